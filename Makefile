@@ -1,0 +1,72 @@
+# Every target makes the environment it needs when it is missing, or when what it is made from
+# (pyproject.toml, constraints.txt) has changed. ARGS adds arguments: make test ARGS="-k threat"
+
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq -c constraints.txt
+# One thread per worker: the workers share the cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help quickstart test test-all check docs bench clean
+
+help:
+	@echo "make quickstart  train, attack, explain and report on bundled data"
+	@echo "make test        the tests that take minutes"
+	@echo "make test-all    all tests, slow ones and comparisons with other implementations too"
+	@echo "make check       ruff, ruff format, mypy"
+	@echo "make docs        the documentation, in docs/_build/html"
+	@echo "make bench       the benchmarks"
+	@echo "make clean       remove the environment, caches and built files; runs and results stay"
+
+quickstart: $(VENV)/.installed
+	$(BIN)/buttress quickstart $(ARGS)
+
+test: $(VENV)/.installed $(VENV)/.test
+	$(PYTEST) -m "not slow and not reference" $(ARGS)
+
+test-all: $(VENV)/.installed $(VENV)/.test
+	$(PYTEST) $(ARGS)
+
+check: $(VENV)/.installed $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html $(ARGS)
+	@echo "Documentation: docs/_build/html/index.html"
+
+bench: $(VENV)/.installed $(VENV)/.bench
+	$(BIN)/python benchmarks/pgd.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) docs/_build docs/_generated build dist
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage
+	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment: one stamp for Python and pip, one for the package, one per dependency group.
+
+$(VENV)/.pip: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "Buttress needs Python 3.10 or newer; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Making an environment in $(VENV) with $$($(PYTHON) --version)."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "Installing Buttress and what it needs (PyTorch is the largest part); about two minutes the first time."
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "Installing the packages of group $*; a few seconds."
+	@$(PIP) --group $*
+	@touch $@

@@ -1,0 +1,31 @@
+"""Sphinx settings. Tables of registered things are written anew at every build."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import generate  # noqa: E402
+
+import buttress  # noqa: E402
+
+generate.write_all(HERE / "_generated")
+
+project = "Buttress"
+author = "The Buttress authors"
+copyright = author
+version = release = buttress.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "_generated"]
+myst_heading_anchors = 3
+suppress_warnings = ["config.cache"]
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = "Buttress"
+html_copy_source = False

@@ -1,0 +1,83 @@
+"""Writes one Markdown table per kind of registered thing: name, what it is, where it is from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    name: str
+    about: str
+    source: str = ""
+
+
+def write_all(folder: Path) -> None:
+    """Writes every table; a file that would not change is left alone."""
+    folder.mkdir(exist_ok=True)
+    for kind, rows in tables().items():
+        path, text = folder / f"{kind}.md", table(rows)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def tables() -> dict[str, list[Row]]:
+    """The rows of every kind, from the registries and the shipped files."""
+    from buttress.analysis import ANALYSES
+    from buttress.attacks import ATTACKS
+    from buttress.data.core import DATASETS, READERS
+    from buttress.evaluation import list_suites, load_suite
+    from buttress.models import MODELS, PATTERNS
+    from buttress.study import list_studies, load_study
+    from buttress.training import OBJECTIVES, list_recipes, load_recipe
+
+    registries = {
+        "models": MODELS,
+        "model_patterns": PATTERNS,
+        "attacks": ATTACKS,
+        "objectives": OBJECTIVES,
+        "datasets": DATASETS,
+        "readers": READERS,
+        "analyses": ANALYSES,
+    }
+    found = {
+        kind: [Row(entry.name, entry.about, entry.paper) for entry in registry]
+        for kind, registry in registries.items()
+    }
+    recipes = [load_recipe(name) for name in list_recipes()]
+    suites = [load_suite(name) for name in list_suites()]
+    studies = [load_study(name) for name in list_studies()]
+    found["recipes"] = [Row(r.name, r.about, r.source) for r in recipes]
+    found["suites"] = [Row(s.name, s.about, s.source) for s in suites]
+    found["studies"] = [Row(s.name, s.question) for s in studies]
+    return found
+
+
+def table(rows: Iterable[Row]) -> str:
+    """A Markdown table; the last column is left out where no row has a source."""
+    rows = list(rows)
+    width = 3 if any(row.source for row in rows) else 2
+    head = ["name", "what it is", "source"][:width]
+    body = [[f"`{row.name}`", plain(row.about), linked(row.source)][:width] for row in rows]
+    lines = [head, ["---"] * width, *body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def plain(text: str) -> str:
+    """The first line of a docstring as one cell of a table."""
+    text = re.sub(r":math:`([^`]*)`", lambda found: f"`{spoken(found[1])}`", text)
+    text = re.sub(r":\w+:`([^`]*)`", r"`\1`", text).replace("``", "`")
+    return text.replace("|", "\\|").strip()
+
+
+def spoken(formula: str) -> str:
+    """A short TeX formula as a person would type it."""
+    return re.sub(r"\\(\w+)", r"\1", re.sub(r"\\\w+\{(\w+)\}", r"\1", formula))
+
+
+def linked(source: str) -> str:
+    """The source with arXiv numbers as links."""
+    link = r"[arXiv:\1](https://arxiv.org/abs/\1)"
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)", link, source).replace("|", "\\|")

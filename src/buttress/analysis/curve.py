@@ -1,0 +1,65 @@
+"""Accuracy against eps: how fast a model falls, and whether it falls to zero as it must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from buttress.analysis.core import ANALYSES, Subject
+from buttress.evaluation import accuracy_curve
+from buttress.spec import Spec
+from buttress.statistics import wilson
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class EpsCurve(Spec):
+    """Accuracy at each eps with its 95% interval."""
+
+    attack: str
+    norm: str
+    eps: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    images: int
+
+
+def plot_curve(results: Mapping[str, EpsCurve], figure: Figure) -> None:
+    """One line per run with its interval."""
+    axes = figure.subplots()
+    for label, result in results.items():
+        (line,) = axes.plot(result.eps, result.accuracy, marker="o", label=label)
+        axes.fill_between(result.eps, result.low, result.high, alpha=0.15, color=line.get_color())
+    norms = "/".join(sorted({r.norm for r in results.values()}))
+    axes.set(xlabel=f"eps ({norms})", ylabel="accuracy", ylim=(0, 1))
+    axes.legend(fontsize="small")
+
+
+@ANALYSES.register("curve", tags=("attack",), result=EpsCurve, plot=plot_curve)
+def curve(
+    subject: Subject,
+    *,
+    attack: str = "pgd",
+    factors: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
+    limit: int = 200,
+    steps: int = 20,
+) -> EpsCurve:
+    """Accuracy under one attack at multiples of the trained eps, on the first images."""
+    data = subject.data.select(range(min(limit, len(subject.data))))
+    top = 1.0 if subject.threat.norm == "Linf" else float("inf")
+    radii = [min(f * subject.threat.eps, top) for f in factors]
+    found = accuracy_curve(
+        subject.model, data, attack, subject.threat.norm, radii, seed=subject.seed, steps=steps
+    )
+    spans = [wilson(int(row.sum()), len(data)) for row in found.survived]
+    return EpsCurve(
+        attack=attack,
+        norm=found.norm,
+        eps=found.eps,
+        accuracy=found.accuracy,
+        low=tuple(s.low for s in spans),
+        high=tuple(s.high for s in spans),
+        images=len(data),
+    )

@@ -1,0 +1,191 @@
+"""The public way to attack: checks what goes in, guards the model, verifies what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.core import ATTACKS, Attack, OnStep, Outcome, run
+from buttress.attacks.problem import Meter, Problem
+from buttress.errors import RunError, UserError
+from buttress.registry import canonical
+from buttress.streams import Streams
+from buttress.threat import Threat
+
+
+def list_attacks(tag: str | None = None) -> list[str]:
+    return ATTACKS.names(tag)
+
+
+def create_attack(name: str, **args: Any) -> Attack:
+    """An attack by name, with its arguments checked."""
+    return cast(Attack, ATTACKS.create(name, args))
+
+
+def attack(
+    name: str,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: str | Threat,
+    seed: int = 0,
+    ids: Tensor | None = None,
+    **args: Any,
+) -> Tensor:
+    """Adversarial examples for ``x``, inside the threat's ball and [0, 1].
+
+    Args:
+        name: a registered attack; ``buttress list attacks`` shows all.
+        model: any network from [0, 1] images to logits.
+        x: (N, C, H, W) images in [0, 1].
+        y: (N,) labels.
+        threat: like ``Linf:8/255``.
+        seed: with ``ids`` it decides all randomness.
+        ids: (N,) permanent sample ids; the positions in ``x`` if not given.
+        args: arguments of the attack, such as ``steps``.
+    """
+    chosen = create_attack(name, **args)
+    return run_attack(chosen, model, x, y, threat=Threat.parse(threat), seed=seed, ids=ids).x_adv
+
+
+def run_attack(
+    chosen: Attack,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat,
+    seed: int = 0,
+    ids: Tensor | None = None,
+    batch_size: int = 256,
+    stop_when_broken: bool = False,
+    on_step: OnStep | None = None,
+) -> Outcome:
+    """Like `attack`, with the verdicts, losses and passes beside the examples."""
+    check_images(x)
+    check_labels(x, y)
+    if threat.norm not in chosen.norms:
+        raise UserError(f"this attack takes {', '.join(chosen.norms)}, but got {threat}")
+    ids = torch.arange(len(x)) if ids is None else ids
+    name = attack_name(chosen)
+    parts = []
+    with frozen(model):
+        for start in range(0, len(x), batch_size):
+            piece = slice(start, start + batch_size)
+            xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
+            streams = Streams(seed, name, ids[piece])
+            problem = Problem(model, xb, yb, threat, streams, chosen.objective)
+            check_logits(model, xb[:1], yb)
+            out = run(chosen, problem, stop_when_broken=stop_when_broken, on_step=on_step)
+            verify(name, problem, out.x_adv)
+            parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x)))
+    return _joined(parts, x)
+
+
+def attack_name(chosen: Attack) -> str:
+    """The registered name of an attack; it names its random streams."""
+    return next(canonical(e.name) for e in ATTACKS if e.value is type(chosen))
+
+
+def _joined(parts: list[Outcome], x: Tensor) -> Outcome:
+    if not parts:
+        none = Meter.of(0, x.device)
+        return Outcome(x.clone(), none.flat, x.new_empty(0), none)
+    meters = [p.meter for p in parts]
+    meter = Meter(*(torch.cat([getattr(m, f.name) for m in meters]) for f in dataclasses.fields(Meter)))
+    return Outcome(
+        torch.cat([p.x_adv for p in parts]),
+        torch.cat([p.broken for p in parts]),
+        torch.cat([p.loss for p in parts]),
+        meter,
+    )
+
+
+@contextlib.contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients for parameters inside; everything as before afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        model.eval()
+        for parameter, _ in wanted:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, wants in wanted:
+            parameter.requires_grad_(wants)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    tensor = next((t for t in _tensors(model)), None)
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+def on_device_of(model: nn.Module, x: Tensor) -> Tensor:
+    """``x`` on the device and in the floating type of the model."""
+    kinds = (t.dtype for t in _tensors(model) if t.is_floating_point())
+    return x.to(device_of(model), next(kinds, x.dtype))
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def check_images(x: Tensor) -> None:
+    """Refuses what is not a batch of images in [0, 1]."""
+    if x.ndim != 4 or not x.is_floating_point():
+        raise UserError(
+            f"images must be a float tensor (N, C, H, W), but got {x.dtype} {tuple(x.shape)}"
+        )
+    if len(x) == 0:
+        return
+    low, high = x.min().item(), x.max().item()
+    if not (low >= 0 and high <= 1):
+        raise UserError(
+            f"images must be in [0, 1], but they span [{low:.3g}, {high:.3g}]; divide by 255, and "
+            "put mean and std normalisation into the model (its first layer)"
+        )
+
+
+def check_labels(x: Tensor, y: Tensor) -> None:
+    if y.shape != x.shape[:1] or y.is_floating_point():
+        raise UserError(
+            f"labels must be integers of shape ({len(x)},), but got {y.dtype} {tuple(y.shape)}"
+        )
+
+
+def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None) -> None:
+    """Refuses a model whose output cannot be class scores for these labels."""
+    with torch.no_grad():
+        out = model(x)
+    if not isinstance(out, Tensor) or out.ndim != 2:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise UserError(f"the model must return logits (N, classes), but returned {got}")
+    highest = int(y.max()) if len(y) else -1
+    if num_classes is not None and out.shape[1] != num_classes:
+        raise UserError(f"the data has {num_classes} classes, but the model returns {out.shape[1]}")
+    if highest >= out.shape[1]:
+        raise UserError(f"there is a label {highest}, but the model returns {out.shape[1]} classes")
+
+
+def verify(name: str, problem: Problem, x_adv: Tensor) -> None:
+    """Every result of every attack passes here: right shape, finite, in the box, in the ball."""
+    if x_adv.shape != problem.x.shape:
+        raise RunError(f"attack {name} changed the shape to {tuple(x_adv.shape)}; this is a bug")
+    if not x_adv.isfinite().all():
+        raise RunError(f"attack {name} returned values that are not finite; this is a bug")
+    if len(x_adv) and (x_adv.min() < 0 or x_adv.max() > 1):
+        raise RunError(f"attack {name} left the box [0, 1]; this is a bug")
+    if (excess := problem.threat.excess(problem.x, x_adv)).any():
+        raise RunError(
+            f"attack {name} left the ball {problem.threat} by {excess.max():.3g}; this is a bug"
+        )

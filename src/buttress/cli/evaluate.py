@@ -1,0 +1,66 @@
+"""`buttress evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.errors import UserError
+
+
+@click.command("evaluate")
+@click.argument("what")
+@click.option("--suite", default="quickstart", show_default=True,
+              help="A suite, a YAML file, or entries like clean,pgd-linf,pgd:L2:0.5.")  # fmt: skip
+@click.option("--model", help="The architecture of a checkpoint: a name or file.py:function.")
+@click.option("--data", help="A data set; the run's own if WHAT is a run.")
+@click.option("--split", default="test", show_default=True)
+@click.option("--limit", type=int, help="The first images only.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--batch-size", default=256, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Where records go; the run by default.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    what: str, suite: str, model: str | None, data: str | None, split: str, limit: int | None,
+    seed: int, batch_size: int, out: Path | None, device: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
+
+    Finished attacks are kept and not done again.
+    """
+    from buttress.data import load_dataset
+    from buttress.evaluation import evaluate
+    from buttress.models import load_model
+    from buttress.records.run import Run
+
+    run = Run(what)
+    if run.exists and model is None:
+        data = data or run.spec.dataset
+        out = out or run.path / "eval"
+    elif data is None:
+        raise UserError("say which images to attack with --data, e.g. --data cifar10")
+    images = load_dataset(data, split, limit=limit)
+    network = load_model(what, model=model, num_classes=images.num_classes,
+                         image_size=images.shape[1], device=device)  # fmt: skip
+    wanted = suite.split(",") if "," in suite or ":" in suite else suite
+    name = "custom" if isinstance(wanted, list) else Path(suite).stem
+    folder = None if out is None else out / (name if limit is None else f"{name}-{limit}")
+    with showing() as progress:
+        found = evaluate(network, images, wanted, batch_size=batch_size, seed=seed,
+                         out=folder, progress=progress)  # fmt: skip
+    if as_json:
+        say_json(found.to_dict())
+        return
+    rows = [_row(n, found.accuracy[n], found.interval(n)) for n in found.records]
+    rows.append(_row("worst case", found.worst_case, found.interval()))
+    say(table(["attack", "accuracy", "95% interval"], rows))
+    say(f"{len(found)} images of {images.name} {images.split}")
+    for warning in found.warnings:
+        say(f"warning: {warning}")
+
+
+def _row(name: str, share: float, interval: tuple[float, float]) -> list[str]:
+    return [name, f"{100 * share:.2f}%", f"{percent(interval[0])} – {percent(interval[1])}"]

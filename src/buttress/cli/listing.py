@@ -1,0 +1,59 @@
+"""`buttress list`: what there is, read from the registries."""
+
+from __future__ import annotations
+
+import click
+
+from buttress.cli.console import say, say_json, table
+
+KINDS = (
+    "models", "attacks", "objectives", "datasets", "recipes", "suites", "analyses", "studies",
+)  # fmt: skip
+
+
+@click.command("list")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.option("--tag", help="Only those with this tag, such as transformer.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(kind: str, tag: str | None, as_json: bool) -> None:
+    """List everything of a kind, with what it is and where it comes from."""
+    rows = _described(kind) if kind in ("recipes", "suites", "studies") else _registered(kind, tag)
+    if as_json:
+        say_json(rows)
+    elif rows:
+        header = list(rows[0])
+        say(table(header, [[str(row[h]) for h in header] for row in rows]))
+
+
+def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
+    from buttress.analysis import ANALYSES
+    from buttress.attacks import ATTACKS
+    from buttress.data import DATASETS
+    from buttress.models import MODELS
+    from buttress.registry import Registry
+    from buttress.training import OBJECTIVES
+
+    registries: dict[str, Registry[object]] = {
+        "models": MODELS, "attacks": ATTACKS, "objectives": OBJECTIVES,
+        "datasets": DATASETS, "analyses": ANALYSES,
+    }  # type: ignore[dict-item]  # fmt: skip
+    entries = [e for e in registries[kind] if tag is None or tag in e.tags]
+    return [
+        {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "about": e.about}
+        for e in entries
+    ]
+
+
+def _described(kind: str) -> list[dict[str, object]]:
+    from buttress.evaluation import list_suites, load_suite
+    from buttress.study import list_studies, load_study
+    from buttress.training import list_recipes, load_recipe
+
+    if kind == "recipes":
+        recipes = [load_recipe(n) for n in list_recipes()]
+        return [{"name": r.name, "epochs": r.epochs, "about": r.about} for r in recipes]
+    if kind == "suites":
+        suites = [load_suite(n) for n in list_suites()]
+        return [{"name": s.name, "attacks": len(s.entries), "about": s.about} for s in suites]
+    studies = [load_study(n) for n in list_studies()]
+    return [{"name": s.name, "question": s.question} for s in studies]

@@ -1,0 +1,86 @@
+"""The `buttress` command."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from buttress import __version__
+from buttress.errors import ButtressError
+
+# command -> (module, what `--help` says); a module is imported when its command is called.
+COMMANDS = {
+    "quickstart": ("quickstart", "Train, attack, explain and report on bundled data."),
+    "list": ("listing", "List models, attacks, objectives, data sets, recipes, suites ..."),
+    "data": ("data", "Download, verify and convert data sets."),
+    "train": ("train", "Train a model by a recipe."),
+    "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
+    "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
+    "report": ("report", "Write static pages about runs."),
+}
+
+
+class Lazy(click.Group):
+    """A group whose commands are imported only when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"buttress.cli.{COMMANDS[name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="buttress")
+def main() -> None:
+    """Which image classifier architectures hold up under attack, and why."""
+
+
+def run(args: list[str] | None = None) -> None:
+    """Runs a command; a mistake of the user's is one line, never a traceback."""
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    sys.exit(outcome(args))
+
+
+def outcome(args: list[str] | None = None) -> int:
+    """The exit code of a command: 0 done, 1 a run failed, 2 usage, 130 interrupted."""
+    try:
+        result: Any = main(args=args, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except ButtressError as error:
+        return complain(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return complain("interrupted; run the same command again to go on", 130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EFBIG):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        text = f"{os.strerror(error.errno)}{where}; what was complete is kept. Make room or choose"
+        return complain(f"{text} another place, then run the same command again", 1)
+
+
+def complain(text: str, code: int) -> int:
+    click.echo(f"buttress: {text}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,27 @@
+"""`buttress report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from buttress.cli.console import say, say_json, showing
+
+
+@click.command("report")
+@click.argument("roots", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("report"), show_default=True,
+              help="The folder for the pages.")  # fmt: skip
+@click.option("--title", default="Buttress report", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(roots: tuple[Path, ...], out: Path, title: str, as_json: bool) -> None:
+    """Write static pages about all runs below ROOTS, from their records alone."""
+    from buttress.report import write_report
+
+    with showing() as progress:
+        page = write_report(list(roots), out, title=title, progress=progress)
+    if as_json:
+        say_json({"report": str(page)})
+    else:
+        say(f"report: {page}")

@@ -1,0 +1,42 @@
+"""`buttress train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from buttress.cli.console import percent, say, say_json, showing
+
+
+@click.command("train")
+@click.option("--model", required=True, help="A name, timm:NAME or file.py:function.")
+@click.option("--data", required=True, help="A data set's name, or folder:PATH.")
+@click.option("--recipe", required=True, help="A recipe's name or a YAML file.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
+              help="Change the recipe, e.g. --set optimiser.lr=0.01.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True)
+@click.option("--limit", type=int, help="Train on the first images only.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    model: str, data: str, recipe: str, out: Path, changes: tuple[str, ...],
+    seed: int, limit: int | None, device: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Train a model. The same command again resumes where it stopped."""
+    from buttress.training import train
+
+    with showing() as progress:
+        run = train(model, data, recipe, out, seed=seed, limit=limit, changes=changes,
+                    device=device, progress=progress)  # fmt: skip
+    summary = run.summary
+    if as_json:
+        say_json({"run": str(run.path), "key": run.spec.key(), **summary})
+        return
+    robust = summary["best_val_robust"]
+    tail = "" if robust is None else f", {percent(robust)} under attack"
+    say(
+        f"{run.path}: {summary['epochs']} epochs in {summary['seconds']:.0f} s; best epoch "
+        f"{summary['best_epoch']}: {percent(summary['best_val_clean'])} clean{tail} (validation)"
+    )

@@ -1,0 +1,199 @@
+"""Data sets: images in [0, 1] with labels and permanent sample ids, found by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from buttress.data.arrays import check_ids, check_images, check_labels
+from buttress.data.pixels import MemoryPixels, Pixels, channel_stats, to_unit
+from buttress.data.splits import check_split
+from buttress.errors import UserError
+from buttress.progress import Progress, Silent
+from buttress.registry import Registry
+from buttress.threat import Norm
+
+SILENT: Progress = Silent()
+# The usual eps on natural images of 32x32: RobustBench for Linf and L2, arXiv:2103.01208 for L1.
+NATURAL_BUDGETS: Mapping[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
+
+
+class Batch(NamedTuple):
+    x: Tensor  # (n, C, H, W) float32 in [0, 1]
+    y: Tensor  # (n,) int64
+    ids: Tensor  # (n,) int64
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One split of a data set; ``mean`` and ``std`` are those of its training images."""
+
+    name: str
+    split: str
+    pixels: Pixels
+    labels: Tensor  # (N,) int64
+    ids: Tensor  # (N,) int64, permanent: the same image has the same id in every split and subset
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    budgets: Mapping[Norm, float]  # the eps that suites use where none is given
+
+    def __post_init__(self) -> None:
+        assert len(self.pixels) == len(self.labels) == len(self.ids)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: Any,
+        labels: Any,
+        *,
+        ids: Any = None,
+        name: str = "arrays",
+        classes: Sequence[str] | None = None,
+    ) -> Dataset:
+        """A data set of your own numpy or torch arrays, (N, C, H, W) in uint8 or float in [0, 1].
+
+        Pass ``classes`` if some classes may have no image here; mean and std are of these images.
+        """
+        x = check_images(images)
+        y = check_labels(labels, len(x), None if classes is None else len(classes))
+        names = map(str, range(int(y.max()) + 1)) if classes is None else classes
+        pixels = MemoryPixels(x)
+        mean, std = channel_stats(pixels)
+        numbers = check_ids(ids, len(x))
+        return cls(name, "all", pixels, y, numbers, tuple(names), mean, std, NATURAL_BUDGETS)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of each image."""
+        return self.pixels.shape[1:]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def images(self) -> Tensor:
+        """All images as one new float32 tensor; `batches` needs less memory."""
+        return to_unit(self.pixels.take(torch.arange(len(self))))
+
+    def take(self, indices: Tensor | Sequence[int]) -> Batch:
+        rows = as_rows(indices)
+        return Batch(to_unit(self.pixels.take(rows)), self.labels[rows], self.ids[rows])
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """All images in order; the last batch may be smaller."""
+        if batch_size < 1:
+            raise UserError(f"`batch_size >= 1` must hold, but got batch_size={batch_size}")
+        return (self.take(rows) for rows in torch.arange(len(self)).split(batch_size))
+
+    def select(self, indices: Tensor | Sequence[int]) -> Dataset:
+        """Some of the images, by positions or by a mask, in this order; no pixel is copied."""
+        rows = as_rows(indices)
+        pixels = self.pixels.select(rows)
+        return replace(self, pixels=pixels, labels=self.labels[rows], ids=self.ids[rows])
+
+    def fingerprint(self) -> str:
+        """A hash of name, ids, labels and pixels: the same for the same data on every machine."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        # The place of a folder is left out of its name, so that it may be moved.
+        head = [self.name.partition(":")[0], self.pixels.shape]
+        state = hashlib.sha256(json.dumps(head).encode())
+        for numbers in (self.ids, self.labels):
+            state.update(numbers.contiguous().numpy().astype("<i8").tobytes())
+        for piece in self.pixels.contents():
+            state.update(piece)
+        return state.hexdigest()
+
+
+class Loader(Protocol):
+    def __call__(
+        self, split: str, *, image_size: int | None = None, progress: Progress = SILENT
+    ) -> Dataset: ...
+
+
+class Reader(Protocol):
+    """A loader of whatever lies at a path, for names like ``folder:PATH``."""
+
+    def __call__(
+        self, path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT
+    ) -> Dataset: ...
+
+
+DATASETS: Registry[Loader] = Registry("dataset")
+READERS: Registry[Reader] = Registry("reader")
+
+
+def list_datasets(tag: str | None = None) -> list[str]:
+    """The names `load_dataset` knows; it also takes ``folder:PATH``."""
+    return DATASETS.names(tag)
+
+
+def load_dataset(
+    name: str,
+    split: str = "test",
+    *,
+    limit: int | None = None,
+    image_size: int | None = None,
+    progress: Progress = SILENT,
+) -> Dataset:
+    """A split of a data set, or the first ``limit`` images of it."""
+    check_split(split)
+    if limit is not None and limit < 1:
+        raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
+    if image_size is not None and image_size < 1:
+        raise UserError(f"`image_size >= 1` must hold, but got image_size={image_size}")
+    kind, sep, path = check_name(name).partition(":")
+    if sep:
+        reader = READERS.get(kind)
+        data = reader(path, split, image_size=image_size, progress=progress)
+    else:
+        data = DATASETS.get(name)(split, image_size=image_size, progress=progress)
+    if limit is not None:
+        if limit > len(data):
+            raise UserError(
+                f"the {split} split of {name} has {len(data)} images, but got limit={limit}; "
+                "leave the limit out to use all"
+            )
+        data = data.select(torch.arange(limit))
+    return replace(data, pixels=data.pixels.loaded(progress))
+
+
+def get_dataset(name: str, progress: Progress = SILENT) -> Path:
+    """Downloads, verifies and converts a data set where that is needed; where it lies."""
+    kind, sep, path = check_name(name).partition(":")
+    if sep:
+        READERS.get(kind)
+        return Path(path).expanduser()
+    get = DATASETS.entry(name).extra["get"]
+    return Path(get(progress))
+
+
+def check_name(name: str) -> str:
+    """The name; a path without its reader is a mistake worth its own words."""
+    kind, _, path = name.partition(":")
+    if kind in READERS and not path:
+        raise UserError(f"a data set in a folder is written {kind}:PATH, but got {name!r}")
+    if name not in DATASETS and kind not in READERS and Path(name).is_dir():
+        raise UserError(f"{name!r} is a folder; write folder:{name} to read its images")
+    return name
+
+
+def as_rows(indices: Tensor | Sequence[int]) -> Tensor:
+    """Positions as int64; a mask becomes the positions where it is true."""
+    rows = torch.as_tensor(indices)
+    return rows.nonzero().flatten() if rows.dtype == torch.bool else rows.long()

@@ -1,0 +1,101 @@
+"""Where the images of a data set live: in memory, or somewhere they are read from when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from buttress.progress import Progress
+
+CHUNK = 1024
+# A constant channel would otherwise be divided by zero when a model normalises it.
+SMALLEST_STD = 1 / 255
+
+
+class Pixels(Protocol):
+    """Images by position. `take` gives uint8, or float in [0, 1], of shape (n, C, H, W)."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Tensor) -> Tensor: ...
+
+    def select(self, indices: Tensor) -> Pixels:
+        """Some of the images, in this order, without copying them."""
+
+    def contents(self) -> Iterator[bytes]:
+        """What identifies the images, piece by piece, for a fingerprint."""
+
+    def loaded(self, progress: Progress) -> Pixels:
+        """The same images in memory, where they fit."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryPixels:
+    """Images in one tensor; ``rows`` chooses and orders some of them."""
+
+    data: Tensor  # (M, C, H, W) uint8, or float in [0, 1]
+    rows: Tensor | None = None  # (N,)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        _, channels, height, width = self.data.shape
+        return len(self), channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.data if self.rows is None else self.rows)
+
+    def take(self, indices: Tensor) -> Tensor:
+        rows = indices if self.rows is None else self.rows[indices]
+        return self.data.index_select(0, rows)
+
+    def select(self, indices: Tensor) -> MemoryPixels:
+        return MemoryPixels(self.data, indices if self.rows is None else self.rows[indices])
+
+    def contents(self) -> Iterator[bytes]:
+        yield str(self.data.dtype).encode()
+        for chunk in chunks(self):
+            yield self.take(chunk).contiguous().numpy().tobytes()
+
+    def loaded(self, progress: Progress) -> MemoryPixels:
+        return self
+
+
+def chunks(pixels: Pixels, size: int = CHUNK) -> Iterator[Tensor]:
+    """All positions in order, a piece at a time."""
+    yield from torch.arange(len(pixels)).split(size)
+
+
+def to_unit(x: Tensor) -> Tensor:
+    """Images as float32 in [0, 1]: uint8 is divided by 255, floats are taken as they are."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+
+
+class ChannelStats(NamedTuple):
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def channel_stats(pixels: Pixels) -> ChannelStats:
+    """Mean and standard deviation of each channel on the [0, 1] scale.
+
+    Sums of uint8 images are whole numbers below 2^53, so the result is the same on every machine.
+    """
+    total = torch.zeros(pixels.shape[1], dtype=torch.float64)
+    squares, count, scale = total.clone(), 0, 1
+    for chunk in chunks(pixels):
+        x = pixels.take(chunk)
+        scale = 255 if x.dtype == torch.uint8 else 1
+        x = x.double()
+        total += x.sum((0, 2, 3))
+        squares += x.square().sum((0, 2, 3))
+        count += x[:, 0].numel()
+    mean = total / count
+    std = (squares / count - mean.square()).clamp_min(0).sqrt() / scale
+    return ChannelStats(tuple((mean / scale).tolist()), tuple(std.clamp_min(SMALLEST_STD).tolist()))

@@ -1,0 +1,41 @@
+"""The errors Buttress raises on purpose.
+
+ButtressError
+├── UserError        a mistake in what was asked: printed as one line, exit code 2
+│   └── UnknownName  a name that is in no registry, with the nearest names that are
+├── DataError        a data set that is missing, incomplete or corrupt
+└── RunError         a run that failed, or a file of a run that cannot be used
+    └── CorruptFile  a file of a run that is truncated or altered
+"""
+
+from __future__ import annotations
+
+
+class ButtressError(Exception):
+    """Base of all errors that carry a message for the user."""
+
+    exit_code = 1
+
+
+class UserError(ButtressError, ValueError):
+    """What was asked for cannot be done; the message says what must hold and what to do."""
+
+    exit_code = 2
+
+
+class UnknownName(UserError, LookupError):
+    """A name that is in no registry."""
+
+
+class DataError(ButtressError):
+    """A data set cannot be used; the message says how to get it."""
+
+    exit_code = 2
+
+
+class RunError(ButtressError):
+    """A run failed, or its files do not fit together."""
+
+
+class CorruptFile(RunError):
+    """A file is truncated or altered and must be made again."""

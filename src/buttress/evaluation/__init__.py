@@ -1,0 +1,16 @@
+"""Evaluation: suites of attacks, verdicts per image, the worst case."""
+
+from buttress.evaluation.curve import Curve, accuracy_curve
+from buttress.evaluation.evaluate import evaluate, load_evaluation
+from buttress.evaluation.suite import list_suites, load_suite
+from buttress.records.evaluation import Evaluation
+
+__all__ = [
+    "Curve",
+    "Evaluation",
+    "accuracy_curve",
+    "evaluate",
+    "list_suites",
+    "load_evaluation",
+    "load_suite",
+]

@@ -1,0 +1,65 @@
+"""Accuracy against eps: the same attack with growing balls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from buttress.attacks.call import create_attack, frozen, on_device_of, run_attack
+from buttress.data import Dataset
+from buttress.threat import Norm, Threat
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Which images survive each eps."""
+
+    norm: Norm
+    eps: tuple[float, ...]
+    survived: NDArray[np.bool_]  # (len(eps), N)
+
+    @property
+    def accuracy(self) -> tuple[float, ...]:
+        return tuple(float(row.mean()) for row in self.survived)
+
+
+def accuracy_curve(
+    model: nn.Module,
+    data: Dataset,
+    attack: str,
+    norm: Norm,
+    eps: Sequence[float],
+    *,
+    batch_size: int = 256,
+    seed: int = 0,
+    **args: Any,
+) -> Curve:
+    """Accuracy under one attack for each eps, from the smallest on.
+
+    The balls are nested, so an image that one eps breaks is broken for all larger ones and is not
+    attacked again.
+    """
+    chosen = create_attack(attack, **args)
+    radii = tuple(sorted(set(eps)))
+    columns = []
+    for x, y, ids in data.batches(batch_size):
+        x, y = on_device_of(model, x), y.to(on_device_of(model, x).device)
+        with frozen(model), torch.no_grad():
+            alive = model(x).argmax(1) == y
+        flags = []
+        for radius in radii:
+            if radius > 0 and alive.any():
+                out = run_attack(
+                    chosen, model, x[alive], y[alive], threat=Threat(norm, radius), seed=seed,
+                    ids=ids[alive.cpu()], batch_size=batch_size, stop_when_broken=True,
+                )  # fmt: skip
+                alive[alive.clone()] = ~out.broken
+            flags.append(alive.cpu().numpy().copy())
+        columns.append(np.stack(flags))
+    return Curve(norm, radii, np.concatenate(columns, axis=1))

@@ -1,0 +1,224 @@
+"""Attacks a model with every attack of a suite and keeps a verdict per image."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.attacks.call import (
+    check_images,
+    check_logits,
+    create_attack,
+    frozen,
+    on_device_of,
+    run_attack,
+)
+from buttress.data import Dataset
+from buttress.errors import CorruptFile, UserError
+from buttress.evaluation.inspect import inspect_model
+from buttress.evaluation.suite import CLEAN, Entry, load_suite, resolve_suite
+from buttress.models.checkpoint import tree_digest
+from buttress.progress import Progress, Silent, Task
+from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
+from buttress.records.run import command_line, differences, provenance
+
+
+@dataclass(frozen=True)
+class Job:
+    """One evaluation: a model, the images, and how to attack them."""
+
+    model: nn.Module
+    data: Dataset
+    suite: str
+    batch_size: int
+    seed: int
+    origin: Mapping[str, Any]  # what identifies model and data in every record
+
+
+def evaluate(
+    model: nn.Module,
+    data: Dataset,
+    suite: str | Path | Sequence[str],
+    *,
+    batch_size: int = 256,
+    seed: int = 0,
+    out: Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Accuracy under each attack of a suite, and the sample-wise worst case.
+
+    Args:
+        model: any network from [0, 1] images to logits.
+        data: the images to attack; all of them count.
+        suite: a suite's name, a YAML file, or a list like ``["clean", "pgd-linf"]``.
+        batch_size: changes speed and memory, not verdicts.
+        seed: of the attacks' random starts.
+        out: a folder for the records; attacks whose record is there and fits are not done again.
+        progress: where to show progress.
+    """
+    progress = progress or Silent()
+    spec = load_suite(suite)
+    entries = resolve_suite(spec, data.budgets)
+    if len(data) == 0 or batch_size < 1:
+        raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {batch_size}")
+    warnings = _first_look(model, data)
+    origin = {
+        "weights": tree_digest(model.state_dict()),
+        "data": data.fingerprint(),
+        "dataset": data.name,
+        "split": data.split,
+        "seed": seed,
+    }
+    job = Job(model, data, spec.name, batch_size, seed, origin)
+    records: dict[str, AttackRecord] = {}
+    for position, entry in enumerate(entries):
+        path = None if out is None else out / f"{entry.name}.parquet"
+        made = _identity(job, entry) | {"position": position}
+        record = None if path is None else _finished(path, made, progress)
+        if record is None:
+            record = _attack(job, entry, records.get(CLEAN), progress)
+            meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
+            record = replace(record, meta={**meta, **provenance(command_line())})
+            if path is not None:
+                write_record(path, record)
+        records[entry.name] = record
+    return Evaluation(spec.name, records, tuple(warnings) + _numerics(records))
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """The evaluation that was written to a folder."""
+    found = [read_record(p) for p in sorted(folder.glob("*.parquet"))]
+    found.sort(key=lambda r: r.meta.get("position", 0))
+    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
+    records = {r.name: r for r in found}
+    return Evaluation(folder.name, records, warnings + _numerics(records))
+
+
+def _first_look(model: nn.Module, data: Dataset) -> list[str]:
+    x, y, _ = data.take(torch.arange(min(64, len(data))))
+    x = on_device_of(model, x)
+    y = y.to(x.device)
+    check_images(x)
+    with frozen(model):
+        check_logits(model, x[:1], y, data.num_classes)
+    return inspect_model(model, x, y)
+
+
+def _identity(job: Job, entry: Entry) -> dict[str, Any]:
+    """What must be equal for an old record to stand for a new one."""
+    threat = "" if entry.threat is None else str(entry.threat)
+    what = {"attack": entry.attack, "args": dict(entry.args), "threat": threat}
+    return {**job.origin, **what, "suite": job.suite}
+
+
+def _finished(path: Path, made: Mapping[str, Any], progress: Progress) -> AttackRecord | None:
+    """The record at ``path`` if it is whole and of this very evaluation."""
+    try:
+        record = read_record(path)
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        progress.log(f"{error}; doing it again")
+        return None
+    old = {k: record.meta.get(k) for k in made}
+    if changed := differences(old, dict(made)):
+        progress.log(f"{path} was made with other settings ({', '.join(changed)}); doing it again")
+        return None
+    return record
+
+
+def _attack(
+    job: Job, entry: Entry, clean: AttackRecord | None, progress: Progress
+) -> AttackRecord:
+    started = time.perf_counter()
+    task = progress.task(f"{job.suite}: {entry.name}", len(job.data))
+    try:
+        if entry.threat is None or clean is None:
+            rows = [_score(job, b.x, b.y, b.x) for b in _advancing(job, task)]
+            costs = [torch.ones(len(job.data)), torch.zeros(len(job.data))]
+            numerics = 0
+        else:
+            rows, costs, numerics = _attacked(job, entry, clean, task)
+    finally:
+        task.close()
+    columns = [np.concatenate(c) for c in zip(*rows, strict=True)]
+    predictions, loss, distance = columns
+    labels = job.data.labels.numpy()
+    meta = {
+        "seconds": round(time.perf_counter() - started, 3),
+        "forward": round(float(costs[0].double().mean()), 3),
+        "backward": round(float(costs[1].double().mean()), 3),
+        "not_finite": numerics,
+    }
+    return AttackRecord(
+        entry.name,
+        ids=job.data.ids.numpy(),
+        labels=labels,
+        predictions=predictions,
+        correct=predictions == labels,
+        loss=loss,
+        distance=distance,
+        meta=meta,
+    )
+
+
+def _advancing(job: Job, task: Task) -> Any:
+    for batch in job.data.batches(job.batch_size):
+        yield batch
+        task.advance(len(batch.x))
+
+
+def _attacked(
+    job: Job, entry: Entry, clean: AttackRecord, task: Task
+) -> tuple[list[tuple[Any, Any, Any]], list[Tensor], int]:
+    """Attacks the images that are right without an attack; the others are wrong already."""
+    chosen, threat = create_attack(entry.attack, **entry.args), entry.threat
+    assert threat is not None
+    right = torch.from_numpy(clean.correct)
+    rows, forward, backward, numerics, start = [], [], [], 0, 0
+    for x, y, ids in _advancing(job, task):
+        here = right[start : start + len(x)]
+        x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
+        if here.any():
+            out = run_attack(
+                chosen, job.model, x[here], y[here], threat=threat, seed=job.seed, ids=ids[here],
+                batch_size=job.batch_size, stop_when_broken=True,
+            )  # fmt: skip
+            x_adv[here] = out.x_adv.to(x)
+            passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
+            numerics += int(out.meter.broken_numerics.sum())
+        predictions, loss, _ = _score(job, x_adv, y, x)
+        distance = threat.distance(x, x_adv).float().numpy()
+        rows.append((predictions, loss, distance))
+        forward.append(passes[0] + 1)
+        backward.append(passes[1])
+        start += len(x)
+    return rows, [torch.cat(forward), torch.cat(backward)], numerics
+
+
+def _score(job: Job, x_adv: Tensor, y: Tensor, x: Tensor) -> tuple[Any, Any, Any]:
+    """Predictions and cross-entropy of the model itself: this pass alone decides the verdict."""
+    check_images(x)
+    with frozen(job.model), torch.no_grad():
+        logits = job.model(on_device_of(job.model, x_adv))
+    loss = F.cross_entropy(logits.float(), y.to(logits.device), reduction="none")
+    zeros = np.zeros(len(x), dtype=np.float32)
+    return logits.argmax(1).cpu().numpy(), loss.cpu().float().numpy(), zeros
+
+
+def _numerics(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
+    rows = [(n, r.meta.get("not_finite", 0)) for n, r in records.items()]
+    return tuple(
+        f"{n}: a loss or gradient was not finite for {count} images; they are counted as survivors "
+        "unless another point broke them"
+        for n, count in rows
+        if count
+    )

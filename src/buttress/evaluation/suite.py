@@ -1,0 +1,114 @@
+"""Suites: named lists of attacks. A suite says what the worst case is taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from buttress.attacks.core import ATTACKS
+from buttress.errors import UnknownName, UserError
+from buttress.registry import canonical, natural, unknown
+from buttress.spec import Spec, read_yaml
+from buttress.threat import NORMS, Norm, Threat, parse_norm
+
+CLEAN = "clean"
+
+
+class EntrySpec(Spec):
+    """One line of a suite. A threat without eps takes the budget of the data set."""
+
+    name: str = ""
+    attack: str
+    threat: str = ""
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+def parse_entry(text: str) -> dict[str, Any]:
+    """``clean``, ``pgd-linf``, ``pgd:L2`` or ``pgd:L2:0.5`` -> an entry."""
+    head, _, threat = text.partition(":")
+    stem, _, tail = head.rpartition("-")
+    if not threat and stem and canonical(tail) in {canonical(n) for n in NORMS}:
+        return {"name": text, "attack": stem, "threat": parse_norm(tail)}
+    return {"name": text, "attack": head, "threat": threat}
+
+
+Line = Annotated[EntrySpec, BeforeValidator(lambda v: parse_entry(v) if isinstance(v, str) else v)]
+
+
+class SuiteSpec(Spec):
+    """What a suite file holds."""
+
+    name: str = ""
+    about: str = ""
+    source: str = ""
+    entries: tuple[Line, ...] = Field(min_length=1)
+
+
+class Entry(NamedTuple):
+    """One attack of a suite, resolved for a data set."""
+
+    name: str
+    attack: str
+    threat: Threat | None
+    args: Mapping[str, Any]
+
+
+def _shipped() -> dict[str, Path]:
+    folder = Path(str(resources.files("buttress.evaluation") / "suites"))
+    return {p.stem: p for p in sorted(folder.glob("*.yaml"))}
+
+
+def list_suites() -> list[str]:
+    return sorted(_shipped(), key=natural)
+
+
+def load_suite(suite: str | Path | Sequence[str]) -> SuiteSpec:
+    """A suite by name, from a YAML file, or from a list of entries."""
+    if not isinstance(suite, (str, Path)):
+        return SuiteSpec.parse({"name": "custom", "entries": list(suite)}, "suite")
+    if str(suite).endswith((".yaml", ".yml")):
+        path = Path(suite)
+    else:
+        shipped = {canonical(k): v for k, v in _shipped().items()}
+        if canonical(str(suite)) not in shipped:
+            raise UnknownName(unknown("suite", str(suite), list_suites()))
+        path = shipped[canonical(str(suite))]
+    raw = read_yaml(path)
+    if isinstance(raw, list):
+        raw = {"entries": raw}
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: a suite is a list of attacks, but got {type(raw).__name__}")
+    return SuiteSpec.parse({"name": path.stem, **raw}, f"suite {path.name}")
+
+
+def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float]) -> list[Entry]:
+    """The attacks of a suite with their threats, clean first; names and arguments are tried."""
+    entries = [Entry(CLEAN, CLEAN, None, {})]
+    for line in spec.entries:
+        if canonical(line.attack) == CLEAN:
+            continue
+        ATTACKS.create(line.attack, line.args)
+        threat = _threat(line, budgets)
+        name = line.name or f"{line.attack}-{threat.norm.lower()}"
+        if name in [e.name for e in entries]:
+            raise UserError(f"suite {spec.name!r} has two entries named {name!r}; name one of them")
+        if any(c in name for c in '/\\\0') or name.startswith("."):
+            name = name.replace("/", "_").replace("\\", "_").lstrip(".")
+        entries.append(Entry(name, line.attack, threat, line.args))
+    return entries
+
+
+def _threat(line: EntrySpec, budgets: Mapping[Norm, float]) -> Threat:
+    if ":" in line.threat:
+        return Threat.parse(line.threat)
+    if not line.threat:
+        raise UserError(
+            f"attack {line.attack!r} needs a threat: write {line.attack}-linf or "
+            f"{line.attack}:Linf:8/255"
+        )
+    norm = parse_norm(line.threat)
+    return Threat(norm, budgets[norm])

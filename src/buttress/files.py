@@ -1,0 +1,70 @@
+"""Files that are either whole or absent: written to a temporary name, checked when read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from buttress.errors import CorruptFile
+from buttress.spec import digest
+
+CHECKSUM = "sha256"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside ``path`` that takes its place when the block succeeds.
+
+    The content reaches the disk before the rename, so that a crash leaves the old file or the new
+    one, never a part. On an error the temporary file is removed and the old one stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object that carries the hash of its own content."""
+    body = json.loads(json.dumps(content, allow_nan=False))
+    write_text(path, json.dumps({**body, CHECKSUM: digest(body)}, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads what `write_json` wrote; raises `CorruptFile` if a single character changed."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError):
+        raise CorruptFile(f"{path} is truncated or not JSON") from None
+    if not isinstance(content, dict) or content.pop(CHECKSUM, None) != digest(content):
+        raise CorruptFile(f"{path} does not match its own checksum")
+    return content
+
+
+def discard_leftovers(folder: Path) -> None:
+    """Removes temporary files that a killed process left behind."""
+    for leftover in folder.rglob(".*.part"):
+        leftover.unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""Models by name: networks from images in [0, 1] to logits, with the normalisation inside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from buttress.errors import UserError
+from buttress.models.sources import (
+    Shape,
+    build_function,
+    build_timm,
+    call_factory,
+    is_function,
+    is_timm,
+)
+from buttress.registry import Entry, Registry
+
+# (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
+Factory = Callable[..., nn.Module]
+
+# Metadata of an entry: `sizes` (Sizes), `published` (parameters in millions as printed, or None),
+# and where the general rules of `parts` do not fit, `components` and `blocks`.
+MODELS: Registry[Factory] = Registry("model")
+
+# Families with more members than can be listed: a function from a name to its factory, or None.
+PATTERNS: Registry[Callable[[str], Factory | None]] = Registry("model pattern")
+
+Values = Sequence[float] | float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The image sizes that a family can take."""
+
+    least: int
+    multiple: int = 1
+
+    def __contains__(self, size: int) -> bool:
+        return size >= self.least and size % self.multiple == 0
+
+    def __str__(self) -> str:
+        first = -(-self.least // self.multiple) * self.multiple
+        of = f"multiples of {self.multiple}, " if self.multiple > 1 else ""
+        return f"{of}{first} and more"
+
+
+class Normalize(nn.Module):
+    """Subtracts a mean and divides by a standard deviation, per channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Values = 0.0, std: Values = 1.0, channels: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("mean", _per_channel("mean", mean, channels))
+        self.register_buffer("std", _per_channel("std", std, channels))
+        if not min(_listed(std)) > 0:
+            raise UserError(f"`std > 0` must hold in every channel, but got std={std}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class Classifier(nn.Module):
+    """A network from images in [0, 1] to logits; normalisation is its first layer."""
+
+    def __init__(self, net: nn.Module, normalize: Normalize, name: str, shape: Shape) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.net = net
+        self.name = name
+        self.num_classes = shape["num_classes"]
+        self.image_size = shape["image_size"]
+        self.in_channels = shape["in_channels"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.normalize(x))
+
+
+def create_model(  # noqa: PLR0913 - the one place where a model is described in full
+    name: str,
+    *,
+    num_classes: int = 10,
+    image_size: int = 32,
+    in_channels: int = 3,
+    mean: Values | None = None,
+    std: Values | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+) -> Classifier:
+    """A model with fresh weights.
+
+    Args:
+        name: A registered name, ``timm:NAME``, or ``file.py:function`` for a network of your own.
+        num_classes: How many logits it has.
+        image_size: Height and width of its images.
+        in_channels: Channels of its images.
+        mean: What the first layer subtracts; without one, images enter as they are.
+        std: What the first layer divides by.
+        options: Further arguments of the family, like ``{"activation": "silu"}``.
+        seed: Fixes the weights and leaves the global generator alone; without it, weights are
+            drawn from the global generator.
+    """
+    shape = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
+    for what, value in shape.items():
+        if value < 1:
+            raise UserError(f"`{what} >= 1` must hold, but got {what}={value}")
+    normalize = Normalize(0.0 if mean is None else mean, 1.0 if std is None else std, in_channels)
+    with weights_from(seed):
+        net = _build(name, shape, options or {})
+    if isinstance(net, Classifier) and mean is None and std is None:
+        return net  # from a user's function that calls us
+    return Classifier(net, normalize, name, shape)
+
+
+def list_models(tag: str | None = None) -> list[str]:
+    """The registered names, or those with a tag: cnn, transformer, hybrid, tiny, a family ..."""
+    return MODELS.names(tag)
+
+
+def find_model(name: str) -> Entry[Factory]:
+    """The entry of a registered name, or of a name that a pattern reads."""
+    if name not in MODELS:
+        for pattern in PATTERNS:
+            if factory := pattern.value(name):
+                return Entry(
+                    name, factory, pattern.paper, pattern.tags, pattern.about, pattern.extra
+                )
+    return MODELS.entry(name)
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is registered or read by a pattern."""
+    return name in MODELS or any(pattern.value(name) for pattern in PATTERNS)
+
+
+@contextlib.contextmanager
+def weights_from(seed: int | None) -> Iterator[None]:
+    """Draws what is random inside the block from ``seed``, if there is one."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _build(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
+    if is_timm(name):
+        return build_timm(name, shape, options)
+    if is_function(name):
+        return build_function(name, shape, options)
+    entry = find_model(name)
+    sizes: Sizes = entry.extra["sizes"]
+    if shape["image_size"] not in sizes:
+        raise UserError(
+            f"model {entry.name!r} takes image sizes {sizes}, "
+            f"but got image_size={shape['image_size']}"
+        )
+    return call_factory(entry.name, entry.value, shape, options)
+
+
+def _listed(values: Values) -> list[float]:
+    return [float(values)] if isinstance(values, (int, float)) else [float(v) for v in values]
+
+
+def _per_channel(what: str, values: Values, channels: int) -> Tensor:
+    """(C, 1, 1), from one value per channel or one for all."""
+    listed = _listed(values)
+    if len(listed) not in (1, channels):
+        raise UserError(
+            f"{what} must have 1 or {channels} values, one per channel, but got {len(listed)}"
+        )
+    return torch.tensor(listed).view(-1, 1, 1).expand(channels, 1, 1).clone()

@@ -1,0 +1,1 @@
+"""What passes between the stages: frozen specs and files. Nothing here imports torch."""

@@ -1,0 +1,175 @@
+"""The directory of a run. Its state is which files exist; each is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import sys
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from buttress.errors import CorruptFile, UserError
+from buttress.files import read_json, write_json, write_text
+from buttress.records.spec import RunSpec
+from buttress.spec import digest
+
+State = Literal["new", "started", "done", "failed"]
+Which = Literal["best", "last"]
+WHICH: tuple[Which, ...] = ("best", "last")
+
+
+class Run:
+    """One trained model on disk.
+
+    ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
+    checkpoints, ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json``
+    results, ``done.json`` or ``error.json`` how it ended.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").is_file()
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Everything in ``run.json``: spec, command, versions, time."""
+        if not self.exists:
+            raise UserError(f"{self.path} is not a run: it has no run.json")
+        return read_json(self.path / "run.json")
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec.parse(self.header["spec"], f"{self.path / 'run.json'}")
+
+    @property
+    def state(self) -> State:
+        if (self.path / "done.json").is_file():
+            return "done"
+        if (self.path / "error.json").is_file():
+            return "failed"
+        return "started" if self.exists else "new"
+
+    def checkpoint(self, which: Which = "best") -> Path:
+        return self.path / f"{which}.pt"
+
+    def open(self, spec: RunSpec, command: str = "", category: str = "") -> None:
+        """Starts the run or takes it up again; refuses the directory of another run."""
+        with contextlib.suppress(CorruptFile):  # written again below; checkpoints name their spec
+            if self.exists:
+                self._refuse_other(spec)
+                return
+        if not self.exists and self.path.exists() and not _is_empty(self.path):
+            raise UserError(
+                f"{self.path} exists and is not a run; choose an output directory that is new or empty"
+            )
+        content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
+        write_json(self.path / "run.json", {**content, **provenance(command)})
+
+    def _refuse_other(self, spec: RunSpec) -> None:
+        old, new = self.spec.identity(), spec.identity()
+        if old != new:
+            changed = ", ".join(differences(old, new)[:4])
+            raise UserError(
+                f"{self.path} holds another run (different: {changed}); "
+                "choose another output directory or remove it"
+            )
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One entry per finished epoch."""
+        path = self.path / "train.jsonl"
+        if not path.is_file():
+            return []
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except ValueError:
+            raise CorruptFile(f"{path} has a line that is not JSON") from None
+        if self.state == "done" and self.summary["history"] != digest(rows):
+            raise CorruptFile(f"{path} is not the history that the run ended with")
+        return rows
+
+    def write_history(self, epochs: list[dict[str, Any]]) -> None:
+        write_text(self.path / "train.jsonl", "".join(json.dumps(e) + "\n" for e in epochs))
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        write_json(self.path / "done.json", {**summary, "history": digest(self.history)})
+        (self.path / "error.json").unlink(missing_ok=True)
+
+    def fail(self, message: str) -> None:
+        write_json(self.path / "error.json", {"message": message, "time": now()})
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return read_json(self.path / "done.json")
+
+    def suites(self) -> list[str]:
+        """The suites this run was evaluated with."""
+        folder = self.path / "eval"
+        return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+
+    def suite_folder(self, suite: str) -> Path:
+        return self.path / "eval" / suite
+
+    def analyses(self) -> list[str]:
+        return sorted(p.stem for p in (self.path / "analysis").glob("*.json"))
+
+    def analysis_file(self, name: str) -> Path:
+        return self.path / "analysis" / f"{name}.json"
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def differences(a: Any, b: Any, path: str = "") -> list[str]:
+    """The dotted names of the places where two JSON values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = sorted({*a, *b})
+        return [d for k in keys for d in differences(a.get(k), b.get(k), f"{path}.{k}".strip("."))]
+    return [] if a == b else [path or "all"]
+
+
+PACKAGES = ("buttress", "torch", "timm", "torchvision", "lightning-fabric", "numpy", "scikit-learn")
+
+
+def provenance(command: str = "") -> dict[str, Any]:
+    """Which software and machine made a record."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "command": command,
+        "time": now(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": versions,
+    }
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def command_line() -> str:
+    """The command that is running, as a person would type it."""
+    name = Path(sys.argv[0]).name if sys.argv else "python"
+    return " ".join(["buttress" if name.startswith(("buttress", "__main__")) else name, *sys.argv[1:]])
+
+
+def find_runs(root: Path) -> list[Run]:
+    """All runs below a folder, in order of their paths."""
+    if (root / "run.json").is_file():
+        return [Run(root)]
+    return [Run(p.parent) for p in sorted(root.rglob("run.json"))]

@@ -1,0 +1,113 @@
+"""What a run is asked to be: every setting that may change a number, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeInt as Count
+
+from buttress.registry import canonical
+from buttress.spec import Component, Spec, digest
+from buttress.threat import Threat
+
+SPEC_VERSION = 1
+
+ThreatText = Annotated[str, AfterValidator(lambda text: str(Threat.parse(text)))]
+
+
+def _component(raw: object) -> object:
+    """A bare name stands for a component without arguments."""
+    return {"name": raw} if isinstance(raw, str) else raw
+
+
+Named = Annotated[Component, BeforeValidator(_component)]
+
+
+class Optimiser(Spec):
+    """How weights move along a gradient."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: Annotated[float, Field(gt=0)]
+    weight_decay: NonNegativeFloat = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay_vectors: bool = True  # False: biases, norms and other 1-d tensors are not decayed
+
+
+class Schedule(Spec):
+    """The learning rate over epochs, as a factor of its peak."""
+
+    name: Literal["constant", "cosine", "step"] = "cosine"
+    warmup_epochs: NonNegativeFloat = 0.0
+    warmup_from: NonNegativeFloat = 0.0
+    final: NonNegativeFloat = 0.0  # cosine: the factor at the end
+    milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
+    factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
+
+
+class AugmentationSpec(Spec):
+    """Random changes of the training images."""
+
+    crop: Count = 0  # pixels of padding around a random crop
+    flip: bool = False
+
+
+class Validation(Spec):
+    """How the best epoch is chosen: accuracy under an attack on images held out of training."""
+
+    attack: Named = Component(name="pgd", args={"steps": 10})
+    limit: PositiveInt | None = None
+    every: PositiveInt = 1
+
+
+class Recipe(Spec):
+    """A complete training configuration."""
+
+    name: str = ""
+    about: str = ""
+    source: str = ""
+    epochs: PositiveInt
+    batch_size: PositiveInt = 128
+    objective: Named = Component(name="standard")
+    threat: ThreatText | None = None
+    optimiser: Optimiser
+    schedule: Schedule = Schedule()
+    augmentation: AugmentationSpec = AugmentationSpec()
+    validation: Validation = Validation()
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    normalise: bool = True  # mean and std of the data set as the model's first layer
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+
+
+DESCRIPTION = ("name", "about", "source")  # fields of a recipe that change no number
+
+
+class RunSpec(Spec):
+    """One training run, resolved: what it is decides its key."""
+
+    model: str
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    dataset: str
+    limit: PositiveInt | None = None
+    num_classes: PositiveInt
+    image_size: PositiveInt
+    in_channels: PositiveInt
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    recipe: Recipe
+    seed: int = 0
+
+    def identity(self) -> dict[str, Any]:
+        """What decides whether two runs are the same run."""
+        body = self.model_dump(mode="json")
+        body["recipe"] = {k: v for k, v in body["recipe"].items() if k not in DESCRIPTION}
+        body["model"] = self.model if ":" in self.model else canonical(self.model)
+        return {"version": SPEC_VERSION, **body}
+
+    def key(self) -> str:
+        """The name of the run's directory in a study: readable, and unique to its content."""
+        stem = Path(self.model.split(":")[-1]).stem
+        return f"{canonical(stem)}-{digest(self.identity())[:12]}"

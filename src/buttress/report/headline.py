@@ -1,0 +1,131 @@
+"""The result of a board in one plain sentence, computed from the verdicts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from buttress.report.board import Board, Row
+from buttress.report.words import number_of, percent, percent_pair
+
+
+@dataclass(frozen=True)
+class Headline:
+    """``winner`` + ``verdict`` is the sentence; the rest may be empty."""
+
+    winner: str
+    verdict: str
+    contrast: str = ""  # the best model of the other kind of training
+    lead: str = ""  # whether the distance to the second is more than chance
+    notes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The best model against one attack."""
+
+    title: str
+    threat: str
+    training: str
+    who: str
+    how: str
+    slug: str
+    value: str
+    others: int  # how many more reach the same number
+
+
+def headline(board: Board) -> Headline:
+    rows = board.ranked
+    if not rows:
+        text = f"No model has a result for every attack of suite {board.suite} yet."
+        return Headline("", text)
+    top = [r for r in rows if r.rank == 1]
+    share = top[0].worst.share
+    assert share is not None
+    images = f"{share.images} {board.split} images".replace("  ", " ")
+    if share.hits == 0:
+        return Headline("No model held:", f"not one of {images} survives every attack.")
+    interval = f"{percent(share.low, '')} to {percent(share.high)}"
+    counts = f"{percent(share.value)} of {images} survive every attack (95% interval {interval})."
+    if len(rows) == 1:
+        return Headline(f"{top[0].run.described}:", counts, notes=top[0].worst.notes)
+    if len(top) > 1:
+        names = " and ".join(r.run.described for r in top[:2])
+        more = f" (and {len(top) - 2} more)" if len(top) > 2 else ""
+        return Headline(names, f"{more}held best, level: {counts}", contrast(rows, top[0]))
+    return Headline(
+        top[0].run.described,
+        f"held best: {counts}",
+        contrast(rows, top[0]),
+        lead(top[0], rows[1]),
+        top[0].worst.notes,
+    )
+
+
+def contrast(rows: tuple[Row, ...], best: Row) -> str:
+    """How the best model that was trained the other way (standard or robust) does."""
+    others = [r for r in rows if r.run.is_standard != best.run.is_standard]
+    if not others or others[0].worst.share is None:
+        return ""
+    kind = "adversarially trained" if best.run.is_standard else "standard"
+    value = percent(others[0].worst.share.value)
+    return f"The best {kind} model, {others[0].run.label}, keeps {value}."
+
+
+def lead(first: Row, second: Row) -> str:
+    """Compares the first two image by image."""
+    ahead = int(np.sum(first.suite.survived & ~second.suite.survived))
+    behind = int(np.sum(second.suite.survived & ~first.suite.survived))
+    assert first.worst.share is not None
+    assert second.worst.share is not None
+    ours, theirs = percent_pair(first.worst.share.value, second.worst.share.value)
+    name = second.run.described
+    if sign_test(ahead, behind) > 0.05:
+        few = "on these images the order of the two may be chance"
+        return f"Second is {name} with {theirs} against {ours}: {few}."
+    return f"Second is {name} with {theirs}; the lead is more than chance (sign test, p < 0.05)."
+
+
+def sign_test(ahead: int, behind: int) -> float:
+    """Two-sided exact p-value that neither of two models is better on the images they split."""
+    n, fewer = ahead + behind, min(ahead, behind)
+    tail, term = 0, 1  # term = n over k
+    for k in range(fewer + 1):
+        tail += term
+        term = term * (n - k) // (k + 1)
+    return min(1.0, math.exp(math.log(2 * tail) - n * math.log(2)))
+
+
+def champions(board: Board) -> list[Champion]:
+    """The best model against each attack, in the order of the table."""
+    found = []
+    for index, column in enumerate(board.columns):
+        best = [r for r in board.rows if r.cells[index].is_best]
+        if not best:
+            continue
+        share = best[0].cells[index].share
+        assert share is not None
+        definition = column.definition
+        found.append(
+            Champion(
+                title="no attack" if definition.is_clean else column.title,
+                threat=definition.threat,
+                training=column.training,
+                who=best[0].run.label,
+                how=best[0].run.objective,
+                slug=best[0].run.slug,
+                value=percent(share.value),
+                others=len(best) - 1,
+            )
+        )
+    return found
+
+
+def remaining(board: Board) -> str:
+    """Says how many models have no rank, if any."""
+    missing = len(board.rows) - len(board.ranked)
+    if not missing:
+        return ""
+    return f"{number_of(missing, 'model')} of {len(board.rows)} without a full result: not ranked."

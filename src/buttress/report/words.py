@@ -1,0 +1,89 @@
+"""Numbers and threats in words."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from datetime import timedelta
+
+from buttress.errors import UserError
+from buttress.threat import Threat, parse_eps
+
+
+def percent(value: float, sign: str = "%") -> str:
+    """Whole percent; one digit more where rounding would say all or nothing."""
+    if not math.isfinite(value):
+        return "unknown"
+    whole = round(100 * value)
+    is_extreme = whole in (0, 100) and value not in (0.0, 1.0)
+    return f"{100 * value:.1f}{sign}" if is_extreme else f"{whole}{sign}"
+
+
+def percent_pair(a: float, b: float) -> tuple[str, str]:
+    """Two percentages that look different if they are."""
+    if percent(a) == percent(b) and a != b:
+        return f"{100 * a:.1f}%", f"{100 * b:.1f}%"
+    return percent(a), percent(b)
+
+
+def tenths(value: float) -> str:
+    """``61.2``: percent for tables."""
+    return f"{100 * value:.1f}"
+
+
+def between(low: str, high: str) -> str:
+    """``12 to 40`` with a dash, or one of them if they are equal."""
+    return low if low == high else f"{low}\N{EN DASH}{high}"
+
+
+def number_of(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``1 d 3 h``."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "unknown"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = timedelta(seconds=round(seconds))
+    hours, rest = divmod(whole.seconds, 3600)
+    parts = [(whole.days, "d"), (hours, "h"), (rest // 60, "min"), (rest % 60, "s")]
+    start = next(i for i, (n, _) in enumerate(parts) if n)
+    return " ".join(f"{n} {unit}" for n, unit in parts[start : start + 2] if n)
+
+
+def pretty_threat(text: str) -> str:
+    """``Linf:8/255`` -> ``L∞ 8/255``; a fraction only where the number itself is long."""
+    norm, _, eps = text.partition(":")
+    with contextlib.suppress(UserError):
+        number = f"{parse_eps(eps):.12g}" if eps else ""
+        eps = number if len(number) <= 4 else eps
+    return f"{norm.replace('Linf', 'L∞').replace('L2', 'L₂').replace('L1', 'L₁')} {eps}".strip()
+
+
+def plain_threat(text: str) -> str:
+    """One spelling for equal threats, so that they compare as text."""
+    with contextlib.suppress(UserError):
+        return str(Threat.parse(text))
+    return text
+
+
+def meaning(threat: str) -> str:
+    """What an adversary may do, for a newcomer."""
+    if not threat:
+        return "the images as they are"
+    try:
+        parsed = Threat.parse(threat)
+    except UserError:
+        return threat
+    size = f"{parsed.eps:.4g}"
+    if parsed.norm == "Linf":
+        levels = f"{parsed.eps * 255:.3g}"
+        return f"every pixel may change by at most {size} of its range ({levels} of 255 levels)"
+    if parsed.norm == "L2":
+        return (
+            f"the whole change may have the Euclidean length {size} "
+            "(square root of the sum of squared pixel changes)"
+        )
+    return f"the absolute changes of all pixels may add up to {size}: few pixels, changed much"

@@ -1,0 +1,82 @@
+"""A study: a question, and the grid of runs, suites and analyses that answer it."""
+
+from __future__ import annotations
+
+from importlib import resources
+from itertools import product
+from pathlib import Path
+
+from pydantic import Field, PositiveInt
+
+from buttress.analysis.core import ANALYSES
+from buttress.data import load_dataset
+from buttress.errors import UnknownName, UserError
+from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.records.spec import RunSpec
+from buttress.registry import canonical, natural, unknown
+from buttress.spec import Spec, read_yaml
+from buttress.training.recipe import load_recipe
+from buttress.training.train import build, resolve
+
+
+class Grid(Spec):
+    """Every combination is one run."""
+
+    model: tuple[str, ...] = Field(min_length=1)
+    recipe: tuple[str, ...] = Field(min_length=1)
+    seed: tuple[int, ...] = (0,)
+
+
+class StudySpec(Spec):
+    """What a study file holds."""
+
+    name: str
+    title: str = ""
+    question: str
+    dataset: str
+    limit: PositiveInt | None = None
+    grid: Grid
+    changes: tuple[str, ...] = ()  # key=value changes of every recipe
+    suites: tuple[str, ...] = Field(min_length=1)
+    test_limit: PositiveInt | None = None
+    analyses: tuple[str, ...] = ()
+
+    def runs(self) -> list[RunSpec]:
+        """The runs of the grid, resolved and checked: a wrong name is found before the first."""
+        recipes = {name: load_recipe(name, self.changes) for name in self.grid.recipe}
+        specs = [
+            resolve(model, self.dataset, recipes[recipe], seed=seed, limit=self.limit)
+            for model, recipe, seed in product(self.grid.model, self.grid.recipe, self.grid.seed)
+        ]
+        for spec in {s.model: s for s in specs}.values():
+            build(spec)
+        budgets = load_dataset(self.dataset, "test").budgets
+        for suite in self.suites:
+            resolve_suite(load_suite(suite), budgets)
+        for analysis in self.analyses:
+            ANALYSES.entry(analysis)
+        return specs
+
+
+def _shipped() -> dict[str, Path]:
+    folder = Path(str(resources.files("buttress.study") / "studies"))
+    return {p.stem: p for p in sorted(folder.glob("*.yaml"))}
+
+
+def list_studies() -> list[str]:
+    return sorted(_shipped(), key=natural)
+
+
+def load_study(name: str | Path) -> StudySpec:
+    """A study by name or from a YAML file."""
+    if str(name).endswith((".yaml", ".yml")):
+        path = Path(name)
+    else:
+        shipped = {canonical(k): v for k, v in _shipped().items()}
+        if canonical(str(name)) not in shipped:
+            raise UnknownName(unknown("study", str(name), list_studies()))
+        path = shipped[canonical(str(name))]
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: a study is a mapping of keys, but got {type(raw).__name__}")
+    return StudySpec.parse({"name": path.stem, **raw}, f"study {path.name}")

@@ -1,0 +1,70 @@
+"""One run of a study, from training to its last analysis: whatever is missing is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buttress.analysis.core import Subject, analyse
+from buttress.data import load_dataset
+from buttress.evaluation import evaluate, load_suite
+from buttress.evaluation.suite import CLEAN
+from buttress.models import load_model
+from buttress.progress import Progress
+from buttress.records.run import Run
+from buttress.records.spec import RunSpec
+from buttress.study.spec import StudySpec
+from buttress.threat import Threat
+from buttress.training import train_run
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run, and what is wanted of it."""
+
+    spec: RunSpec
+    folder: Path
+    suites: tuple[str, ...]
+    analyses: tuple[str, ...]
+    test_limit: int | None = None
+
+    def label(self) -> str:
+        return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
+
+
+    def units(self) -> dict[str, float]:
+        """Rough cost by the name of each task, in passes: what a progress bar is divided by."""
+        recipe = self.spec.recipe
+        images = len(load_dataset(self.spec.dataset, "train", limit=self.spec.limit))
+        attacked = 1 + recipe.objective.args.get("steps", 10 if recipe.threat else 0)
+        found = {f"train {self.spec.model}": 3.0 * recipe.epochs * images * attacked}
+        tests = len(load_dataset(self.spec.dataset, "test", limit=self.test_limit))
+        for name in self.suites:
+            for line in load_suite(name).entries:
+                passes = line.args.get("steps", 1 if line.attack == CLEAN else 20)
+                found[f"{name}: {line.name or line.attack}"] = 1.0 * tests * passes
+        return found
+
+
+def work_of(study: StudySpec, specs: Sequence[RunSpec], root: Path) -> list[Work]:
+    """The work of a study. A run's folder is its key, so studies that need the same run share it."""
+    return [
+        Work(s, root / "runs" / s.key(), study.suites, study.analyses, study.test_limit)
+        for s in specs
+    ]
+
+
+def complete(work: Work, *, device: str, progress: Progress) -> Run:
+    """Trains, evaluates and analyses what is not there yet."""
+    run = train_run(work.spec, work.folder, device=device, progress=progress)
+    model = load_model(run.path)
+    data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
+    for suite in work.suites:
+        evaluate(model, data, suite, out=run.suite_folder(suite), progress=progress)
+    trained = work.spec.recipe.threat
+    threat = Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])
+    subject = Subject(model, data, threat, work.spec.seed)
+    for name in work.analyses:
+        analyse(name, run, subject=subject, progress=progress)
+    return run

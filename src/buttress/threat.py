@@ -1,0 +1,223 @@
+"""Norm balls around an image, cut by the box [0, 1]: the only code that knows norms."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, cast
+
+from buttress.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from buttress.streams import Streams
+
+Norm = Literal["Linf", "L2", "L1"]
+NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
+TINY = 1e-12
+
+# Exceeding eps by this much (relative, plus the rounding of one pixel) is rounding, not an attack.
+TOLERANCE = 1e-5
+
+
+def parse_norm(text: str) -> Norm:
+    """``linf``, ``inf``, ``l_inf``, ``L∞`` ... -> ``Linf``."""
+    plain = re.sub(r"[\s_\-]", "", str(text)).lower().replace("∞", "inf").removeprefix("l")
+    found = {"inf": "Linf", "infinity": "Linf", "infty": "Linf", "2": "L2", "1": "L1"}.get(plain)
+    if found is None:
+        raise UserError(f"the norm must be one of {', '.join(NORMS)}, but got {text!r}")
+    return cast(Norm, found)
+
+
+def parse_eps(value: str | float) -> float:
+    """``8/255`` or a number -> a float."""
+    try:
+        top, _, bottom = str(value).partition("/")
+        eps = float(top) / float(bottom or 1)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"eps must be a number or a fraction like 8/255, but got {value!r}") from None
+    if not eps >= 0 or math.isinf(eps):
+        raise UserError(f"`eps >= 0` must hold and eps must be finite, but got eps={value}")
+    return eps
+
+
+@dataclass(frozen=True)
+class Threat:
+    """What an adversary may do: move an image by at most ``eps`` in a norm, inside [0, 1]."""
+
+    norm: Norm
+    eps: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", parse_norm(self.norm))
+        object.__setattr__(self, "eps", parse_eps(self.eps))
+        if self.norm == "Linf" and self.eps > 1:
+            raise UserError(
+                f"eps is on the [0, 1] scale of the images, so Linf needs `eps <= 1`, but got "
+                f"{self.eps:g}; write {self.eps:g}/255 if you meant grey levels"
+            )
+
+    @classmethod
+    def parse(cls, text: str | Threat) -> Threat:
+        """``Linf:8/255`` -> a threat."""
+        if isinstance(text, Threat):
+            return text
+        norm, sep, eps = str(text).partition(":")
+        if not sep:
+            raise UserError(f"a threat is written NORM:EPS, like Linf:8/255, but got {text!r}")
+        return cls(parse_norm(norm), parse_eps(eps))
+
+    def __str__(self) -> str:
+        return f"{self.norm}:{format_eps(self.eps)}"
+
+    def scaled(self, factor: float) -> Threat:
+        return Threat(self.norm, self.eps * factor)
+
+    def distance(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(N,) distances in this norm, summed in float64."""
+        delta = (x_adv - x).flatten(1).double()
+        if self.norm == "Linf":
+            return delta.abs().amax(1)
+        return delta.norm(dim=1) if self.norm == "L2" else delta.abs().sum(1)
+
+    def excess(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(N,) how far outside the ball each point is beyond rounding; 0 for points inside."""
+        slack = TOLERANCE * max(self.eps, 1e-3)
+        return (self.distance(x, x_adv) - self.eps - slack).clamp_min(0)
+
+    def project(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """The point of ball ∩ box that is nearest to ``x_adv`` in the Euclidean distance."""
+        if self.norm == "Linf":
+            return x_adv.clamp(x - self.eps, x + self.eps).clamp(0, 1)
+        shrink = _shrink_l2 if self.norm == "L2" else _shrink_l1
+        return shrink(x, x_adv, self.eps)
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The direction of unit norm along which a linear function with this gradient rises most."""
+        import torch
+
+        if self.norm == "Linf":
+            return grad.sign()
+        flat = grad.flatten(1)
+        if self.norm == "L2":
+            unit = flat / flat.norm(dim=1, keepdim=True).clamp_min(TINY)
+        else:
+            index = flat.abs().argmax(1, keepdim=True)
+            unit = torch.zeros_like(flat).scatter_(1, index, flat.gather(1, index).sign())
+        return unit.view_as(grad)
+
+    def ascent(self, x_t: Tensor, grad: Tensor, density: float = 0.01) -> Tensor:
+        """The direction of unit norm that an iterative attack steps along.
+
+        For Linf and L2 it is `steepest`. For L1 the steepest direction moves one coordinate, which
+        soon stops at the box, so the sign is taken on the share ``density`` of the coordinates
+        with the largest gradients among those the box does not block (as in SLIDE,
+        arXiv:1904.13000).
+        """
+        if self.norm != "L1":
+            return self.steepest(grad)
+        import torch
+
+        blocked = ((x_t <= 0) & (grad < 0)) | ((x_t >= 1) & (grad > 0))
+        flat = grad.masked_fill(blocked, 0).flatten(1)
+        top = flat.abs().topk(max(1, round(density * flat.shape[1])), dim=1).indices
+        signs = torch.zeros_like(flat).scatter_(1, top, flat.gather(1, top).sign())
+        return (signs / signs.abs().sum(1, keepdim=True).clamp_min(1)).view_as(grad)
+
+    def dual(self, grad: Tensor) -> Tensor:
+        """(N,) dual norms: by how much a linear function rises per unit of eps."""
+        flat = grad.flatten(1)
+        if self.norm == "Linf":
+            return flat.abs().sum(1)
+        return flat.norm(dim=1) if self.norm == "L2" else flat.abs().amax(1)
+
+    def random_start(self, x: Tensor, streams: Streams, restart: int = 0) -> Tensor:
+        """A point drawn uniformly from the ball around ``x``, projected onto the box."""
+        import torch
+
+        if self.norm == "Linf":
+            return self.project(x, x + self.eps * (2 * streams.uniform(x, restart) - 1))
+        shape = (len(x), *[1] * (x.ndim - 1))
+        noise = streams.normal(x, restart)
+        size = x[0].numel() if len(x) else 1
+        lengths = replace(streams, purpose=streams.purpose + "/radius")
+        share = lengths.uniform(x.new_empty(len(x), 1), restart).view(shape)
+        radius = self.eps * share ** (1 / size)
+        if self.norm == "L2":
+            unit = noise / noise.flatten(1).norm(dim=1).clamp_min(TINY).view(shape)
+        else:  # Laplace directions are uniform on the L1 sphere; the normal noise gives their law
+            tail = torch.erfc(noise.abs() / math.sqrt(2)).clamp_min(1e-30)
+            laplace = noise.sign() * -tail.log()
+            unit = laplace / laplace.flatten(1).abs().sum(1).clamp_min(TINY).view(shape)
+        return self.project(x, x + radius * unit)
+
+
+def format_eps(eps: float) -> str:
+    """``8/255`` where that is what it is, else the number; `parse_eps` gives the same float back."""
+    levels = eps * 255
+    if 0 < levels <= 64 and round(levels * 4) / 4 / 255 == eps:
+        return f"{round(levels * 4) / 4:g}/255"
+    return f"{eps:.12g}"
+
+
+def _rooms(x: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Displacement, its size, and the size that the box leaves of it, flattened, in float64."""
+    delta = (x_adv - x).flatten(1).double()
+    flat = x.flatten(1).double()
+    size = delta.abs()
+    room = (flat.clamp(0, 1) * (delta < 0) + (1 - flat).clamp(0, 1) * (delta > 0)).minimum(size)
+    return delta, size, room
+
+
+def _place(x: Tensor, delta: Tensor, moved: Tensor, eps: float, order: int) -> Tensor:
+    """``x`` moved by ``moved`` along ``delta``, with the last rounding taken off the length."""
+    length = moved.norm(p=order, dim=1, keepdim=True)
+    moved = moved * (eps / length.clamp_min(TINY)).clamp_max(1)
+    return (x + (delta.sign() * moved).view_as(x).to(x.dtype)).clamp(0, 1)
+
+
+def _shrink_l2(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
+    r"""Nearest point of L2 ball ∩ box: each coordinate moves by min(t |d_i|, room_i).
+
+    The multiplier of the ball condition scales the displacement d by one t in (0, 1]; t solves
+    sum_i min(t |d_i|, room_i)^2 = eps^2, a function that is quadratic between the break points
+    room_i / |d_i|, so sorting them gives t exactly.
+    """
+    delta, size, room = _rooms(x, x_adv)
+    ratio, order = (room / size.clamp_min(TINY)).sort(dim=1)
+    full = room.gather(1, order).square().cumsum(1)
+    free = size.gather(1, order).square()
+    free = free.sum(1, keepdim=True) - free.cumsum(1)
+    # The squared length when t is the k-th break point; k counts the coordinates at their limit.
+    squared = full + ratio.square() * free
+    k = (squared < eps**2).sum(1, keepdim=True)
+    before = (k - 1).clamp_min(0)
+    used = full.gather(1, before) * (k > 0)
+    left = free.gather(1, before).where(k > 0, size.square().sum(1, keepdim=True))
+    t = ((eps**2 - used).clamp_min(0) / left.clamp_min(TINY)).sqrt().clamp_max(1)
+    inside = room.norm(dim=1, keepdim=True) <= eps
+    return _place(x, delta, room.where(inside, (t * size).minimum(room)), eps, 2)
+
+
+def _shrink_l1(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
+    r"""Nearest point of L1 ball ∩ box: each coordinate moves by min(room_i, max(|d_i| - lam, 0)).
+
+    The total is piecewise linear in lam and falls, with break points |d_i| - room_i (a coordinate
+    leaves its limit) and |d_i| (it reaches zero); sorting them gives lam exactly.
+    """
+    import torch
+
+    delta, size, room = _rooms(x, x_adv)
+    points, order = torch.cat([size - room, size], dim=1).sort(dim=1)
+    bends = torch.cat([-torch.ones_like(size), torch.ones_like(size)], dim=1).gather(1, order)
+    slopes = bends.cumsum(1)  # of the total, just after each break point
+    drops = (slopes[:, :-1] * points.diff(dim=1)).cumsum(1)
+    total = room.sum(1, keepdim=True)
+    totals = torch.cat([total, total + drops], dim=1)  # at each break point
+    k = ((totals > eps).sum(1, keepdim=True) - 1).clamp_min(0)
+    slope = slopes.gather(1, k).clamp_max(-1)
+    lam = points.gather(1, k) + (eps - totals.gather(1, k)) / slope
+    lam = lam.where(total > eps, torch.zeros_like(lam))
+    return _place(x, delta, (size - lam).clamp_min(0).minimum(room), eps, 1)

@@ -1,0 +1,43 @@
+"""A training loss. The loop knows none of them; an objective knows nothing of the loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from buttress.registry import Registry
+from buttress.streams import Streams
+from buttress.threat import Threat
+
+
+class Step(NamedTuple):
+    """What an objective is given: a batch, and the adversary to train against."""
+
+    x: Tensor  # (N, C, H, W) in [0, 1]
+    y: Tensor  # (N,)
+    threat: Threat | None
+    streams: Streams  # of these samples in this epoch
+
+
+class Loss(NamedTuple):
+    """What an objective returns: what to minimise, and the logits whose accuracy is logged."""
+
+    total: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Objective(ABC):
+    """The arguments of a training loss, and its formula."""
+
+    needs_threat = False
+
+    @abstractmethod
+    def loss(self, model: nn.Module, step: Step) -> Loss:
+        """The loss of a batch, with the model in training mode."""
+
+
+OBJECTIVES: Registry[type[Objective]] = Registry("objective")

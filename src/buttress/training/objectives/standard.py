@@ -1,0 +1,20 @@
+"""Training without an adversary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn import functional as F
+
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+
+
+@OBJECTIVES.register("standard", tags=("natural",))
+@dataclass(frozen=True)
+class Standard(Objective):
+    r"""Cross-entropy on the images as they are: :math:`\mathrm{CE}(f(x), y)`."""
+
+    def loss(self, model: nn.Module, step: Step) -> Loss:
+        logits = model(step.x)
+        return Loss(F.cross_entropy(logits, step.y), logits.detach())

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from buttress.data import Augmentation, epoch_order
+from buttress.data.augment import integers, random_crop, random_flip
+from buttress.errors import UserError
+from buttress.streams import Streams, _mix, seed_of
+
+BOTH = Augmentation(crop=4, flip=True)
+
+
+def streams(ids: Tensor) -> Streams:
+    return Streams(0, "augment", ids)
+
+
+def images(n: int) -> Tensor:
+    return torch.randint(1, 256, (n, 3, 16, 12), generator=torch.Generator().manual_seed(0)).byte()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_crop_is_a_shift_with_black_moving_in(dtype: torch.dtype) -> None:
+    x, ids = images(300).to(dtype), torch.arange(300)
+    out = random_crop(x, 2, streams(ids))
+    assert out.dtype == dtype
+    assert out.shape == x.shape
+    shifts = set()
+    for before, after in zip(x, out, strict=True):
+        padded = torch.nn.functional.pad(before, (2, 2, 2, 2))
+        fits = [
+            (dy, dx)
+            for dy in range(5)
+            for dx in range(5)
+            if torch.equal(padded[:, dy : dy + 16, dx : dx + 12], after)
+        ]
+        assert len(fits) == 1
+        shifts.update(fits)
+    assert len(shifts) == 25
+
+
+def test_flip_mirrors_half_of_the_images() -> None:
+    x = images(2000)
+    out = random_flip(x, streams(torch.arange(2000)))
+    same = (out == x).flatten(1).all(1)
+    mirrored = (out == x.flip(3)).flatten(1).all(1)
+    assert bool((same ^ mirrored).all())
+    assert 0.45 < mirrored.float().mean() < 0.55
+
+
+def test_crop_and_flip_are_drawn_apart() -> None:
+    s = streams(torch.arange(10_000))
+    crop, flip = integers(s, "crop", 81), integers(s, "flip", 2)
+    assert torch.bincount(crop, minlength=81).min() > 70
+    assert abs(torch.corrcoef(torch.stack([crop, flip]).double())[0, 1]) < 0.05
+
+
+def test_a_sample_is_treated_alike_in_every_batch() -> None:
+    x, ids = images(20), torch.randint(2**62, (20,))
+    whole = BOTH(x, streams(ids), 3)
+    order = torch.randperm(20)
+    assert torch.equal(BOTH(x[order], streams(ids[order]), 3), whole[order])
+    one_by_one = [BOTH(x[i : i + 1], streams(ids[i : i + 1]), 3) for i in range(20)]
+    assert torch.equal(torch.cat(one_by_one), whole)
+    assert torch.equal(BOTH(x / 255, streams(ids), 3), whole / 255)
+
+
+def test_epochs_seeds_and_purposes_differ() -> None:
+    x, ids = images(50), torch.arange(50)
+    base = BOTH(x, streams(ids), 0)
+    assert not torch.equal(BOTH(x, streams(ids), 1), base)
+    assert not torch.equal(BOTH(x, Streams(1, "augment", ids), 0), base)
+    assert not torch.equal(BOTH(x, Streams(0, "other", ids), 0), base)
+
+
+def test_leaves_input_and_global_generator_alone() -> None:
+    x = images(10)
+    before, state = x.clone(), torch.get_rng_state()
+    BOTH(x, streams(torch.arange(10)), 0)
+    epoch_order(10, 0, 0)
+    assert torch.equal(x, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_integers_are_those_of_the_streams() -> None:
+    ids = torch.tensor([0, 1, 2**62, 2**63 - 1])
+    base = seed_of(0, "augment", "word")
+    expected = [(_mix(_mix(i) ^ base) >> 1) % 1000 for i in ids.tolist()]
+    assert integers(streams(ids), "word", 1000).tolist() == expected
+
+
+def test_nothing_asked_nothing_done() -> None:
+    x = images(5)
+    assert torch.equal(Augmentation()(x, streams(torch.arange(5)), 0), x)
+    assert BOTH(x[:0], streams(torch.arange(0)), 0).shape == (0, 3, 16, 12)
+    with pytest.raises(UserError, match="crop=-1"):
+        Augmentation(crop=-1)
+
+
+def test_epoch_order() -> None:
+    order = epoch_order(100, seed=1, epoch=2)
+    assert sorted(order.tolist()) == list(range(100))
+    assert torch.equal(order, epoch_order(100, seed=1, epoch=2))
+    assert not torch.equal(order, epoch_order(100, seed=1, epoch=3))
+    assert not torch.equal(order, epoch_order(100, seed=2, epoch=2))

@@ -1,0 +1,247 @@
+"""Trained weights from files of many shapes, and the files that are refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from buttress.errors import CorruptFile, UserError
+from buttress.models import Classifier, create_model, load_model
+from buttress.models.checkpoint import save_checkpoint
+from buttress.records.run import Run
+
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+State = dict[str, Tensor]
+
+
+@pytest.fixture
+def trained() -> Classifier:
+    model = create_model("resnet_tiny", mean=MEAN, std=STD, seed=5)
+    model(torch.rand(8, 3, 32, 32))  # moves the statistics of the norms
+    return model.eval()
+
+
+def prefixed(prefix: str) -> Callable[[State], State]:
+    return lambda state: {prefix + name: value for name, value in state.items()}
+
+
+def nested(*keys: str) -> Callable[[State], dict[str, Any]]:
+    def wrap(state: State) -> dict[str, Any]:
+        content: dict[str, Any] = state
+        for key in keys:
+            content = {"epoch": 3, key: content, "note": "made elsewhere"}
+        return content
+
+    return wrap
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return torch.equal(a(x), b(x))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        dict,
+        nested("state_dict"),
+        nested("model"),
+        nested("model_state_dict"),
+        nested("net"),
+        nested("ema"),
+        nested("state_dict", "model"),
+        prefixed("module."),
+        prefixed("model."),
+        prefixed("_orig_mod."),
+        prefixed("module._orig_mod."),
+        lambda state: nested("state_dict")(prefixed("model.net.")(state)),
+    ],
+)
+@pytest.mark.parametrize("has_normalisation", [True, False])
+def test_weights_in_any_wrapping(
+    trained: Classifier, tmp_path: Path, shape: Callable[[State], Any], has_normalisation: bool
+) -> None:
+    path = tmp_path / "weights.pt"
+    state = trained.state_dict() if has_normalisation else trained.net.state_dict()
+    torch.save(shape(state), path)
+    given = {} if has_normalisation else {"mean": MEAN, "std": STD}
+
+    model = load_model(path, model="resnet_tiny", **given)
+
+    assert same(model, trained)
+    assert not model.training
+
+
+@pytest.mark.parametrize("form", ["safetensors", "legacy"])
+def test_other_file_formats(trained: Classifier, tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"weights.{form}"
+    if form == "safetensors":
+        save_file(trained.state_dict(), path)
+    else:
+        torch.save(trained.state_dict(), path, _use_new_zipfile_serialization=False)
+    assert same(load_model(path, model="resnet_tiny"), trained)
+
+
+def test_loading_leaves_the_global_generator_alone(trained: Classifier, tmp_path: Path) -> None:
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    before = torch.random.get_rng_state()
+    load_model(tmp_path / "weights.pt", model="resnet_tiny")
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_normalisation_of_file_and_call_must_agree(trained: Classifier, tmp_path: Path) -> None:
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    assert same(
+        load_model(tmp_path / "weights.pt", model="resnet_tiny", mean=MEAN, std=STD), trained
+    )
+    with pytest.raises(UserError, match="differ from the mean and std given"):
+        load_model(tmp_path / "weights.pt", model="resnet_tiny", mean=0.5, std=0.5)
+
+
+def test_network_of_the_users_own_with_a_normalisation_inside(tmp_path: Path) -> None:
+    """Its layer has the names of ours, and its weights a prefix that must not be taken off."""
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "from buttress.models import Normalize\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.normalize = Normalize(0.3, 0.7)\n"
+        "        self.net = nn.Conv2d(3, 10, 32)\n"
+        "    def forward(self, x):\n"
+        "        return self.net(self.normalize(x)).flatten(1)\n",
+        encoding="utf-8",
+    )
+    name = f"{tmp_path / 'own.py'}:Net"
+    trained = create_model(name, seed=3)
+    trained.net.normalize.mean.fill_(0.1)
+    for label, state in {"bare": trained.net, "ours": trained}.items():
+        torch.save(prefixed("module.")(state.state_dict()), tmp_path / f"{label}.pt")
+        assert same(load_model(tmp_path / f"{label}.pt", model=name), trained), label
+
+
+def test_counters_of_batches_may_be_absent(trained: Classifier, tmp_path: Path) -> None:
+    state = {n: v for n, v in trained.state_dict().items() if "num_batches" not in n}
+    torch.save(state, tmp_path / "old.pt")
+    assert same(load_model(tmp_path / "old.pt", model="resnet_tiny"), trained)
+
+
+def test_wrong_number_of_classes_names_both_shapes(trained: Classifier, tmp_path: Path) -> None:
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(UserError, match=r"\(10, 48\).*\(100, 48\).*num_classes=10"):
+        load_model(tmp_path / "weights.pt", model="resnet_tiny", num_classes=100)
+
+
+def test_another_architecture_names_keys(trained: Classifier, tmp_path: Path) -> None:
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(UserError, match=r"missing: .*stem.* more; unexpected: .*conv1.* more"):
+        load_model(tmp_path / "weights.pt", model="wrn_tiny")
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("attacked",)
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_code_in_a_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_zip: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = {"state_dict": Malicious()}
+    torch.save(content, "bad.pt", _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(UserError, match=r"never run.*state_dict\(\)"):
+        load_model("bad.pt", model="resnet_tiny")
+    assert not Path("attacked").exists()
+
+
+def test_a_whole_pickled_module_is_refused(trained: Classifier, tmp_path: Path) -> None:
+    torch.save(trained, tmp_path / "module.pt")
+    with pytest.raises(UserError, match=r"refers to buttress\.models\.core\.Classifier"):
+        load_model(tmp_path / "module.pt", model="resnet_tiny")
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_a_damaged_file_is_refused(trained: Classifier, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if path.suffix == ".pt":
+        torch.save(trained.state_dict(), path)
+    else:
+        save_file(trained.state_dict(), path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"is damaged or not a checkpoint"):
+        load_model(path, model="resnet_tiny")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [({"epoch": 3}, "holds no weights"), ([1], "must hold a state dict")]
+)
+def test_a_file_without_weights(tmp_path: Path, content: object, says: str) -> None:
+    torch.save(content, tmp_path / "empty.pt")
+    with pytest.raises(UserError, match=says):
+        load_model(tmp_path / "empty.pt", model="resnet_tiny")
+
+
+def test_plain_pickle_is_refused_or_holds_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(UserError):
+        load_model(tmp_path / "plain.pt", model="resnet_tiny")
+
+
+@pytest.mark.parametrize("name", ["resnet_tiny", "timm:resnet18", "f.py:net", "wrn_d1-1-1_w1-1-1"])
+def test_a_name_has_no_trained_weights(name: str) -> None:
+    with pytest.raises(UserError, match="create_model"):
+        load_model(name)
+
+
+def test_a_checkpoint_needs_a_model_and_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint or run"):
+        load_model(tmp_path / "absent.pt", model="resnet_tiny")
+    torch.save({}, tmp_path / "weights.pt")
+    with pytest.raises(UserError, match="with model="):
+        load_model(tmp_path / "weights.pt")
+
+
+class Spec:
+    """What a run says of its model."""
+
+    model = "resnet_tiny"
+    model_args: dict[str, str] = {}  # noqa: RUF012
+    num_classes, image_size, in_channels = 10, 32, 3
+    mean, std = tuple(MEAN), tuple(STD)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(Run, "spec", Spec())
+    return tmp_path
+
+
+def test_a_run_knows_its_model(trained: Classifier, run: Path) -> None:
+    save_checkpoint(run / "best.pt", {"model": trained.state_dict(), "epoch": 2})
+    assert same(load_model(run), trained)
+    with pytest.raises(UserError, match="path alone"):
+        load_model(run, model="resnet_tiny")
+
+
+def test_a_run_without_or_with_a_damaged_checkpoint(trained: Classifier, run: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        load_model(run)
+    save_checkpoint(run / "best.pt", {"model": trained.state_dict()})
+    (run / "best.pt").write_bytes((run / "best.pt").read_bytes()[:1000])
+    with pytest.raises(CorruptFile):
+        load_model(run)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no run\.json"):
+        load_model(tmp_path)

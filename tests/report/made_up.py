@@ -1,0 +1,196 @@
+"""Made-up runs, written with the real writers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from buttress.files import write_json
+from buttress.records.evaluation import AttackRecord, write_record
+from buttress.records.run import Run
+from buttress.records.spec import Optimiser, Recipe, RunSpec
+from buttress.spec import Component
+
+CLASSES = [f"class {c}" for c in range(5)]
+SUITE = {
+    "clean": ("clean", "", {}),
+    "pgd-linf": ("pgd", "Linf:0.1", {"steps": 20}),
+    "pgd-l2": ("pgd", "L2:1", {"steps": 20}),
+    "pgd-l1": ("pgd", "L1:12", {"steps": 50}),
+}
+
+
+def make_spec(model: str = "vit_tiny", objective: str = "pgd_at", seed: int = 0) -> RunSpec:
+    return RunSpec(
+        model=model,
+        dataset="digits",
+        num_classes=5,
+        image_size=8,
+        in_channels=1,
+        mean=(0.5,),
+        std=(0.25,),
+        seed=seed,
+        recipe=Recipe(
+            name=f"small-{objective}",
+            epochs=3,
+            objective=Component(name=objective),
+            threat=None if objective == "standard" else "Linf:0.1",
+            optimiser=Optimiser(lr=0.1),
+        ),
+    )
+
+
+def make_run(
+    folder: Path,
+    spec: RunSpec | None = None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    category: str = "",
+    done: bool = True,
+    history: list[dict[str, Any]] | None = None,
+    warnings: Mapping[str, list[str]] | None = None,
+) -> Run:
+    """A run with one record per entry of ``flags``: attack -> right or wrong per image."""
+    run = Run(folder)
+    run.open(spec or make_spec(), command="buttress train --made-up", category=category)
+    run.write_history(history or [epoch(e) for e in range(1, 4)])
+    for name, correct in (flags or {}).items():
+        write_flags(run, name, correct, warnings=(warnings or {}).get(name, []))
+    if done:
+        run.finish({"epochs": 3, "best_epoch": 2, "best_val_robust": 0.5, "seconds": 12.5})
+    return run
+
+
+def epoch(e: int) -> dict[str, Any]:
+    return {
+        "epoch": e,
+        "lr": 0.1 / e,
+        "loss": 2.0 / e,
+        "train_accuracy": 0.2 * e,
+        "val_clean": 0.25 * e,
+        "val_robust": 0.15 * e if e != 2 else None,
+        "seconds": 4.0,
+        "best": e == 3,
+    }
+
+
+def write_flags(
+    run: Run,
+    name: str,
+    correct: Any,
+    *,
+    suite: str = "quick",
+    warnings: list[str] | None = None,
+    **changes: Any,
+) -> Path:
+    flags = np.asarray(correct, dtype=bool)
+    n = len(flags)
+    attack, threat, args = SUITE.get(name, ("pgd", "Linf:0.2", {"steps": 5}))
+    labels = np.arange(n) % len(CLASSES)
+    made = {
+        "attack": attack,
+        "args": args,
+        "threat": threat,
+        "position": list(SUITE).index(name) if name in SUITE else 9,
+        "seed": 0,
+        "dataset": "digits",
+        "split": "test",
+        "classes": CLASSES,
+        "weights": "abc",
+        "checkpoint": "best",
+        "forward": 21.0 if threat else 1.0,
+        "backward": 20.0 if threat else 0.0,
+        "seconds": 3.25,
+        "suite": suite,
+        "warnings": warnings or [],
+        "command": "buttress evaluate --made-up",
+        "time": "2026-01-02T03:04:05+00:00",
+        "python": "3.11.7",
+        "platform": "Linux x86_64",
+        "versions": {"buttress": "0.1.0", "torch": "2.6.0"},
+        **changes,
+    }
+    record = AttackRecord(
+        name=name,
+        ids=np.arange(n),
+        labels=labels,
+        predictions=np.where(flags, labels, (labels + 1) % len(CLASSES)),
+        correct=flags,
+        loss=np.ones(n, np.float32),
+        distance=np.zeros(n, np.float32),
+        meta=made,
+    )
+    path = run.suite_folder(suite) / f"{name}.parquet"
+    write_record(path, record)
+    return path
+
+
+def write_analysis(run: Run, name: str, result: Mapping[str, Any], kind: str = "") -> Path:
+    path = run.analysis_file(name)
+    write_json(path, {"analysis": kind or name, "result": dict(result)})
+    return path
+
+
+def sparsity(ratio: float = 0.4) -> dict[str, Any]:
+    edges = [round(-1 + k / 20, 3) for k in range(41)]
+    bell = [round(20_000 * math.exp(-((e / 0.15) ** 2))) for e in edges[1:]]
+    half = [c // 2 for c in bell]
+    return {
+        "threshold": 0.01,
+        "largest": 1.25,
+        "ratio": ratio,
+        "weights": sum(bell),
+        "components": [
+            {"component": "convolution", "ratio": ratio / 2, "weights": sum(half)},
+            {"component": "attention", "ratio": ratio * 1.2, "weights": sum(half)},
+        ],
+        "edges": edges,
+        "counts": {"all": bell, "convolution": half, "attention": half[::-1]},
+    }
+
+
+def curve(start: float = 0.9, slope: float = 4.0) -> dict[str, Any]:
+    eps = [0, 0.02, 0.05, 0.1, 0.15, 0.2]
+    accuracy = [start * math.exp(-slope * e) for e in eps]
+    return {
+        "attack": "pgd",
+        "norm": "Linf",
+        "eps": eps,
+        "accuracy": accuracy,
+        "low": [max(0.0, a - 0.04) for a in accuracy],
+        "high": [min(1.0, a + 0.04) for a in accuracy],
+        "images": 397,
+    }
+
+
+def picture(seed: int) -> str:
+    pixels = np.random.default_rng(seed).integers(0, 255, (8, 8), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def gallery(count: int = 6) -> dict[str, Any]:
+    examples = [
+        {
+            "id": 100 + k,
+            "label": k % 5,
+            "clean_prediction": k % 5,
+            "adversarial_prediction": (k + k % 2) % 5,
+            "clean_confidence": 0.98,
+            "adversarial_confidence": 0.61,
+            "distance": 0.1,
+            "clean": picture(k),
+            "perturbation": picture(k + 50),
+            "adversarial": picture(k + 99),
+        }
+        for k in range(count)
+    ]
+    return {"attack": "pgd-linf", "threat": "Linf:0.1", "classes": CLASSES, "examples": examples}

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from buttress.report.charts import Bar, Frame, Point, Series, bars, histogram, lines, scatter
+from buttress.report.headline import sign_test
+from buttress.report.svg import Scale, ticks
+from buttress.report.words import duration, meaning, percent, percent_pair, pretty_threat
+
+
+def attributes(svg: str, css: str) -> list[dict[str, str]]:
+    """The attributes of all elements of a class."""
+    root = ElementTree.fromstring(svg)
+    return [e.attrib for e in root.iter() if e.attrib.get("class", "").split(" ")[0] == css]
+
+
+def test_whiskers_stand_at_the_interval() -> None:
+    svg = bars([Bar("vit", 0.6, low=0.5, high=0.75)], "Worst case", width=340, names=118)
+
+    (whisker,), (bar,) = attributes(svg, "whisker"), attributes(svg, "bar")
+
+    start, end = 126.0, 296.0  # where the axis says 0% and 100%
+    assert float(whisker["x1"]) == pytest.approx(start + 0.5 * (end - start), abs=0.01)
+    assert float(whisker["x2"]) == pytest.approx(start + 0.75 * (end - start), abs=0.01)
+    assert float(bar["x"]) == start
+    assert float(bar["width"]) == pytest.approx(0.6 * (end - start), abs=0.01)
+    grid = sorted({float(g["x1"]) for g in attributes(svg, "grid")})
+    assert grid == [start, (start + end) / 2, end]
+
+
+def test_missing_bar_says_so_and_draws_nothing() -> None:
+    svg = bars([Bar("vit", None)], "Worst case")
+
+    assert attributes(svg, "bar") == []
+    assert "vit missing" in svg
+
+
+def test_every_chart_is_described_and_well_formed() -> None:
+    series = [Series("<a>", [0, 1], [0.9, float("nan")], [0.8, 0.1], [1.0, 0.3], dashed=True)]
+    charts = [
+        bars([Bar('"<b>"', 0.5, low=0.4, high=0.6, mark=0.9)], "Bars & more"),
+        lines(series, Frame("eps", "accuracy"), "Lines"),
+        lines([], Frame("epoch", "loss", is_share=False), "Nothing"),
+        scatter([Point("<c>", 0.3, 0.5, 0.4, 0.6)], Frame("sparsity", "worst"), "Scatter"),
+        histogram([-1, 0, 1], {"all": [0, 1], "<d>": [1000, 0]}, Frame("weight", "count", False)),
+    ]
+
+    for svg in charts:
+        root = ElementTree.fromstring(svg)
+        assert root.attrib["role"] == "img"
+        assert root.attrib["aria-label"]
+        assert "nan" not in re.sub(r"<title>.*?</title>", "", svg)
+
+
+def test_line_points_lie_on_the_scale() -> None:
+    frame = Frame("eps", "accuracy", width=480, height=300)
+
+    svg = lines([Series("vit", [0, 0.1], [1.0, 0.25])], frame, "Lines")
+
+    first, last = attributes(svg, "dot")
+    assert (float(first["cx"]), float(first["cy"])) == (46, 12)
+    assert (float(last["cx"]), float(last["cy"])) == (466, 260 - 0.25 * 248)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0, 7, [0, 2, 4, 6]), (3, 3, [3])],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_scale_of_one_value_stays_inside() -> None:
+    assert Scale(2, 2, 0, 100)(2) == 50
+
+
+def test_percent_never_rounds_to_all_or_nothing() -> None:
+    assert [percent(v) for v in (0, 0.003, 0.614, 0.998, 1)] == [
+        "0%",
+        "0.3%",
+        "61%",
+        "99.8%",
+        "100%",
+    ]
+    assert percent_pair(0.614, 0.611) == ("61.4%", "61.1%")
+
+
+def test_threats_in_words() -> None:
+    assert pretty_threat("Linf:8/255") == "L∞ 8/255"
+    assert pretty_threat("Linf:25.5/255") == "L∞ 0.1"
+    assert "8 of 255" in meaning("Linf:8/255")
+    assert "Euclidean" in meaning("L2:0.5")
+    assert "add up to 12" in meaning("L1:12")
+    assert meaning("nonsense") == "nonsense"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.42, "0.4 s"), (12.4, "12 s"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (97200, "1 d 3 h")],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+def test_sign_test_is_exact() -> None:
+    assert sign_test(0, 0) == 1
+    assert sign_test(5, 0) == pytest.approx(2 / 32)
+    assert sign_test(8, 1) == pytest.approx(2 * (1 + 9) / 512)
+    assert sign_test(3, 3) == 1
+    assert sign_test(4000, 2000) < 1e-100

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROBUST, STANDARD, report_pages
+from made_up import gallery, make_run, make_spec, write_analysis, write_flags
+
+from buttress.errors import UserError
+from buttress.files import write_text
+from buttress.report import write_report
+from buttress.statistics import wilson
+
+
+def words(page: str) -> str:
+    """What a reader reads: no style, no tags, single spaces."""
+    body = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", page, flags=re.S)
+    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body).split()))
+
+
+def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
+    pages = report_pages(runs, tmp_path / "out")
+
+    said = words(pages["index.html"])
+
+    assert (
+        "vit_tiny trained by pgd_at held best: 40% of 10 test images survive every attack" in said
+    )
+    assert "The best standard model, resnet_tiny, keeps 0%." in said
+    assert "Second is resnet_tiny trained by pgd_at with 30% against 40%" in said
+    assert "may be chance" in said  # one image apart
+
+
+def test_worst_case_is_the_mean_of_minima_with_its_interval(runs: Path, tmp_path: Path) -> None:
+    page = report_pages(runs, tmp_path / "out")["index.html"]
+
+    rows = re.findall(r"<tr.*?</tr>", page, flags=re.S)
+    vit = next(words(r) for r in rows if "vit_tiny" in r)
+
+    low, high = wilson(4, 10)
+    assert f"40.0 {100 * low:.1f}–{100 * high:.1f} 90.0 60.0 60.0" in vit
+    assert vit.startswith("1 vit_tiny transformer")
+
+
+def test_model_page_has_every_part(runs: Path, tmp_path: Path) -> None:
+    pages = report_pages(runs, tmp_path / "out")
+
+    page = next(p for name, p in pages.items() if name.startswith("models/vit_tiny"))
+
+    said = words(page)
+    for part in ("Worst case 40%", "rank 1 of 3", "trained on", "unseen in training", "By class"):
+        assert part in said
+    for part in ("Images under attack", "Loss", "Learning rate", "Weights", "convolution"):
+        assert part in said
+    assert "without a figure here: lipschitz" in said
+    assert "buttress train --made-up" in said
+    assert page.count("data:image/png;base64,") == 18
+
+
+def test_by_class_counts_labels(runs: Path, tmp_path: Path) -> None:
+    pages = report_pages(runs, tmp_path / "out")
+
+    page = next(p for name, p in pages.items() if name.startswith("models/vit_tiny"))
+
+    label = re.search(r'aria-label="Worst case by class\. ([^"]*)"', page)
+    assert label is not None
+    # Images 0 to 3 survive and labels repeat 0..4: class 4 keeps none, the others one of two.
+    assert label[1] == "class 4 0%; class 0 50%; class 1 50%; class 2 50%; class 3 50%"
+
+
+def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_run(root / "a", make_spec("vit_tiny"), ROBUST)
+    perfect = {"clean": [1] * 10, "pgd-linf": [1] * 10}
+    make_run(root / "b", make_spec("resnet_tiny"), perfect)
+
+    page = report_pages(root, tmp_path / "out")["index.html"]
+
+    row = next(r for r in re.findall(r"<tr.*?</tr>", page, flags=re.S) if "resnet_tiny" in r)
+    assert words(row).startswith("– resnet_tiny")
+    assert words(row).count("missing") == 2  # the attack and the worst case
+    assert "vit_tiny trained by pgd_at: 40% of 10" in words(page)
+    assert "1 model of 2 without a full result: not ranked." in words(page)
+
+
+def test_attacks_that_the_suite_names_but_nobody_ran_are_missing(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "a")
+    write_flags(run, "clean", [1] * 4, suite_attacks=["clean", "pgd-linf"])
+
+    said = words(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
+
+    assert "No model has a result for every attack" in said
+
+
+def test_same_name_with_other_settings_is_another_column(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_run(root / "a", make_spec("vit_tiny"), ROBUST)
+    weak = make_run(root / "b", make_spec("resnet_tiny"), ROBUST)
+    write_flags(weak, "pgd-l2", [1] * 10, args={"steps": 1})
+
+    said = words(report_pages(root, tmp_path / "out")["index.html"])
+
+    assert "pgd-l2 L2:1 steps=1" in said
+    assert "pgd-l2 L2:1 steps=20" in said
+    assert "No model has a result for every attack" in said
+
+
+def test_other_images_are_another_table(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_run(root / "a", make_spec("vit_tiny"), ROBUST)
+    make_run(root / "b", make_spec("resnet_tiny"), {k: v[:5] for k, v in ROBUST.items()})
+
+    page = report_pages(root, tmp_path / "out")["index.html"]
+
+    assert page.count('class="leaderboard"') == 2
+
+
+@pytest.mark.parametrize("change", [{"weights": "other"}, {"data": "other"}])
+def test_records_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    run = make_run(tmp_path / "runs" / "a", flags=ROBUST)
+    write_flags(run, "pgd-l2", ROBUST["pgd-l2"], **change)
+
+    said = words(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
+
+    assert "No model has a result for every attack" in said
+    assert "runs/a/eval/quick/pgd-l2: other" in said
+
+
+def test_everything_from_records_is_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    spec = make_spec(evil)
+    run = make_run(tmp_path / "runs" / "a", spec, category=evil)
+    flags = [1, 0, 1, 1, 0]
+    write_flags(run, "clean", flags, warnings=[evil], classes=[evil] * 5, command=evil)
+    write_flags(run, "pgd-l1", flags, threat=evil, attack=evil, args={evil: evil})
+    write_analysis(run, "gallery", {**gallery(1), "classes": [evil] * 5, "attack": evil})
+    make_run(tmp_path / "runs" / "b", make_spec(evil, seed=1), done=False).fail(evil)
+
+    pages = report_pages(tmp_path / "runs", tmp_path / "out")
+
+    assert len(pages) == 3
+    for page in pages.values():
+        assert "<script>alert" not in page
+        assert page.count("<script") <= 1  # our own
+    assert evil in words(pages["index.html"])
+
+
+def test_hostile_picture_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "a", flags=ROBUST)
+    wrong = gallery(1)
+    wrong["examples"][0]["clean"] = '" onerror="alert(1)'
+    write_analysis(run, "gallery", wrong)
+
+    pages = report_pages(tmp_path / "runs", tmp_path / "out")
+
+    assert "onerror" not in "".join(pages.values())
+    assert "analysis/gallery.json is unreadable, make it again" in words(pages["index.html"])
+
+
+def test_pages_ask_the_network_for_nothing(runs: Path, tmp_path: Path) -> None:
+    pages = report_pages(runs, tmp_path / "out")
+
+    for name, page in pages.items():
+        addresses = re.findall(r"""(?:src|href|action)=["']?([^"'\s>]+)|url\(([^)]*)\)""", page)
+        for address in (a or b for a, b in addresses):
+            assert address.startswith(("data:", "#", "models/", "../index.html")), (name, address)
+        assert "@import" not in page
+        assert "default-src 'none'" in page
+
+
+def test_links_lead_to_pages(runs: Path, tmp_path: Path) -> None:
+    pages = report_pages(runs, tmp_path / "out")
+
+    assert set(re.findall(r'href="(models/[^"]+)"', pages["index.html"])) == set(pages) - {
+        "index.html"
+    }
+
+
+def test_failed_and_unfinished_runs_are_listed(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_run(root / "a", make_spec("vit_tiny"), ROBUST)
+    make_run(root / "b", make_spec("deit_tiny"), done=False).fail("loss is not finite")
+    make_run(root / "c", make_spec("cait_tiny"), STANDARD, done=False)
+    make_run(root / "d", make_spec("xcit_tiny"))
+
+    said = words(report_pages(root, tmp_path / "out")["index.html"])
+
+    assert "deit_tiny runs/b failed loss is not finite" in said
+    assert "cait_tiny runs/c started" in said
+    assert "training is not finished: the run's state is started" in said  # a mark in the table
+    assert "xcit_tiny runs/d not evaluated" in said
+
+
+def test_corrupt_files_are_named(runs: Path, tmp_path: Path) -> None:
+    record = runs / "a" / "eval" / "quick" / "pgd-l2.parquet"
+    record.write_bytes(record.read_bytes()[:-40])
+    write_text(runs / "b" / "analysis" / "sparsity.json", "{")
+    write_text(runs / "b" / "train.jsonl", "{")
+    write_text(runs / "c" / "run.json", "{}")
+
+    pages = report_pages(runs, tmp_path / "out")
+
+    said = words(pages["index.html"])
+    assert "runs/a/eval/quick/pgd-l2.parquet is unreadable, make it again" in said
+    assert "runs/b/analysis/sparsity.json is unreadable, make it again" in said
+    assert "runs/c unreadable runs/c/run.json does not match its own checksum" in said
+    assert "resnet_tiny trained by pgd_at: 30% of 10" in said  # the other one has no worst case
+    model = next(p for name, p in pages.items() if name.startswith("models/resnet_tiny"))
+    assert "runs/b/train.jsonl" in words(model)
+    assert str(tmp_path) not in "".join(pages.values())
+
+
+def test_warnings_are_marks_with_text(tmp_path: Path) -> None:
+    warnings = {"pgd-l2": ["gradients vanish"]}
+    make_run(tmp_path / "runs" / "a", flags=ROBUST, warnings=warnings)
+
+    page = report_pages(tmp_path / "runs", tmp_path / "out")["index.html"]
+
+    assert words(page).count("!1 gradients vanish") == 1
+    assert (
+        page.count('href="#b1-note-1" title="gradients vanish"') == 3
+    )  # cell, worst case, sentence
+
+
+def test_warning_about_the_model_is_shown_once_per_row(tmp_path: Path) -> None:
+    warnings = {name: ["returns probabilities"] for name in ROBUST}
+    make_run(tmp_path / "runs" / "a", flags=ROBUST, warnings=warnings)
+
+    page = report_pages(tmp_path / "runs", tmp_path / "out")["index.html"]
+
+    table = page[page.index("<tbody>") : page.index("</tbody>")]
+    assert table.count('title="returns probabilities"') == 1
+
+
+def test_seeds_have_their_own_rows_and_pages(tmp_path: Path) -> None:
+    for seed in range(3):
+        make_run(tmp_path / "runs" / str(seed), make_spec(seed=seed), ROBUST)
+
+    pages = report_pages(tmp_path / "runs", tmp_path / "out")
+
+    assert len(pages) == 4
+    assert "vit_tiny seed 2" in words(pages["index.html"])
+    assert "and 1 more" in words(pages["index.html"])
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_nothing_to_report_says_what_to_do(tmp_path: Path, exists: bool) -> None:
+    root = tmp_path / "runs"
+    if exists:
+        root.mkdir()
+
+    with pytest.raises(UserError, match=r"run\.json|give a folder"):
+        write_report([root], tmp_path / "out")
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_same_records_same_bytes(runs: Path, tmp_path: Path) -> None:
+    assert report_pages(runs, tmp_path / "x") == report_pages(runs, tmp_path / "y")
+
+
+def test_overlapping_roots_count_runs_once(runs: Path, tmp_path: Path) -> None:
+    write_report([runs, runs / "a"], tmp_path / "out")
+
+    assert len(list((tmp_path / "out" / "models").iterdir())) == 3
+
+
+def test_report_does_not_import_torch() -> None:
+    code = "import sys, buttress.report; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_two_hundred_runs_take_seconds(tmp_path: Path) -> None:
+    for index in range(200):
+        flags = {k: (v * 20)[index % 7 :][:180] for k, v in ROBUST.items()}
+        make_run(tmp_path / "runs" / f"r{index}", make_spec(f"model_{index}"), flags)
+
+    start = time.perf_counter()
+    write_report([tmp_path / "runs"], tmp_path / "out")
+
+    assert time.perf_counter() - start < 20
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "The figures show 8 of 200 models" in page
+    assert len(page) < 1_000_000

@@ -1,0 +1,133 @@
+"""The names that users may rely on, and how little it costs to ask for them."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import buttress
+
+NAMES = [
+    "Dataset",
+    "Evaluation",
+    "Threat",
+    "__version__",
+    "analyse",
+    "attack",
+    "create_model",
+    "evaluate",
+    "list_analyses",
+    "list_attacks",
+    "list_datasets",
+    "list_models",
+    "list_objectives",
+    "list_recipes",
+    "list_studies",
+    "list_suites",
+    "load_dataset",
+    "load_model",
+    "train",
+    "write_report",
+]
+
+TAGGED = ["list_analyses", "list_attacks", "list_datasets", "list_models", "list_objectives"]
+
+# The parameters that DESIGN promises: a call that names them keeps working.
+PARAMETERS = {
+    "attack": ("name", "model", "x", "y", "threat", "seed"),
+    "create_model": ("name", "num_classes", "image_size"),
+    "evaluate": ("model", "data", "suite", "batch_size", "seed"),
+    "load_dataset": ("name", "split", "limit"),
+    "train": ("model", "dataset", "recipe", "out"),
+}
+
+HEAVY = ("torch", "timm", "torchvision", "sklearn", "scipy", "matplotlib", "pyarrow")
+
+
+def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_public_names_are_pinned() -> None:
+    assert sorted(buttress.__all__) == sorted(NAMES)
+    assert set(NAMES) <= set(dir(buttress))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_resolves_and_says_what_it_is(name: str) -> None:
+    value = getattr(buttress, name)
+    if name == "__version__":
+        assert isinstance(value, str)
+    else:
+        assert callable(value)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("list_")])
+def test_every_list_has_names(name: str) -> None:
+    found = getattr(buttress, name)()
+    assert found
+    assert all(isinstance(n, str) for n in found)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_things_with_tags_are_listed_by_tag(name: str) -> None:
+    list_names = getattr(buttress, name)
+    assert list_names(tag=None) == list_names()
+    assert list_names(tag="no such tag") == []
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_promised_parameters_are_there(name: str) -> None:
+    known = inspect.signature(getattr(buttress, name)).parameters
+    assert [p for p in PARAMETERS[name] if p not in known] == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = buttress.no_such_name
+
+
+@pytest.mark.parametrize("module", ["buttress", "buttress.records.run", "buttress.report"])
+def test_importing_loads_no_torch(module: str) -> None:
+    done = python(f"import {module}, sys; assert 'torch' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    done = python(f"import buttress, sys; print([m for m in {HEAVY} if m in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"]])
+def test_help_answers_without_loading_anything_heavy(args: list[str]) -> None:
+    code = (
+        "import runpy, sys\n"
+        "try:\n"
+        "    runpy.run_module('buttress.cli.main', run_name='__main__')\n"
+        "finally:\n"
+        f"    print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = python(code, *args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert done.stderr.strip() == "[]"
+
+
+def test_help_names_the_commands() -> None:
+    command = [sys.executable, "-m", "buttress.cli.main", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    commands = ("quickstart", "list", "data", "train", "evaluate", "analyse", "report")
+    assert [c for c in commands if c not in done.stdout] == []
+
+
+def test_the_entry_point_is_there() -> None:
+    from buttress.cli import main
+
+    assert callable(main.run)
+    assert main.main.name in {"main", "buttress"}
