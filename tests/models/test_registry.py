@@ -140,6 +140,11 @@ def test_multiply_accumulates_include_attention(name: str, millions: int) -> Non
     assert round(cost_of(name).macs / 1e6) == millions
 
 
+@pytest.mark.parametrize("name", TINY)
+def test_a_model_with_weights_costs_what_its_plan_costs(name: str) -> None:
+    assert count_macs(create_model(name, seed=0)) == cost_of(name).macs
+
+
 @pytest.mark.parametrize("name", ["resnet_18", "wrn_d1-1-1_w1-1-1"])
 def test_large_images_enter_through_the_stem_for_them(name: str) -> None:
     small, large = cost_of(name, image_size=64), cost_of(name, image_size=128)

@@ -3,24 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_up import curve, gallery, make_run, make_spec, sparsity, write_analysis
-
-from buttress.report import write_report
-
-# Ten images. Under pgd-linf and pgd-l2 the robust model loses different ones: 6/10 survive each,
-# but only 4/10 both, so that the minimum of means (0.6) is not the mean of minima (0.4).
-ROBUST = {
-    "clean": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0],
-    "pgd-linf": [1, 1, 1, 1, 1, 1, 0, 0, 0, 0],
-    "pgd-l2": [1, 1, 1, 1, 0, 0, 1, 1, 0, 0],
-}
-# A better minimum of means (0.7), but a worse mean of minima (0.3).
-SECOND = {
-    "clean": [1] * 10,
-    "pgd-linf": [1, 1, 1, 1, 1, 1, 1, 0, 0, 0],
-    "pgd-l2": [0, 0, 0, 0, 1, 1, 1, 1, 1, 1],
-}
-STANDARD = {"clean": [1] * 10, "pgd-linf": [0] * 10, "pgd-l2": [1, *[0] * 9]}
+from report_runs import (
+    ROBUST,
+    SECOND,
+    STANDARD,
+    curve,
+    gallery,
+    make_run,
+    make_spec,
+    sparsity,
+    write_analysis,
+)
 
 
 @pytest.fixture
@@ -38,9 +31,3 @@ def runs(tmp_path: Path) -> Path:
         write_analysis(run, "gallery", gallery())
         write_analysis(run, "lipschitz", {"constant": 3})
     return root
-
-
-def report_pages(root: Path, out: Path) -> dict[str, str]:
-    """All pages of a report, by their path inside it."""
-    write_report([root], out)
-    return {p.relative_to(out).as_posix(): p.read_text() for p in sorted(out.rglob("*.html"))}

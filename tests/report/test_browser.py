@@ -20,10 +20,18 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium to open the pages"),
 ]
 
-QUIET = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-    "--disable-background-networking --disable-component-update --enable-logging=stderr --dump-dom"
-).split()
+QUIET = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--enable-logging=stderr",
+    "--dump-dom",
+]
 
 
 def open_page(page: Path, profile: Path) -> str:

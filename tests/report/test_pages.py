@@ -8,8 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROBUST, STANDARD, report_pages
-from made_up import gallery, make_run, make_spec, write_analysis, write_flags
+from report_runs import (
+    ROBUST,
+    STANDARD,
+    gallery,
+    make_run,
+    make_spec,
+    report_pages,
+    write_analysis,
+    write_flags,
+)
 
 from buttress.errors import UserError
 from buttress.files import write_text
@@ -43,7 +51,7 @@ def test_worst_case_is_the_mean_of_minima_with_its_interval(runs: Path, tmp_path
     vit = next(words(r) for r in rows if "vit_tiny" in r)
 
     low, high = wilson(4, 10)
-    assert f"40.0 {100 * low:.1f}–{100 * high:.1f} 90.0 60.0 60.0" in vit
+    assert f"40.0 {100 * low:.1f}\N{EN DASH}{100 * high:.1f} 90.0 60.0 60.0" in vit
     assert vit.startswith("1 vit_tiny transformer")
 
 
@@ -82,7 +90,7 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
     page = report_pages(root, tmp_path / "out")["index.html"]
 
     row = next(r for r in re.findall(r"<tr.*?</tr>", page, flags=re.S) if "resnet_tiny" in r)
-    assert words(row).startswith("– resnet_tiny")
+    assert words(row).startswith("\N{EN DASH} resnet_tiny")
     assert words(row).count("missing") == 2  # the attack and the worst case
     assert "vit_tiny trained by pgd_at: 40% of 10" in words(page)
     assert "1 model of 2 without a full result: not ranked." in words(page)

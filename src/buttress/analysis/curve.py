@@ -42,9 +42,9 @@ def curve(
     subject: Subject,
     *,
     attack: str = "pgd",
-    factors: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
-    limit: int = 200,
-    steps: int = 20,
+    factors: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0),
+    limit: int = 128,
+    steps: int = 10,
 ) -> EpsCurve:
     """Accuracy under one attack at multiples of the trained eps, on the first images."""
     data = subject.data.select(range(min(limit, len(subject.data))))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
 from buttress.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from buttress.data import Dataset
 
 
 @click.command("evaluate")
@@ -33,7 +39,6 @@ def command(
     """
     from buttress.data import load_dataset
     from buttress.evaluation import evaluate
-    from buttress.models import load_model
     from buttress.records.run import Run
 
     run = Run(what)
@@ -43,8 +48,7 @@ def command(
     elif data is None:
         raise UserError("say which images to attack with --data, e.g. --data cifar10")
     images = load_dataset(data, split, limit=limit)
-    network = load_model(what, model=model, num_classes=images.num_classes,
-                         image_size=images.shape[1], device=device)  # fmt: skip
+    network = _network(what, model, images, device)
     wanted = suite.split(",") if "," in suite or ":" in suite else suite
     name = "custom" if isinstance(wanted, list) else Path(suite).stem
     folder = None if out is None else out / (name if limit is None else f"{name}-{limit}")
@@ -60,6 +64,19 @@ def command(
     say(f"{len(found)} images of {images.name} {images.split}")
     for warning in found.warnings:
         say(f"warning: {warning}")
+
+
+def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:
+    """The model that WHAT names: a run, a function that makes one, or weights with --model."""
+    from buttress.models import create_model, load_model
+    from buttress.models.sources import is_function
+
+    if Path(what).is_dir() and model is None:
+        return load_model(what, device=device)
+    shape = {"num_classes": images.num_classes, "image_size": images.shape[1]}
+    if is_function(what) and model is None:
+        return create_model(what, in_channels=images.shape[0], **shape).eval().to(device)
+    return load_model(what, model=model, device=device, **shape)
 
 
 def _row(name: str, share: float, interval: tuple[float, float]) -> list[str]:

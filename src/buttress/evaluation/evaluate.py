@@ -86,6 +86,7 @@ def evaluate(
         if record is None:
             record = _attack(job, entry, records.get(CLEAN), progress)
             meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
+            meta["suite_attacks"] = [e.name for e in entries]
             record = replace(record, meta={**meta, **provenance(command_line())})
             if path is not None:
                 write_record(path, record)

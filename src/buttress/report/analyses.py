@@ -98,7 +98,7 @@ def parse_sparsity(result: Mapping[str, Any]) -> Sparsity:
     parts = result["components"]
     edges = floats(result["edges"])
     counts = {str(k): tuple(int(c) for c in v) for k, v in result["counts"].items()}
-    if any(len(c) != len(edges) - 1 for c in counts.values()):
+    if len(edges) < 2 or any(len(c) != len(edges) - 1 for c in counts.values()):
         raise ValueError("its histogram does not have one count between two edges")
     return Sparsity(
         threshold=float(result["threshold"]),

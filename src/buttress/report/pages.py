@@ -114,7 +114,7 @@ def board_context(board: Board, index: int, boards: Sequence[Board]) -> dict[str
         "champions": champions(board),
         "remaining": remaining(board),
         "panels": figures.attack_figures(board, drawn),
-        "keys": drawn.keys,
+        "drawn": len(drawn.rows),
         "left_out": drawn.left_out,
         "figures": [*curves, *([scatter] if scatter else [])],
         "method": method(board),

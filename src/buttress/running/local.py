@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
@@ -54,7 +55,8 @@ class Whole:
 
     def __init__(self, works: Sequence[Work], progress: Progress) -> None:
         self.works, self.progress = works, progress
-        self.left = [dict(work.units()) for work in works]
+        self.units = [work.units() for work in works]
+        self.left = [dict(units) for units in self.units]
         total = sum(sum(units.values()) for units in self.left)
         self.bar = progress.task(f"all {len(works)} runs", total)
 
@@ -64,7 +66,7 @@ class Whole:
     def part(self, index: int, kind: str, share: float) -> None:
         """Moves the bar by a share of one kind of a run's work."""
         units = self.left[index]
-        step = min(units.get(kind, 0.0), share * self.works[index].units().get(kind, 0.0))
+        step = min(units.get(kind, 0.0), share * self.units[index].get(kind, 0.0))
         if step > 0:
             units[kind] -= step
             self.bar.advance(step)
@@ -137,7 +139,8 @@ def _worker(works: Sequence[Work], jobs: Any, events: Any, device: str, threads:
 
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers ...
+    threading.Thread(target=_end_with_parent, daemon=True).start()  # ... unless it was killed
     torch.set_num_threads(threads)
     while (index := jobs.get()) is not None:
         events.put(("start", index, os.getpid()))
@@ -147,6 +150,13 @@ def _worker(works: Sequence[Work], jobs: Any, events: Any, device: str, threads:
             events.put(("failed", index, explain(error)))
         else:
             events.put(("done", index, None))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 class Pool:

@@ -16,6 +16,7 @@ from buttress.files import write_json
 from buttress.records.evaluation import AttackRecord, write_record
 from buttress.records.run import Run
 from buttress.records.spec import Optimiser, Recipe, RunSpec
+from buttress.report import write_report
 from buttress.spec import Component
 
 CLASSES = [f"class {c}" for c in range(5)]
@@ -25,6 +26,21 @@ SUITE = {
     "pgd-l2": ("pgd", "L2:1", {"steps": 20}),
     "pgd-l1": ("pgd", "L1:12", {"steps": 50}),
 }
+
+# Ten images. Under pgd-linf and pgd-l2 the robust model loses different ones: 6/10 survive each,
+# but only 4/10 both, so that the minimum of means (0.6) is not the mean of minima (0.4).
+ROBUST = {
+    "clean": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0],
+    "pgd-linf": [1, 1, 1, 1, 1, 1, 0, 0, 0, 0],
+    "pgd-l2": [1, 1, 1, 1, 0, 0, 1, 1, 0, 0],
+}
+# A better minimum of means (0.7), but a worse mean of minima (0.3).
+SECOND = {
+    "clean": [1] * 10,
+    "pgd-linf": [1, 1, 1, 1, 1, 1, 1, 0, 0, 0],
+    "pgd-l2": [0, 0, 0, 0, 1, 1, 1, 1, 1, 1],
+}
+STANDARD = {"clean": [1] * 10, "pgd-linf": [0] * 10, "pgd-l2": [1, *[0] * 9]}
 
 
 def make_spec(model: str = "vit_tiny", objective: str = "pgd_at", seed: int = 0) -> RunSpec:
@@ -194,3 +210,9 @@ def gallery(count: int = 6) -> dict[str, Any]:
         for k in range(count)
     ]
     return {"attack": "pgd-linf", "threat": "Linf:0.1", "classes": CLASSES, "examples": examples}
+
+
+def report_pages(root: Path, out: Path) -> dict[str, str]:
+    """All pages of a report, by their path inside it."""
+    write_report([root], out)
+    return {p.relative_to(out).as_posix(): p.read_text() for p in sorted(out.rglob("*.html"))}

@@ -1,0 +1,69 @@
+"""Analyses against known answers, and on every small architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from buttress.analysis import ANALYSES, Subject
+from buttress.analysis.sparsity import sparsity, weight_groups
+from buttress.data import load_dataset
+from buttress.models import create_model, list_models
+from buttress.threat import Threat
+
+
+def subject(model: nn.Module) -> Subject:
+    return Subject(model.eval(), load_dataset("digits", "test", limit=12), Threat("Linf", 0.1))
+
+
+def test_sparsity_of_known_weights() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 2, 1, bias=True), nn.Flatten(), nn.Linear(2, 4))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([0.0, 0.009, 1.0, -0.5, 0.5, 0.0101]).view(2, 3, 1, 1))
+        model[0].bias.fill_(100.0)  # biases do not count
+        model[2].weight.copy_(torch.tensor([[0.0, -0.001]] * 4))
+    found = sparsity(subject(model), bins=4)
+    assert found.largest == 1.0
+    assert found.weights == 14
+    assert found.ratio == pytest.approx((2 + 8) / 14)
+    assert {p.component: (p.ratio, p.weights) for p in found.components}["convolution"] == (
+        pytest.approx(2 / 6), 6,
+    )  # fmt: skip
+    assert sum(found.counts["all"]) == 14
+    assert found.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", list_models("tiny"))
+def test_every_weight_of_every_family_is_in_one_group(name: str) -> None:
+    model = create_model(name, num_classes=10, image_size=32)
+    groups = weight_groups(model)
+    assert sum(len(w) for w in groups.values()) == sum(
+        p.numel() for p in model.parameters() if p.ndim >= 2
+    )
+
+
+@pytest.mark.parametrize("model", list_models("tiny")[:4])
+@pytest.mark.parametrize("name", ANALYSES.names())
+def test_every_analysis_runs_saves_and_draws(name: str, model: str, tmp_path: Path) -> None:
+    entry = ANALYSES.entry(name)
+    result = ANALYSES.create(name, {"subject": subject(create_model(model, seed=0))})
+    again = entry.extra["result"].model_validate_json(result.model_dump_json())
+    assert again == result
+    figure = Figure(figsize=(8, 4))
+    entry.extra["plot"]({"a": result, "b": again}, figure)
+    figure.savefig(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 2000
+
+
+def test_the_gallery_shows_the_same_images_for_every_model() -> None:
+    first, second = (
+        ANALYSES.create("gallery", {"subject": subject(create_model("vit_tiny", seed=s)), "count": 3})
+        for s in (0, 1)
+    )
+    assert [e.id for e in first.examples] == [e.id for e in second.examples]
+    assert all(0 < e.distance <= 0.1 * (1 + 1e-5) for e in first.examples)
+    assert len({e.label for e in first.examples}) == 3

@@ -1,0 +1,211 @@
+"""What every registered attack must keep, in every norm it takes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from conftest import Linear, images, small_net
+from torch import Tensor, nn
+
+import buttress as bt
+from buttress.attacks import ATTACKS
+from buttress.attacks.call import create_attack, run_attack
+from buttress.attacks.losses import cross_entropy
+from buttress.errors import UserError
+from buttress.streams import Streams
+from buttress.threat import NORMS, Norm, Threat
+
+EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
+CASES = [(name, norm) for name in ATTACKS.names() for norm in ATTACKS.get(name).norms]
+every = pytest.mark.parametrize(("name", "norm"), CASES)
+
+
+def score(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """(N,) how good a point is for the attacker: misclassified beats any loss."""
+    with torch.no_grad():
+        logits = model(x)
+    return cross_entropy(logits, y) + 1e6 * (logits.argmax(1) != y)
+
+
+@every
+@pytest.mark.parametrize(("classes", "channels", "n"), [(2, 1, 1), (3, 3, 5), (10, 3, 7), (100, 1, 3)])
+def test_stays_in_ball_and_box_and_beats_clean_and_noise(
+    name: str, norm: Norm, classes: int, channels: int, n: int
+) -> None:
+    model = small_net(classes, channels)
+    x, y = images(n, channels, classes=classes)
+    threat = Threat(norm, EPS[norm])
+    x_adv = bt.attack(name, model, x, y, threat=threat)
+    assert x_adv.shape == x.shape
+    assert 0 <= float(x_adv.min()) <= float(x_adv.max()) <= 1
+    assert float(threat.distance(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
+    noise = threat.random_start(x, Streams(0, name, torch.arange(n)))
+    assert (score(model, x_adv, y) >= score(model, x, y)).all()
+    assert (score(model, x_adv, y) >= score(model, noise, y)).all()
+
+
+@every
+def test_more_steps_are_never_weaker(name: str, norm: Norm) -> None:
+    model, (x, y) = small_net().double(), images(8)
+    scores = [
+        score(model, bt.attack(name, model, x.double(), y, threat=Threat(norm, EPS[norm]), steps=k), y)
+        for k in (1, 3, 10)
+    ]
+    assert (scores[1] >= scores[0]).all()
+    assert (scores[2] >= scores[1]).all()
+
+
+@every
+def test_more_restarts_are_never_weaker(name: str, norm: Norm) -> None:
+    model, (x, y) = small_net().double(), images(8)
+    one, four = (
+        score(model, bt.attack(name, model, x.double(), y, threat=Threat(norm, EPS[norm]), steps=2,
+                               restarts=r), y)
+        for r in (1, 4)
+    )  # fmt: skip
+    assert (four >= one).all()
+    assert (four > one).any()
+
+
+@every
+def test_same_seed_same_answer_other_seed_other_start(name: str, norm: Norm) -> None:
+    model, (x, y) = small_net(), images(4)
+    threat = Threat(norm, EPS[norm])
+    a, b, c = (bt.attack(name, model, x, y, threat=threat, steps=1, seed=s) for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+@every
+@pytest.mark.parametrize("batch_size", [1, 7, 256])
+def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: int) -> None:
+    model, (x, y) = small_net().double(), images(16)
+    x, ids = x.double(), torch.arange(40, 56)
+    attack, threat = create_attack(name, steps=5), Threat(norm, EPS[norm])
+    whole = run_attack(attack, model, x, y, threat=threat, ids=ids)
+    parts = run_attack(attack, model, x, y, threat=threat, ids=ids, batch_size=batch_size)
+    torch.testing.assert_close(parts.x_adv, whole.x_adv, rtol=0, atol=1e-9)
+    assert torch.equal(parts.broken, whole.broken)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
+    mixed = run_attack(attack, model, x[order], y[order], threat=threat, ids=ids[order])
+    torch.testing.assert_close(mixed.x_adv, whole.x_adv[order], rtol=0, atol=1e-9)
+
+
+@every
+def test_dropping_broken_samples_changes_no_verdict(name: str, norm: Norm) -> None:
+    model, (x, y) = small_net().double(), images(16)
+    y = model(x.double()).argmax(1)  # all right without an attack
+    attack, threat = create_attack(name, steps=5), Threat(norm, EPS[norm])
+    whole = run_attack(attack, model, x.double(), y, threat=threat)
+    early = run_attack(attack, model, x.double(), y, threat=threat, stop_when_broken=True)
+    assert torch.equal(whole.broken, early.broken)
+    assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
+    assert (early.meter.forward[early.broken] <= whole.meter.forward[early.broken]).all()
+    assert (early.meter.forward < whole.meter.forward).any()
+    wrong = model(early.x_adv).argmax(1) != y
+    assert torch.equal(wrong, early.broken)
+
+
+@every
+def test_nothing_of_the_model_is_touched(name: str, norm: Norm) -> None:
+    model, (x, y) = small_net(), images(4)
+    model.train()
+    model[1].eval()  # a mixture of modes comes back as it was
+    next(model.parameters()).requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    modes = [m.training for m in model.modules()]
+    wants = [p.requires_grad for p in model.parameters()]
+    x_before, rng = x.clone(), torch.get_rng_state()
+    bt.attack(name, model, x, y, threat=Threat(norm, EPS[norm]))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert [m.training for m in model.modules()] == modes
+    assert [p.requires_grad for p in model.parameters()] == wants
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(x, x_before)
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+@every
+def test_an_empty_batch_is_fine(name: str, norm: Norm) -> None:
+    x, y = images(0)
+    assert bt.attack(name, small_net(), x, y, threat=Threat(norm, EPS[norm])).shape == x.shape
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ATTACKS.names("white_box"))
+def test_reaches_the_optimum_of_a_binary_linear_model(name: str, norm: Norm) -> None:
+    """The margin of a linear model falls by at most eps times the dual norm of its gradient."""
+    model = Linear(48, 2).double()
+    with torch.no_grad():  # a few large weights, so that the best L1 move is clear
+        model.weight *= 0.1
+        model.weight[0, 5] = 3.0
+    x = torch.full((4, 3, 4, 4), 0.5, dtype=torch.float64)
+    y = torch.zeros(4, dtype=torch.int64)
+    threat = Threat(norm, {"Linf": 0.1, "L2": 0.3, "L1": 0.4}[norm])
+    x_adv = bt.attack(name, model, x, y, threat=threat)
+    slope = (model.weight[1] - model.weight[0]).detach().view(1, 3, 4, 4)
+    best = threat.eps * threat.dual(slope)
+    rise = ((x_adv - x) * slope).flatten(1).sum(1)
+    assert (rise <= best * (1 + 1e-6)).all()
+    assert (rise >= 0.99 * best).all()
+
+
+def test_mistakes_are_explained() -> None:
+    model, (x, y) = small_net(), images(4)
+    with pytest.raises(UserError, match=r"\[0, 1\].*divide by 255"):
+        bt.attack("pgd", model, x * 255, y, threat="Linf:8/255")
+    with pytest.raises(UserError, match="labels must be integers"):
+        bt.attack("pgd", model, x, y[:2], threat="Linf:8/255")
+    with pytest.raises(UserError, match="8/255 if you meant"):
+        bt.attack("pgd", model, x, y, threat="Linf:8")
+    with pytest.raises(UserError, match="did you mean 'pgd'"):
+        bt.attack("pdg", model, x, y, threat="Linf:8/255")
+    with pytest.raises(UserError, match="no argument 'step'; it takes steps"):
+        bt.attack("pgd", model, x, y, threat="Linf:8/255", step=3)
+    with pytest.raises(UserError, match="steps >= 1"):
+        bt.attack("pgd", model, x, y, threat="Linf:8/255", steps=0)
+    with pytest.raises(UserError, match="returns 3 classes"):
+        bt.attack("pgd", small_net(3), x, y + 3, threat="Linf:8/255")
+
+
+class Sick(nn.Module):
+    """Logits whose gradient is not a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.flatten(1)[:, :10]
+        return torch.where(z > 2, z, torch.sqrt(z - z.detach()) + z.detach())
+
+
+def test_results_stay_finite_where_gradients_do_not() -> None:
+    x, y = images(4)
+    out = run_attack(create_attack("pgd"), Sick(), x, y, threat=Threat("Linf", 0.05))
+    assert out.x_adv.isfinite().all()
+    assert out.meter.broken_numerics.all()
+
+
+def test_the_model_is_restored_after_an_exception() -> None:
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = small_net(), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > 3:
+                raise KeyboardInterrupt
+            return self.inner(x)
+
+    model, (x, y) = Failing().train(), images(4)
+    with pytest.raises(KeyboardInterrupt):
+        bt.attack("pgd", model, x, y, threat="Linf:8/255")
+    assert all(m.training for m in model.modules())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_passes_are_counted() -> None:
+    model, (x, y) = small_net(), images(4)
+    out = run_attack(create_attack("pgd", steps=7), model, x, y, threat=Threat("Linf", 0.01))
+    assert out.meter.forward.tolist() == [9] * 4  # clean, 7 steps, last point
+    assert out.meter.backward.tolist() == [7] * 4

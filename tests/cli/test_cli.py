@@ -1,0 +1,149 @@
+"""The command line as a user meets it: results, mistakes, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buttress.cli.listing import KINDS
+from buttress.cli.main import COMMANDS, outcome
+
+QUICK = ["--set", "epochs=1", "--set", "validation.limit=16", "--limit", "64", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "r1"
+    assert outcome(["train", "--model", "vit_tiny", "--data", "digits", "--recipe",
+                    "quickstart-at", "--out", str(out), *QUICK]) == 0  # fmt: skip
+    return out
+
+
+def fails(args: list[str], capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> None:
+    """One line on stderr with these words, nothing on stdout, no traceback."""
+    assert outcome(args) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.strip().splitlines()
+    assert len(lines) == 1, said.err
+    for word in words:
+        assert word in lines[0]
+
+
+def test_help_names_every_command_and_imports_no_torch() -> None:
+    code = (
+        "import sys\nfrom buttress.cli.main import outcome\nassert outcome(['--help']) == 0\n"
+        "assert 'torch' not in sys.modules and 'pydantic' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for name in COMMANDS:
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome([name, "--help"]) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_can_be_listed(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["list", kind]) == 0
+    assert outcome(["list", kind, "--json"]) == 0
+    rows = capsys.readouterr().out
+    assert json.loads(rows[rows.index("[") :])
+
+
+def test_lists_are_cut_by_tag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["list", "models", "--tag", "transformer", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert all("transformer" in row["tags"] for row in rows)
+
+
+def test_train_evaluate_analyse_report(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    suite = "clean,pgd:Linf:0.1,pgd:L2:1"
+    assert outcome(["evaluate", str(run_dir), "--suite", suite, "--limit", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 20
+    assert set(found["attacks"]) == {"clean", "pgd:Linf:0.1", "pgd:L2:1"}
+    assert found["worst_case"]["accuracy"] <= found["attacks"]["clean"]["accuracy"]
+    plot = tmp_path / "sparsity.png"
+    assert outcome(["analyse", "sparsity", str(run_dir), "--plot", str(plot)]) == 0
+    assert "ratio" in capsys.readouterr().out
+    assert plot.stat().st_size > 5000
+    assert outcome(["report", str(run_dir), "--out", str(tmp_path / "report")]) == 0
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+def test_mistakes_are_one_line(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    out = ["--out", str(tmp_path / "x")]
+    train = ["train", "--data", "digits", "--recipe", "quickstart-at"]
+    fails([*train, "--model", "vit_tinny", *out], capsys, "vit_tinny", "did you mean 'vit_tiny'")
+    fails([*train, "--model", "vit_tiny", *out, "--set", "epoch=3"], capsys, "'epoch'", "'epochs'")
+    fails([*train, "--model", "vit_tiny", *out, "--set", "threat=Linf:8"], capsys, "8/255")
+    fails([*train, "--model", "vit_tiny", "--out", str(run_dir)], capsys, "another run")
+    monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
+    fails(["train", "--data", "cifar10", "--recipe", "quickstart-at", "--model", "vit_tiny", *out],
+          capsys, "buttress data get cifar10")  # fmt: skip
+    fails(["evaluate", str(run_dir), "--suite", "pgd:Linf:8"], capsys, "8/255")
+    fails(["evaluate", str(tmp_path / "nothing.pt"), "--data", "digits"], capsys, "nothing.pt")
+    fails(["analyse", "sparsty", str(run_dir)], capsys, "did you mean 'sparsity'")
+    fails(["report", str(tmp_path / "empty")], capsys, "empty")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_model_with_the_wrong_number_of_classes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 7))\n"
+    )
+    what = f"{tmp_path}/net.py:net"
+    fails(["evaluate", what, "--data", "digits", "--suite", "quickstart"], capsys,
+          "10 classes", "returns 7")  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
+    number: int, run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import buttress.files as files
+
+    suite = f"clean,pgd:L2:0.{number}"
+    before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(number, "no", str(run_dir))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.tempfile, "mkstemp", full)
+        fails(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"], capsys,
+              "kept", code=1)  # fmt: skip
+    assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
+    assert outcome(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"]) == 0
+
+
+def test_interruption_exits_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("buttress.data.get_dataset", interrupted)
+    assert outcome(["data", "get", "digits"]) == 130
+    assert "again" in capsys.readouterr().err
+
+
+def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["trane"]) == 2
+    assert outcome(["train"]) == 2
+    assert "Missing option" in capsys.readouterr().err

@@ -1,0 +1,233 @@
+"""Evaluation: verdicts, worst case, resume, and what is said about suspicious models."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import images, small_net
+from torch import Tensor, nn
+
+import buttress as bt
+from buttress.data import Dataset
+from buttress.errors import UserError
+from buttress.evaluation import accuracy_curve, list_suites, load_evaluation, load_suite
+from buttress.evaluation.suite import resolve_suite
+from buttress.progress import Silent
+from buttress.threat import Threat
+
+SUITE = ["clean", "pgd:Linf:0.02", "pgd:L2:0.2", "pgd:L1:2"]
+
+
+def labelled(model: nn.Module, n: int = 24) -> Dataset:
+    """Images that the model gets right, but for every fourth."""
+    x, _ = images(n)
+    y = model(x.to(next(model.parameters()))).argmax(1)
+    y[::4] = (y[::4] + 1) % 10
+    return Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
+
+
+class Logged(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.tasks: list[str] = []
+
+    def task(self, description: str, total: float):  # type: ignore[no-untyped-def]
+        self.tasks.append(description)
+        return super().task(description, total)
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_numbers_follow_from_the_verdicts() -> None:
+    model = small_net()
+    data = labelled(model)
+    found = bt.evaluate(model, data, SUITE)
+    assert found.accuracy["clean"] == 0.75
+    assert len(found) == 24
+    for name, record in found.records.items():
+        assert found.accuracy[name] == record.correct.mean()
+        assert not (record.correct & ~found.correct["clean"]).any()
+    joint = np.logical_and.reduce(list(found.correct.values()))
+    assert found.worst_case == joint.mean()
+    assert found.worst_case <= min(found.accuracy.values())
+    assert found.warnings == ()
+    linf = found.records["pgd:Linf:0.02"]
+    assert (linf.distance <= 0.02 * (1 + 1e-5)).all()
+    assert (linf.distance[~found.correct["clean"]] == 0).all()
+    assert np.array_equal(linf.correct, linf.predictions == linf.labels)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_batch_size_changes_no_verdict_and_nothing_is_touched(batch_size: int) -> None:
+    model = small_net().double()
+    data = labelled(model)
+    before, rng = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    whole = bt.evaluate(model, data, SUITE, batch_size=256)
+    parts = bt.evaluate(model, data, SUITE, batch_size=batch_size)
+    for name in whole.records:
+        assert np.array_equal(whole.correct[name], parts.correct[name])
+        assert np.allclose(whole.records[name].distance, parts.records[name].distance, atol=1e-7)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not model.training
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_finished_attacks_are_not_done_again(tmp_path: Path) -> None:
+    model = small_net()
+    data = labelled(model)
+    first, second = Logged(), Logged()
+    one = bt.evaluate(model, data, SUITE, out=tmp_path, progress=first)
+    assert len(first.tasks) == 4
+    files = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    (tmp_path / "pgd:L2:0.2.parquet").unlink()
+    two = bt.evaluate(model, data, SUITE, out=tmp_path, progress=second)
+    assert second.tasks == ["custom: pgd:L2:0.2"]
+    assert two.accuracy == one.accuracy
+    kept = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    assert [p.name for p in files if kept[p] != files[p]] == ["pgd:L2:0.2.parquet"]
+    assert load_evaluation(tmp_path).accuracy == one.accuracy
+
+
+@pytest.mark.parametrize("change", ["weights", "seed", "data", "args"])
+def test_records_of_other_settings_are_not_used(tmp_path: Path, change: str) -> None:
+    model = small_net()
+    data, suite, seed = labelled(model), list(SUITE[:2]), 0
+    bt.evaluate(model, data, suite, out=tmp_path)
+    if change == "weights":
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.01)
+    if change == "data":
+        data = data.select(range(20))
+    if change == "args":
+        suite = ["clean", {"name": SUITE[1], "attack": "pgd", "threat": "Linf:0.02", "args": {"steps": 3}}]  # type: ignore[list-item]
+    said = Logged()
+    again = bt.evaluate(model, data, suite, out=tmp_path, seed=1 if change == "seed" else seed,
+                        progress=said)  # fmt: skip
+    assert any("other settings" in line and change in line for line in said.lines)
+    fresh = bt.evaluate(model, data, suite, seed=1 if change == "seed" else seed)
+    assert again.accuracy == fresh.accuracy
+
+
+def test_a_damaged_record_is_named_and_made_again(tmp_path: Path) -> None:
+    model = small_net()
+    data = labelled(model)
+    one = bt.evaluate(model, data, SUITE[:2], out=tmp_path)
+    path = tmp_path / f"{SUITE[1]}.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    said = Logged()
+    two = bt.evaluate(model, data, SUITE[:2], out=tmp_path, progress=said)
+    assert any(path.name in line and "again" in line for line in said.lines)
+    assert two.accuracy == one.accuracy
+
+
+def test_killed_inside_an_attack_the_finished_ones_stay(tmp_path: Path) -> None:
+    model = small_net()
+    data = labelled(model)
+
+    class Killed(Exception):
+        pass
+
+    class Fragile(nn.Module):
+        def __init__(self, calls: int) -> None:
+            super().__init__()
+            self.net, self.left = model, calls
+
+        def state_dict(self, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]
+            return self.net.state_dict()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+            return self.net(x)
+
+    with pytest.raises(Killed):
+        bt.evaluate(Fragile(60), data, SUITE, out=tmp_path)
+    done = {p.stem for p in tmp_path.glob("*.parquet")}
+    assert "clean" in done
+    assert 0 < len(done) < 4
+    said = Logged()
+    bt.evaluate(model, data, SUITE, out=tmp_path, progress=said)
+    assert {t.removeprefix("custom: ") for t in said.tasks} == set(SUITE) - done
+
+
+class Probabilities(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x).softmax(1)
+
+
+class Random(Probabilities):
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.net(x)
+        return z + 0.1 * torch.randn(z.shape)
+
+
+class Masked(Probabilities):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((x * 8).round().detach() / 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [(Probabilities().eval(), "probabilities"), (Random().eval(), "randomised"),
+     (Masked().eval(), "exactly zero"),
+     (small_net().train(), "training mode")],
+)  # fmt: skip
+def test_suspicious_models_are_noticed_in_the_result(model: nn.Module, word: str) -> None:
+    x, y = images(8)
+    data = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
+    found = bt.evaluate(model, data, ["clean", "pgd:Linf:0.02"])
+    assert any(word in warning for warning in found.warnings)
+    assert model.training == (word == "training mode")
+
+
+def test_mistakes_are_explained(tiny_data: Dataset) -> None:
+    model = small_net()
+    with pytest.raises(UserError, match="10 classes, but the model returns 7"):
+        bt.evaluate(small_net(7), tiny_data, SUITE)
+    with pytest.raises(UserError, match="did you mean 'pgd'"):
+        bt.evaluate(model, tiny_data, ["pgdd-linf"])
+    with pytest.raises(UserError, match="there is no suite 'generalisation'"):
+        bt.evaluate(model, tiny_data, "generalisation")
+    with pytest.raises(UserError, match="needs a threat"):
+        bt.evaluate(model, tiny_data, ["pgd"])
+    with pytest.raises(UserError, match="two entries"):
+        bt.evaluate(model, tiny_data, ["pgd-linf", "pgd-linf"])
+    with pytest.raises(UserError, match="unknown key 'entries.0.stepz'"):
+        bt.evaluate(model, tiny_data, [{"attack": "pgd", "threat": "L2", "stepz": 1}])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="must return logits"):
+        bt.evaluate(nn.Identity(), tiny_data, SUITE)
+
+
+@pytest.mark.parametrize("name", list_suites())
+def test_every_shipped_suite_resolves(name: str, tiny_data: Dataset) -> None:
+    spec = load_suite(name)
+    entries = resolve_suite(spec, tiny_data.budgets)
+    assert spec.about
+    assert entries[0].name == "clean"
+
+
+def test_threats_without_eps_take_the_budget_of_the_data(tiny_data: Dataset) -> None:
+    entries = resolve_suite(load_suite(["pgd-l2", "pgd:L1:3"]), tiny_data.budgets)
+    assert [e.threat for e in entries] == [None, Threat("L2", 0.5), Threat("L1", 3.0)]
+
+
+def test_accuracy_falls_with_eps() -> None:
+    model = small_net()
+    data = labelled(model)
+    curve = accuracy_curve(model, data, "pgd", "Linf", [0.05, 0.0, 0.01, 0.3], steps=5)
+    assert curve.eps == (0.0, 0.01, 0.05, 0.3)
+    assert curve.accuracy[0] == 0.75
+    assert list(curve.accuracy) == sorted(curve.accuracy, reverse=True)
+    assert curve.accuracy[-1] == 0.0
+    assert (np.diff(curve.survived.astype(int), axis=0) <= 0).all()

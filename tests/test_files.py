@@ -1,0 +1,74 @@
+"""Files are whole or absent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buttress.errors import CorruptFile
+from buttress.files import discard_leftovers, read_json, replacing, write_json, write_text
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"n": 1})
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert read_json(path) == {"n": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_every_changed_or_missing_character_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"accuracy": 0.5, "name": "x"})
+    whole = path.read_text()
+    for place in range(len(whole.rstrip())):
+        for broken in (whole[:place], whole[:place] + "7" + whole[place + 1 :]):
+            if broken == whole:
+                continue
+            path.write_text(broken)
+            with pytest.raises(CorruptFile):
+                read_json(path)
+
+
+def test_numbers_that_are_not_json_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"n": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".best.pt.abc.part").write_text("half")
+    write_text(tmp_path / "keep.txt", "x")
+    discard_leftovers(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["keep.txt"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from buttress.files import write_text
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = Path(sys.argv[1])
+write_text(path, "old")
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_text(path, "x" * 100_000)
+except OSError as error:
+    print("errno", error.errno)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
+def test_a_disk_that_takes_no_more_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("errno")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]

@@ -1,0 +1,129 @@
+"""Verdicts per image, intervals, keys, and the run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from buttress.errors import CorruptFile, RunError, UserError
+from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
+from buttress.records.run import Run, find_runs
+from buttress.records.spec import Optimiser, Recipe, RunSpec
+from buttress.statistics import wilson
+
+
+def record(name: str, correct: list[int], ids: list[int] | None = None) -> AttackRecord:
+    n = len(correct)
+    return AttackRecord(
+        name,
+        ids=np.array(ids or range(n), dtype=np.int64),
+        labels=np.zeros(n, dtype=np.int64),
+        predictions=1 - np.array(correct, dtype=np.int64),
+        correct=np.array(correct, dtype=bool),
+        loss=np.linspace(0, 1, n, dtype=np.float32),
+        distance=np.zeros(n, dtype=np.float32),
+        meta={"attack": name, "eps": 0.1},
+    )
+
+
+def spec(**changes: object) -> RunSpec:
+    base = {
+        "model": "vit_tiny", "dataset": "digits", "num_classes": 10, "image_size": 32,
+        "in_channels": 3, "mean": (0.0,) * 3, "std": (1.0,) * 3,
+        "recipe": Recipe(epochs=2, optimiser=Optimiser(lr=0.1)),
+    }  # fmt: skip
+    return RunSpec(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def test_the_worst_case_is_the_mean_of_minima() -> None:
+    both = Evaluation("s", {"a": record("a", [1, 1, 0, 0]), "b": record("b", [0, 0, 1, 1])})
+    assert both.accuracy == {"a": 0.5, "b": 0.5}
+    assert both.worst_case == 0.0
+    assert both.interval("a").low < 0.5 < both.interval("a").high
+
+
+def test_different_images_are_never_joined() -> None:
+    with pytest.raises(RunError, match="different images"):
+        Evaluation("s", {"a": record("a", [1, 1]), "b": record("b", [1, 1], ids=[5, 6])})
+
+
+def test_records_come_back_as_written(tmp_path: Path) -> None:
+    one = record("a", [1, 0, 1])
+    write_record(tmp_path / "a.parquet", one)
+    two = read_record(tmp_path / "a.parquet")
+    assert two.name == "a"
+    assert two.meta == {"attack": "a", "eps": 0.1}
+    for column in ("ids", "labels", "predictions", "correct", "loss", "distance"):
+        np.testing.assert_array_equal(getattr(two, column), getattr(one, column))
+
+
+def test_any_damage_to_a_record_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_record(path, record("a", [1, 0, 1] * 50))
+    whole = path.read_bytes()
+    good = read_record(path)
+    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(CorruptFile, match=r"a\.parquet"):
+            read_record(path)
+    for place in range(4, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            read = read_record(path)
+        except CorruptFile:
+            continue
+        np.testing.assert_array_equal(read.correct, good.correct)  # damage to unused bytes only
+        np.testing.assert_array_equal(read.ids, good.ids)
+
+
+@pytest.mark.parametrize(("k", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (50, 100, 0.4038, 0.5962),
+                                                      (10, 10, 0.7225, 1.0)])  # fmt: skip
+def test_wilson_intervals(k: int, n: int, low: float, high: float) -> None:
+    found = wilson(k, n)
+    assert found.low == pytest.approx(low, abs=1e-4)
+    assert found.high == pytest.approx(high, abs=1e-4)
+
+
+def test_wilson_covers_the_truth_95_times_in_100() -> None:
+    source = np.random.default_rng(0)
+    for share in (0.05, 0.3, 0.9):
+        draws = source.binomial(200, share, 4000)
+        inside = [wilson(int(k), 200).low <= share <= wilson(int(k), 200).high for k in draws]
+        assert 0.93 < np.mean(inside) < 0.975
+
+
+def test_keys_change_with_numbers_only() -> None:
+    assert spec().key() == "vit_tiny-887c4d4d8e22"  # the golden key; a change breaks saved runs
+    assert spec(seed=1).key() != spec().key()
+    assert spec(model="ViT-Tiny").key() == spec().key()
+    renamed = Recipe(name="n", about="a", source="s", epochs=2, optimiser=Optimiser(lr=0.1))
+    assert spec(recipe=renamed).key() == spec().key()
+    assert spec(recipe=Recipe(epochs=2, optimiser=Optimiser(lr=0.2))).key() != spec().key()
+
+
+def test_a_run_refuses_the_folder_of_another(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    run.open(spec())
+    run.open(spec())  # the same run goes on
+    assert run.state == "started"
+    with pytest.raises(UserError, match=r"another run \(different: recipe.epochs, seed\)"):
+        run.open(spec(seed=1, recipe=Recipe(epochs=3, optimiser=Optimiser(lr=0.1))))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_text("x")
+    with pytest.raises(UserError, match="not a run"):
+        Run(tmp_path / "photos").open(spec())
+    assert [r.path for r in find_runs(tmp_path)] == [run.path]
+
+
+def test_a_changed_history_of_a_finished_run_is_noticed(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    run.open(spec())
+    run.write_history([{"epoch": 1, "loss": 2.0}])
+    run.finish({"epochs": 1})
+    assert run.state == "done"
+    text = (run.path / "train.jsonl").read_text()
+    (run.path / "train.jsonl").write_text(text.replace("2.0", "1.0"))
+    with pytest.raises(CorruptFile, match=r"train\.jsonl"):
+        _ = run.history

@@ -1,0 +1,178 @@
+"""Training that is killed ends with the same weights as training that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from buttress.errors import RunError, UserError
+from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
+from buttress.progress import Silent
+from buttress.records.run import Run
+from buttress.training import train
+from buttress.training.train import last_good
+
+RECIPE = """
+epochs: {epochs}
+batch_size: 64
+objective: {{name: pgd_at, args: {{steps: 1}}}}
+threat: Linf:0.1
+optimiser: {{name: {optimiser}, lr: 0.002}}
+augmentation: {{crop: 2, flip: true}}
+validation: {{attack: {{name: pgd, args: {{steps: 1}}}}, limit: 16}}
+"""
+MODEL = """
+from torch import nn
+def net(num_classes=10):
+    return nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3),
+                         nn.Flatten(), nn.Linear(4 * 49, num_classes))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resume")
+    (folder / "net.py").write_text(MODEL)
+    for name in ("sgd", "adamw"):
+        text = RECIPE.format(epochs=3, optimiser=name)
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+class Logged(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def go(place: Path, out: str, recipe: str = "adamw", progress: Silent | None = None) -> Run:
+    return train(
+        f"{place}/net.py:net", "digits", place / f"{recipe}.yaml", place / out, limit=192,
+        device="cpu", progress=progress,
+    )  # fmt: skip
+
+
+def weights(run: Run) -> str:
+    return tree_digest([load_checkpoint(run.checkpoint(w))["model"] for w in ("best", "last")])
+
+
+@pytest.fixture(scope="module")
+def unbroken(place: Path) -> dict[str, str]:
+    return {name: weights(go(place, f"whole-{name}", name)) for name in ("sgd", "adamw")}
+
+
+class Stop(Exception):
+    """Stands for a kill: nothing after it runs in the training code."""
+
+
+@pytest.mark.parametrize("recipe", ["sgd", "adamw"])
+@pytest.mark.parametrize("after", range(1, 8))
+def test_stopped_after_any_file_it_resumes_bit_for_bit(
+    place: Path, unbroken: dict[str, str], recipe: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import buttress.files as files
+
+    real, written = files.os.fsync, 0
+
+    def counting(handle: int) -> None:
+        nonlocal written
+        real(handle)
+        written += 1
+        if written == after:
+            raise Stop
+
+    out = f"cut-{recipe}-{after}"
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", counting)
+        with pytest.raises(Stop):
+            go(place, out, recipe)
+    run = go(place, out, recipe)
+    assert weights(run) == unbroken[recipe]
+    assert [row["epoch"] for row in run.history] == [1, 2, 3]
+    assert run.state == "done"
+
+
+COMMAND = ["-m", "buttress.cli.main", "train", "--data", "digits", "--device", "cpu", "--limit", "192"]
+
+
+def test_kill_minus_nine_and_the_same_command_again(place: Path, unbroken: dict[str, str]) -> None:
+    out = place / "killed"
+    args = [sys.executable, *COMMAND, "--model", f"{place}/net.py:net", "--recipe",
+            str(place / "adamw.yaml"), "--out", str(out)]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(args, env=env, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
+        assert process.poll() is None or (out / "train.jsonl").exists(), process.stderr.read()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    again = subprocess.run([*args, "--json"], env=env, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["epochs"] == 3
+    assert weights(Run(out)) == unbroken["adamw"]
+
+
+@pytest.mark.parametrize("name", ["last.pt", "best.pt", "run.json", "train.jsonl", "done.json"])
+@pytest.mark.parametrize("damage", ["truncated", "altered"])
+def test_a_damaged_file_is_named_and_made_again(
+    place: Path, unbroken: dict[str, str], name: str, damage: str
+) -> None:
+    run = go(place, f"damaged-{name}-{damage}")
+    path = run.path / name
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    changed = bytes([whole[middle] ^ 1]) if damage == "altered" else b""
+    path.write_bytes(whole[:middle] + changed + (whole[middle + 1 :] if changed else b""))
+    said = Logged()
+    run = go(place, f"damaged-{name}-{damage}", progress=said)
+    assert weights(run) == unbroken["adamw"]
+    assert len(run.history) == 3
+    assert run.summary["epochs"] == 3
+    if name != "run.json":
+        assert any(name in line for line in said.lines), said.lines
+
+
+def test_the_best_checkpoint_stands_in_for_a_lost_last_one(place: Path) -> None:
+    run = go(place, "lost")
+    run.checkpoint("last").write_bytes(b"")
+    state = last_good(run, Silent())
+    assert state is not None
+    assert state["epoch"] == load_checkpoint(run.checkpoint("best"))["epoch"]
+
+
+def test_the_output_of_another_run_is_refused(place: Path) -> None:
+    go(place, "taken")
+    with pytest.raises(UserError, match="another run"):
+        go(place, "taken", "sgd")
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_reason(place: Path) -> None:
+    recipe = (place / "sgd.yaml").read_text().replace("lr: 0.002", "lr: 1.0e+38")
+    (place / "wild.yaml").write_text(recipe)
+    with pytest.raises(RunError, match="not finite in epoch"):
+        go(place, "wild", "wild")
+    assert Run(place / "wild").state == "failed"
+
+
+def test_checkpoints_notice_every_kind_of_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    save_checkpoint(path, {"model": {"w": torch.arange(1000.0)}, "epoch": 3})
+    assert load_checkpoint(path)["epoch"] == 3
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            content = load_checkpoint(path)
+        except RunError:
+            continue
+        assert torch.equal(content["model"]["w"], torch.arange(1000.0))  # unused bytes of the zip
