@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import catalogue
+
 
 class Row(NamedTuple):
     name: str
@@ -18,9 +20,26 @@ def write_all(folder: Path) -> None:
     """Writes every table; a file that would not change is left alone."""
     folder.mkdir(exist_ok=True)
     for kind, rows in tables().items():
-        path, text = folder / f"{kind}.md", table(rows)
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        write(folder / f"{kind}.md", table(rows))
+    write_architectures(folder)
+
+
+def write_architectures(folder: Path) -> None:
+    """The cost of every model beside its published size, and a picture of both."""
+    from buttress.models import describe_models
+
+    models = describe_models()
+    published = [model for model in models if model.size == "published"]
+    write(folder / "architectures.md", catalogue.published_table(published))
+    for size in ("mini", "tiny"):
+        small = [model for model in models if model.size == size]
+        write(folder / f"architectures_{size}.md", catalogue.small_table(small))
+    catalogue.draw(models, folder / "architectures.svg")
+
+
+def write(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
 
 
 def tables() -> dict[str, list[Row]]:

@@ -15,9 +15,14 @@ from buttress.files import discard_leftovers, read_json, replacing, write_json, 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"n": 1})
-    with pytest.raises(RuntimeError), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+
+    def interrupted() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
     assert read_json(path) == {"n": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 

@@ -78,8 +78,10 @@ def test_any_damage_to_a_record_is_noticed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read.ids, good.ids)
 
 
-@pytest.mark.parametrize(("k", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (50, 100, 0.4038, 0.5962),
-                                                      (10, 10, 0.7225, 1.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (50, 100, 0.4038, 0.5962), (10, 10, 0.7225, 1.0)],
+)
 def test_wilson_intervals(k: int, n: int, low: float, high: float) -> None:
     found = wilson(k, n)
     assert found.low == pytest.approx(low, abs=1e-4)

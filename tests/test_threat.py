@@ -44,8 +44,13 @@ def nearest(norm: Norm, eps: float, x: np.ndarray, v: np.ndarray) -> float:
         {"type": "ineq", "fun": point},
         {"type": "ineq", "fun": lambda p: 1 - point(p)},
     ]
-    found = minimize(lambda p: ((point(p) - v) ** 2).sum(), np.zeros(2 * n), bounds=[(0, 1)] * 2 * n,
-                     constraints=rules, options={"ftol": 1e-14, "maxiter": 500})  # fmt: skip
+    found = minimize(
+        lambda p: ((point(p) - v) ** 2).sum(),
+        np.zeros(2 * n),
+        bounds=[(0, 1)] * 2 * n,
+        constraints=rules,
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
     return float(found.fun)
 
 
@@ -134,7 +139,9 @@ def test_steepest_direction_reaches_the_dual_norm(norm: Norm) -> None:
     threat = Threat(norm, 1.0)
     grad = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     step = threat.steepest(grad)
-    torch.testing.assert_close(threat.distance(torch.zeros_like(step), step), torch.ones(6).double())
+    torch.testing.assert_close(
+        threat.distance(torch.zeros_like(step), step), torch.ones(6).double()
+    )
     rise = (step * grad).flatten(1).sum(1)
     torch.testing.assert_close(rise, threat.dual(grad))
 

@@ -40,7 +40,13 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}
 
     def register(
-        self, name: str, *, paper: str = "", tags: tuple[str, ...] = (), about: str = "", **extra: Any
+        self,
+        name: str,
+        *,
+        paper: str = "",
+        tags: tuple[str, ...] = (),
+        about: str = "",
+        **extra: Any,
     ) -> Callable[[T], T]:
         """Decorator that registers a value; ``about`` defaults to its docstring's first line."""
 
@@ -89,7 +95,9 @@ class Registry(Generic[T]):
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
     """The text of an unknown-name error: what came, what is near, how to list all."""
-    near = difflib.get_close_matches(canonical(name), [canonical(k) for k in known], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(
+        canonical(name), [canonical(k) for k in known], n=3, cutoff=0.5
+    )
     spelt = {canonical(k): k for k in known}
     guess = f"; did you mean {' or '.join(repr(spelt[n]) for n in near)}?" if near else "."
     plural = {"analysis": "analyses", "study": "studies"}.get(kind, kind + "s")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Norm = Literal["Linf", "L2", "L1"]
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 TINY = 1e-12
+ROUNDS = 100  # of the projections below; they end by themselves after about ten
 
 # Exceeding eps by this much (relative, plus the rounding of one pixel) is rounding, not an attack.
 TOLERANCE = 1e-5
@@ -37,7 +38,9 @@ def parse_eps(value: str | float) -> float:
         top, _, bottom = str(value).partition("/")
         eps = float(top) / float(bottom or 1)
     except (ValueError, ZeroDivisionError):
-        raise UserError(f"eps must be a number or a fraction like 8/255, but got {value!r}") from None
+        raise UserError(
+            f"eps must be a number or a fraction like 8/255, but got {value!r}"
+        ) from None
     if not eps >= 0 or math.isinf(eps):
         raise UserError(f"`eps >= 0` must hold and eps must be finite, but got eps={value}")
     return eps
@@ -95,7 +98,7 @@ class Threat:
         return shrink(x, x_adv, self.eps)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The direction of unit norm along which a linear function with this gradient rises most."""
+        """The direction of unit norm along which a function with this gradient rises most."""
         import torch
 
         if self.norm == "Linf":
@@ -155,7 +158,7 @@ class Threat:
 
 
 def format_eps(eps: float) -> str:
-    """``8/255`` where that is what it is, else the number; `parse_eps` gives the same float back."""
+    """``8/255`` where that is what it is, else the number; `parse_eps` reads it back."""
     levels = eps * 255
     if 0 < levels <= 64 and round(levels * 4) / 4 / 255 == eps:
         return f"{round(levels * 4) / 4:g}/255"
@@ -163,61 +166,71 @@ def format_eps(eps: float) -> str:
 
 
 def _rooms(x: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Displacement, its size, and the size that the box leaves of it, flattened, in float64."""
-    delta = (x_adv - x).flatten(1).double()
-    flat = x.flatten(1).double()
-    size = delta.abs()
-    room = (flat.clamp(0, 1) * (delta < 0) + (1 - flat).clamp(0, 1) * (delta > 0)).minimum(size)
-    return delta, size, room
+    """Signs and sizes of the displacement, and the size that the box leaves of it, flattened."""
+    delta = (x_adv - x).flatten(1)
+    flat, size = x.flatten(1), delta.abs()
+    ahead = flat.where(delta < 0, 1 - flat)  # distance to the border that the step goes towards
+    return delta.sign(), size, ahead.clamp(0, 1).minimum(size)
 
 
-def _place(x: Tensor, delta: Tensor, moved: Tensor, eps: float, order: int) -> Tensor:
-    """``x`` moved by ``moved`` along ``delta``, with the last rounding taken off the length."""
-    length = moved.norm(p=order, dim=1, keepdim=True)
-    moved = moved * (eps / length.clamp_min(TINY)).clamp_max(1)
-    return (x + (delta.sign() * moved).view_as(x).to(x.dtype)).clamp(0, 1)
+def _place(x: Tensor, sign: Tensor, moved: Tensor, eps: float, order: int) -> Tensor:
+    """``x`` moved by ``moved``, with the last rounding taken off the length."""
+    import torch
+
+    length = torch.linalg.vector_norm(moved, order, dim=1, keepdim=True, dtype=torch.float64)
+    moved = moved * (eps / length.clamp_min(TINY)).clamp_max(1).to(moved.dtype)
+    return (x + (sign * moved).view_as(x)).clamp(0, 1)
 
 
 def _shrink_l2(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
     r"""Nearest point of L2 ball ∩ box: each coordinate moves by min(t |d_i|, room_i).
 
-    The multiplier of the ball condition scales the displacement d by one t in (0, 1]; t solves
-    sum_i min(t |d_i|, room_i)^2 = eps^2, a function that is quadratic between the break points
-    room_i / |d_i|, so sorting them gives t exactly.
+    The multiplier of the ball condition scales the displacement d by one t in (0, 1], which solves
+    sum_i min(t |d_i|, room_i)^2 = eps^2. Each round solves it as if the coordinates that are at
+    their limit now stayed there; t only grows, so the last such set is the right one.
     """
-    delta, size, room = _rooms(x, x_adv)
-    ratio, order = (room / size.clamp_min(TINY)).sort(dim=1)
-    full = room.gather(1, order).square().cumsum(1)
-    free = size.gather(1, order).square()
-    free = free.sum(1, keepdim=True) - free.cumsum(1)
-    # The squared length when t is the k-th break point; k counts the coordinates at their limit.
-    squared = full + ratio.square() * free
-    k = (squared < eps**2).sum(1, keepdim=True)
-    before = (k - 1).clamp_min(0)
-    used = full.gather(1, before) * (k > 0)
-    left = free.gather(1, before).where(k > 0, size.square().sum(1, keepdim=True))
-    t = ((eps**2 - used).clamp_min(0) / left.clamp_min(TINY)).sqrt().clamp_max(1)
-    inside = room.norm(dim=1, keepdim=True) <= eps
-    return _place(x, delta, room.where(inside, (t * size).minimum(room)), eps, 2)
+    import torch
+
+    sign, size, room = _rooms(x, x_adv)
+    square, room_square = size.square(), room.square()
+    everything = room_square.sum(1, keepdim=True, dtype=torch.float64)
+    t = (eps / square.sum(1, keepdim=True, dtype=torch.float64).sqrt().clamp_min(TINY)).clamp_max(1)
+    for _ in range(ROUNDS):
+        free = t.to(size.dtype) * size < room
+        left = (square * free).sum(1, keepdim=True, dtype=torch.float64)
+        used = everything - (room_square * free).sum(1, keepdim=True, dtype=torch.float64)
+        better = ((eps**2 - used).clamp_min(0) / left.clamp_min(TINY)).sqrt().clamp_max(1)
+        better = better.maximum(t)
+        if torch.equal(better, t):
+            break
+        t = better
+    moved = (t.to(size.dtype) * size).minimum(room)
+    return _place(x, sign, moved.where(everything > eps**2, room), eps, 2)
 
 
 def _shrink_l1(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
     r"""Nearest point of L1 ball ∩ box: each coordinate moves by min(room_i, max(|d_i| - lam, 0)).
 
-    The total is piecewise linear in lam and falls, with break points |d_i| - room_i (a coordinate
-    leaves its limit) and |d_i| (it reaches zero); sorting them gives lam exactly.
+    The total falls with lam in straight pieces, so a Newton step from the right piece is exact;
+    a step that leaves the bracket is replaced by halving it.
     """
     import torch
 
-    delta, size, room = _rooms(x, x_adv)
-    points, order = torch.cat([size - room, size], dim=1).sort(dim=1)
-    bends = torch.cat([-torch.ones_like(size), torch.ones_like(size)], dim=1).gather(1, order)
-    slopes = bends.cumsum(1)  # of the total, just after each break point
-    drops = (slopes[:, :-1] * points.diff(dim=1)).cumsum(1)
-    total = room.sum(1, keepdim=True)
-    totals = torch.cat([total, total + drops], dim=1)  # at each break point
-    k = ((totals > eps).sum(1, keepdim=True) - 1).clamp_min(0)
-    slope = slopes.gather(1, k).clamp_max(-1)
-    lam = points.gather(1, k) + (eps - totals.gather(1, k)) / slope
-    lam = lam.where(total > eps, torch.zeros_like(lam))
-    return _place(x, delta, (size - lam).clamp_min(0).minimum(room), eps, 1)
+    sign, size, room = _rooms(x, x_adv)
+    tolerance = eps * (1e-12 if x.dtype == torch.float64 else 1e-6)
+    low = torch.zeros(len(size), 1, dtype=torch.float64, device=x.device)
+    lam, high = low, size.amax(1, keepdim=True).double() if size.shape[1] else low
+    moved = room
+    for _ in range(ROUNDS):
+        gap = moved.sum(1, keepdim=True, dtype=torch.float64) - eps
+        done = (gap.abs() <= tolerance) | ((gap < 0) & (lam == 0)) | (high - low <= TINY)
+        if done.all():
+            break
+        low, high = lam.where(gap > 0, low), lam.where(gap < 0, high)
+        over = size - lam.to(size.dtype)
+        slope = ((over > 0) & (over <= room)).sum(1, keepdim=True)
+        newton = lam + gap / slope.clamp_min(1)
+        is_inside = (slope > 0) & (newton > low) & (newton < high)
+        lam = lam.where(done, newton.where(is_inside, (low + high) / 2))
+        moved = moved.where(done, (size - lam.to(size.dtype)).clamp_min(0).minimum(room))
+    return _place(x, sign, moved, eps, 1)

@@ -61,7 +61,9 @@ def test_every_analysis_runs_saves_and_draws(name: str, model: str, tmp_path: Pa
 
 def test_the_gallery_shows_the_same_images_for_every_model() -> None:
     first, second = (
-        ANALYSES.create("gallery", {"subject": subject(create_model("vit_tiny", seed=s)), "count": 3})
+        ANALYSES.create(
+            "gallery", {"subject": subject(create_model("vit_tiny", seed=s)), "count": 3}
+        )
         for s in (0, 1)
     )
     assert [e.id for e in first.examples] == [e.id for e in second.examples]

@@ -6,16 +6,16 @@ import copy
 
 import pytest
 import torch
-from conftest import Linear, images, small_net
 from torch import Tensor, nn
 
 import buttress as bt
 from buttress.attacks import ATTACKS
-from buttress.attacks.call import create_attack, run_attack
+from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.losses import cross_entropy
 from buttress.errors import UserError
 from buttress.streams import Streams
 from buttress.threat import NORMS, Norm, Threat
+from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
 CASES = [(name, norm) for name in ATTACKS.names() for norm in ATTACKS.get(name).norms]
@@ -30,7 +30,9 @@ def score(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 @every
-@pytest.mark.parametrize(("classes", "channels", "n"), [(2, 1, 1), (3, 3, 5), (10, 3, 7), (100, 1, 3)])
+@pytest.mark.parametrize(
+    ("classes", "channels", "n"), [(2, 1, 1), (3, 3, 5), (10, 3, 7), (100, 1, 3)]
+)
 def test_stays_in_ball_and_box_and_beats_clean_and_noise(
     name: str, norm: Norm, classes: int, channels: int, n: int
 ) -> None:
@@ -50,7 +52,9 @@ def test_stays_in_ball_and_box_and_beats_clean_and_noise(
 def test_more_steps_are_never_weaker(name: str, norm: Norm) -> None:
     model, (x, y) = small_net().double(), images(8)
     scores = [
-        score(model, bt.attack(name, model, x.double(), y, threat=Threat(norm, EPS[norm]), steps=k), y)
+        score(
+            model, bt.attack(name, model, x.double(), y, threat=Threat(norm, EPS[norm]), steps=k), y
+        )
         for k in (1, 3, 10)
     ]
     assert (scores[1] >= scores[0]).all()
@@ -84,12 +88,12 @@ def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: in
     model, (x, y) = small_net().double(), images(16)
     x, ids = x.double(), torch.arange(40, 56)
     attack, threat = create_attack(name, steps=5), Threat(norm, EPS[norm])
-    whole = run_attack(attack, model, x, y, threat=threat, ids=ids)
-    parts = run_attack(attack, model, x, y, threat=threat, ids=ids, batch_size=batch_size)
+    whole = run_attack(attack, model, x, y, threat, ids=ids)
+    parts = run_attack(attack, model, x, y, threat, ids=ids, how=How(batch_size=batch_size))
     torch.testing.assert_close(parts.x_adv, whole.x_adv, rtol=0, atol=1e-9)
     assert torch.equal(parts.broken, whole.broken)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
-    mixed = run_attack(attack, model, x[order], y[order], threat=threat, ids=ids[order])
+    mixed = run_attack(attack, model, x[order], y[order], threat, ids=ids[order])
     torch.testing.assert_close(mixed.x_adv, whole.x_adv[order], rtol=0, atol=1e-9)
 
 
@@ -98,8 +102,8 @@ def test_dropping_broken_samples_changes_no_verdict(name: str, norm: Norm) -> No
     model, (x, y) = small_net().double(), images(16)
     y = model(x.double()).argmax(1)  # all right without an attack
     attack, threat = create_attack(name, steps=5), Threat(norm, EPS[norm])
-    whole = run_attack(attack, model, x.double(), y, threat=threat)
-    early = run_attack(attack, model, x.double(), y, threat=threat, stop_when_broken=True)
+    whole = run_attack(attack, model, x.double(), y, threat)
+    early = run_attack(attack, model, x.double(), y, threat, how=How(stop_when_broken=True))
     assert torch.equal(whole.broken, early.broken)
     assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
     assert (early.meter.forward[early.broken] <= whole.meter.forward[early.broken]).all()
@@ -180,7 +184,7 @@ class Sick(nn.Module):
 
 def test_results_stay_finite_where_gradients_do_not() -> None:
     x, y = images(4)
-    out = run_attack(create_attack("pgd"), Sick(), x, y, threat=Threat("Linf", 0.05))
+    out = run_attack(create_attack("pgd"), Sick(), x, y, Threat("Linf", 0.05))
     assert out.x_adv.isfinite().all()
     assert out.meter.broken_numerics.all()
 
@@ -206,6 +210,6 @@ def test_the_model_is_restored_after_an_exception() -> None:
 
 def test_passes_are_counted() -> None:
     model, (x, y) = small_net(), images(4)
-    out = run_attack(create_attack("pgd", steps=7), model, x, y, threat=Threat("Linf", 0.01))
+    out = run_attack(create_attack("pgd", steps=7), model, x, y, Threat("Linf", 0.01))
     assert out.meter.forward.tolist() == [9] * 4  # clean, 7 steps, last point
     assert out.meter.backward.tolist() == [7] * 4

@@ -107,7 +107,8 @@ def test_a_model_with_the_wrong_number_of_classes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "net.py").write_text(
-        "from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 7))\n"
+        "from torch import nn\n"
+        "def net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 7))\n"
     )
     what = f"{tmp_path}/net.py:net"
     fails(["evaluate", what, "--data", "digits", "--suite", "quickstart"], capsys,
@@ -134,7 +135,9 @@ def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
     assert outcome(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"]) == 0
 
 
-def test_interruption_exits_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_exits_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 

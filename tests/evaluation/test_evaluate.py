@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import images, small_net
 from torch import Tensor, nn
 
 import buttress as bt
@@ -18,6 +17,7 @@ from buttress.evaluation import accuracy_curve, list_suites, load_evaluation, lo
 from buttress.evaluation.suite import resolve_suite
 from buttress.progress import Silent
 from buttress.threat import Threat
+from conftest import images, small_net
 
 SUITE = ["clean", "pgd:Linf:0.02", "pgd:L2:0.2", "pgd:L1:2"]
 
@@ -105,7 +105,10 @@ def test_records_of_other_settings_are_not_used(tmp_path: Path, change: str) -> 
     if change == "data":
         data = data.select(range(20))
     if change == "args":
-        suite = ["clean", {"name": SUITE[1], "attack": "pgd", "threat": "Linf:0.02", "args": {"steps": 3}}]  # type: ignore[list-item]
+        suite = [
+            "clean",
+            {"name": SUITE[1], "attack": "pgd", "threat": "Linf:0.02", "args": {"steps": 3}},
+        ]  # type: ignore[list-item]
     said = Logged()
     again = bt.evaluate(model, data, suite, out=tmp_path, seed=1 if change == "seed" else seed,
                         progress=said)  # fmt: skip
@@ -203,7 +206,7 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
         bt.evaluate(model, tiny_data, ["pgd"])
     with pytest.raises(UserError, match="two entries"):
         bt.evaluate(model, tiny_data, ["pgd-linf", "pgd-linf"])
-    with pytest.raises(UserError, match="unknown key 'entries.0.stepz'"):
+    with pytest.raises(UserError, match=r"unknown key 'entries\.0\.stepz'"):
         bt.evaluate(model, tiny_data, [{"attack": "pgd", "threat": "L2", "stepz": 1}])  # type: ignore[list-item]
     with pytest.raises(UserError, match="must return logits"):
         bt.evaluate(nn.Identity(), tiny_data, SUITE)

@@ -32,6 +32,13 @@ WEIGHTS: dict[str, dict[str, int]] = {
     },
     "resnet_50": {"convolution": 16 * 3 + 4, "stem": 1, "head": 1},
     "wrn_34_10": {"convolution": 15 * 2 + 3, "stem": 1, "head": 1},
+    "preact_resnet_50": {"convolution": 16 * 3 + 4, "stem": 1, "head": 1},
+    "resnext_29": {"convolution": 9 * 3 + 3, "stem": 1, "head": 1},
+    "vgg_16": {"convolution": 12, "stem": 1, "head": 1},
+    "densenet_121": {"convolution": 58 * 2 + 3, "stem": 1, "head": 1},
+    # 9 normal cells of 5 separable and one dilated convolution, 2 inputs, of which two reduce;
+    # 2 reductions of 2 inputs; nothing that skips inside a reduction changes the resolution.
+    "darts": {"convolution": 9 * (5 * 4 + 2 + 2) + 2 + 2 * 2, "stem": 1, "head": 1},
     "timm:swin_tiny_patch4_window7_224": {
         "attention_qkv": 12,
         "attention_output": 12,
@@ -41,6 +48,8 @@ WEIGHTS: dict[str, dict[str, int]] = {
         "other": 12 + 3,  # tables of relative positions, merging of patches
     },
 }
+
+MIX_WITHOUT_ATTENTION = {"mlp_mixer", "poolformer"}
 
 
 def on_paper(name: str) -> nn.Module:
@@ -63,7 +72,8 @@ def test_every_parameter_has_a_component_and_every_model_has_blocks(name: str) -
     assert list(found) == [n for n, _ in model.named_parameters()]
     assert set(found.values()) <= set(get_args(Component))
     assert {"stem", "head", "norm"} <= set(found.values())
-    has_attention = "cnn" not in MODELS.entry(name).tags
+    tags = set(MODELS.entry(name).tags)
+    has_attention = "cnn" not in tags and not tags & MIX_WITHOUT_ATTENTION
     assert ("attention_qkv" in found.values()) == has_attention
     blocks = blocks_of(model)
     assert all(model.get_submodule(part.name) is part.module for part in blocks)
@@ -75,6 +85,11 @@ def test_every_parameter_has_a_component_and_every_model_has_blocks(name: str) -
     [
         ("resnet_50", [3, 4, 6, 3]),
         ("wrn_34_10", [5, 5, 5]),
+        ("preact_resnet_50", [3, 4, 6, 3]),
+        ("resnext_29", [3, 3, 3]),
+        ("vgg_16", [2, 2, 3, 3, 3]),
+        ("densenet_121", [6, 12, 24, 16]),
+        ("darts", [3, 4, 4]),
         ("vit_p4", [6]),
         ("pvt_v2", [2, 2, 2, 2]),
         ("timm:swin_tiny_patch4_window7_224", [2, 2, 6, 2]),

@@ -102,7 +102,17 @@ def test_stopped_after_any_file_it_resumes_bit_for_bit(
     assert run.state == "done"
 
 
-COMMAND = ["-m", "buttress.cli.main", "train", "--data", "digits", "--device", "cpu", "--limit", "192"]
+COMMAND = [
+    "-m",
+    "buttress.cli.main",
+    "train",
+    "--data",
+    "digits",
+    "--device",
+    "cpu",
+    "--limit",
+    "192",
+]
 
 
 def test_kill_minus_nine_and_the_same_command_again(place: Path, unbroken: dict[str, str]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import images, small_net
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,6 +17,7 @@ from buttress.threat import Threat
 from buttress.training import OBJECTIVES, list_recipes, load_recipe
 from buttress.training.objectives import Step
 from buttress.training.optimise import build_optimiser, rate_factor
+from conftest import images, small_net
 
 # How often one step moves the BatchNorm statistics, as each objective's docstring says.
 BATCHNORM_MOVES = {"standard": 1, "pgd_at": 1}
@@ -115,7 +115,9 @@ def test_every_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"did you mean 'quickstart-at'"):
         load_recipe("quickstart-ta")
-    with pytest.raises(UserError, match=r"unknown key 'optimiser.momentun', did you mean 'momentum'"):
+    with pytest.raises(
+        UserError, match=r"unknown key 'optimiser.momentun', did you mean 'momentum'"
+    ):
         load_recipe("quickstart-at", ("optimiser.momentun=0.9",))
     with pytest.raises(UserError, match=r"did you mean 'pgd_at'"):
         load_recipe("quickstart-at", ("objective.name=pgdat",))

@@ -15,6 +15,7 @@ from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent
 from buttress.records.run import Run, command_line, provenance
+from buttress.records.spec import RunSpec
 from buttress.registry import Registry
 from buttress.spec import Spec
 from buttress.threat import Threat
@@ -56,9 +57,13 @@ def subject_of(run: Run, *, limit: int | None = None) -> Subject:
     """The best model of a run, on its test images."""
     spec = run.spec
     data = load_dataset(spec.dataset, "test", limit=limit)
-    budgets = data.budgets
-    threat = Threat.parse(spec.recipe.threat) if spec.recipe.threat else Threat("Linf", budgets["Linf"])
-    return Subject(load_model(run.path), data, threat, spec.seed)
+    return Subject(load_model(run.path), data, threat_of(spec, data), spec.seed)
+
+
+def threat_of(spec: RunSpec, data: Dataset) -> Threat:
+    """What a run was trained against; for standard training the usual Linf ball of its data."""
+    trained = spec.recipe.threat
+    return Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])
 
 
 def analyse(

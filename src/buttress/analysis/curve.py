@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES, Subject
+from buttress.attacks.call import How
 from buttress.evaluation import accuracy_curve
 from buttress.spec import Spec
 from buttress.statistics import wilson
@@ -51,7 +52,7 @@ def curve(
     top = 1.0 if subject.threat.norm == "Linf" else float("inf")
     radii = [min(f * subject.threat.eps, top) for f in factors]
     found = accuracy_curve(
-        subject.model, data, attack, subject.threat.norm, radii, seed=subject.seed, steps=steps
+        subject.model, data, attack, subject.threat.norm, radii, how=How(subject.seed), steps=steps
     )
     spans = [wilson(int(row.sum()), len(data)) for row in found.survived]
     return EpsCurve(

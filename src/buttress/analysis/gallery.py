@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, Subject
-from buttress.attacks.call import create_attack, frozen, on_device_of, run_attack
+from buttress.attacks.call import How, create_attack, frozen, on_device_of, run_attack
 from buttress.spec import Spec
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ def gallery(subject: Subject, *, attack: str = "pgd", count: int = 8, steps: int
     x, y, ids = subject.data.take(rows)
     x = on_device_of(subject.model, x)
     y = y.to(x.device)
-    out = run_attack(
-        chosen, subject.model, x, y, threat=subject.threat, seed=subject.seed, ids=ids
-    )
+    out = run_attack(chosen, subject.model, x, y, subject.threat, ids=ids, how=How(subject.seed))
     with frozen(subject.model), torch.no_grad():
         before, after = (subject.model(p).softmax(1).max(1) for p in (x, out.x_adv))
     delta = out.x_adv - x

@@ -1,5 +1,7 @@
-"""Weight sparsity (Tang et al., "Exploring the Relationship between Architecture and Adversarially
-Robust Generalization", arXiv:2209.14105): the more robust networks had more weights near zero.
+"""Weight sparsity: in arXiv:2209.14105 the more robust networks had more weights near zero.
+
+Tang et al., "Exploring the Relationship between Architecture and Adversarially Robust
+Generalization".
 """
 
 from __future__ import annotations
@@ -62,7 +64,13 @@ def plot_sparsity(results: Mapping[str, Sparsity], figure: Figure) -> None:
     right.set(ylabel="share of weights near zero", title="by component")
 
 
-@ANALYSES.register("sparsity", paper="arXiv:2209.14105", tags=("weights",), result=Sparsity, plot=plot_sparsity)
+@ANALYSES.register(
+    "sparsity",
+    paper="arXiv:2209.14105",
+    tags=("weights",),
+    result=Sparsity,
+    plot=plot_sparsity,
+)
 def sparsity(subject: Subject, *, threshold: float = 0.01, bins: int = 61) -> Sparsity:
     r"""Share of weights that are nearly zero: :math:`|w| < 0.01 \max |w|`.
 
@@ -97,7 +105,8 @@ def weight_groups(model: torch.nn.Module) -> dict[str, Tensor]:
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:
             kind = components.get(name, REST)
-            found[kind if kind in GROUPS else REST].append(parameter.detach().flatten().double().cpu())
+            flat = parameter.detach().flatten().double().cpu()
+            found[kind if kind in GROUPS else REST].append(flat)
     return {name: torch.cat(tensors) for name, tensors in found.items() if tensors}
 
 

@@ -51,7 +51,20 @@ def attack(
         args: arguments of the attack, such as ``steps``.
     """
     chosen = create_attack(name, **args)
-    return run_attack(chosen, model, x, y, threat=Threat.parse(threat), seed=seed, ids=ids).x_adv
+    return run_attack(chosen, model, x, y, Threat.parse(threat), ids=ids, how=How(seed)).x_adv
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """How an attack is run; but for the seed, it changes no verdict."""
+
+    seed: int = 0
+    batch_size: int = 256
+    stop_when_broken: bool = False
+    on_step: OnStep | None = None
+
+
+HOW = How()
 
 
 def run_attack(
@@ -59,13 +72,10 @@ def run_attack(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    *,
     threat: Threat,
-    seed: int = 0,
+    *,
     ids: Tensor | None = None,
-    batch_size: int = 256,
-    stop_when_broken: bool = False,
-    on_step: OnStep | None = None,
+    how: How = HOW,
 ) -> Outcome:
     """Like `attack`, with the verdicts, losses and passes beside the examples."""
     check_images(x)
@@ -76,13 +86,13 @@ def run_attack(
     name = attack_name(chosen)
     parts = []
     with frozen(model):
-        for start in range(0, len(x), batch_size):
-            piece = slice(start, start + batch_size)
+        for start in range(0, len(x), how.batch_size):
+            piece = slice(start, start + how.batch_size)
             xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
-            streams = Streams(seed, name, ids[piece])
+            streams = Streams(how.seed, name, ids[piece])
             problem = Problem(model, xb, yb, threat, streams, chosen.objective)
             check_logits(model, xb[:1], yb)
-            out = run(chosen, problem, stop_when_broken=stop_when_broken, on_step=on_step)
+            out = run(chosen, problem, stop_when_broken=how.stop_when_broken, on_step=how.on_step)
             verify(name, problem, out.x_adv)
             parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x)))
     return _joined(parts, x)
@@ -98,7 +108,8 @@ def _joined(parts: list[Outcome], x: Tensor) -> Outcome:
         none = Meter.of(0, x.device)
         return Outcome(x.clone(), none.flat, x.new_empty(0), none)
     meters = [p.meter for p in parts]
-    meter = Meter(*(torch.cat([getattr(m, f.name) for m in meters]) for f in dataclasses.fields(Meter)))
+    names = [f.name for f in dataclasses.fields(Meter)]
+    meter = Meter(*(torch.cat([getattr(m, name) for m in meters]) for name in names))
     return Outcome(
         torch.cat([p.x_adv for p in parts]),
         torch.cat([p.broken for p in parts]),

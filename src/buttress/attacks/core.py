@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,8 +32,8 @@ class State:
     step: int = 0
 
     def select(self, keep: Tensor) -> State:
-        rows = {k: v[keep] if isinstance(v, Tensor) else v for k, v in vars(self).items()}
-        return type(self)(**rows)
+        rows: dict[str, Any] = {k: v[keep] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **rows)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def run(
 
 
 def last_point(attack: Attack, problem: Problem) -> Tensor:
-    """The last point of one run: what adversarial training uses. Costs exactly ``length`` passes."""
+    """The last point of one run, as adversarial training uses it, for ``length`` passes."""
     state = attack.begin(problem, 0)
     for step in range(attack.length):
         seen = problem.look(state.x_t)
@@ -146,8 +146,6 @@ def _one_run(
 
 
 def _with_meter(problem: Problem, meter: Meter) -> Problem:
-    from dataclasses import replace
-
     return replace(problem, meter=meter, rows=torch.arange(len(problem.x), device=problem.x.device))
 
 

@@ -102,7 +102,7 @@ class Problem:
 
 
 def gradient(total: Tensor, point: Tensor) -> Tensor:
-    """The gradient of ``total``; zero where the model cut the graph, which the meter shows as flat."""
+    """The gradient of ``total``; zero where the model cut the graph."""
     if not total.requires_grad:
         return torch.zeros_like(point)
     (slope,) = torch.autograd.grad(total, point, allow_unused=True)

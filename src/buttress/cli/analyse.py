@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +16,9 @@ from buttress.errors import UserError
 @click.argument("name")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Arguments.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the runs into a PNG, SVG or PDF.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw the runs into a PNG, SVG or PDF."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def command(
     name: str, runs: tuple[Path, ...], changes: tuple[str, ...], plot: Path | None, as_json: bool
@@ -52,10 +56,12 @@ def command(
 def summary(result: object) -> str:
     """The plain numbers of a result, in one line."""
     values = {k: v for k, v in vars(result).items() if isinstance(v, (int, float, str))}
-    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+    return ", ".join(
+        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items()
+    )
 
 
-def draw(plot: object, results: dict[str, object], path: Path) -> None:
+def draw(plot: Any, results: Mapping[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -65,6 +71,6 @@ def draw(plot: object, results: dict[str, object], path: Path) -> None:
         raise UserError(f"a picture is .png, .svg or .pdf, but got {path}")
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    plot(results, figure)  # type: ignore[operator]
+    plot(results, figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)

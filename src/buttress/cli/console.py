@@ -120,8 +120,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "" or text[0].isdigit() or text[0] in "-±–"
+    return text == "" or text[0].isdigit() or text[0] in "-±"
 
 
 def percent(share: float | None) -> str:
-    return "–" if share is None or share != share else f"{100 * share:.1f}%"
+    return "-" if share is None or share != share else f"{100 * share:.1f}%"

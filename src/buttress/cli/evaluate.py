@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @click.option("--limit", type=int, help="The first images only.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Where records go; the run by default.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Where records go; the run by default."
+)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
@@ -73,11 +75,12 @@ def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.M
 
     if Path(what).is_dir() and model is None:
         return load_model(what, device=device)
-    shape = {"num_classes": images.num_classes, "image_size": images.shape[1]}
+    classes, (channels, size, _) = images.num_classes, images.shape
     if is_function(what) and model is None:
-        return create_model(what, in_channels=images.shape[0], **shape).eval().to(device)
-    return load_model(what, model=model, device=device, **shape)
+        made = create_model(what, num_classes=classes, image_size=size, in_channels=channels)
+        return made.eval().to(device)
+    return load_model(what, model=model, device=device, num_classes=classes, image_size=size)
 
 
 def _row(name: str, share: float, interval: tuple[float, float]) -> list[str]:
-    return [name, f"{100 * share:.2f}%", f"{percent(interval[0])} – {percent(interval[1])}"]
+    return [name, f"{100 * share:.2f}%", f"{percent(interval[0])} - {percent(interval[1])}"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from buttress.cli.console import say, say_json, table
@@ -17,7 +19,12 @@ KINDS = (
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List everything of a kind, with what it is and where it comes from."""
-    rows = _described(kind) if kind in ("recipes", "suites", "studies") else _registered(kind, tag)
+    if kind == "models":
+        rows = _models_in_full(tag) if as_json else _models(tag)
+    elif kind in ("recipes", "suites", "studies"):
+        rows = _described(kind)
+    else:
+        rows = _registered(kind, tag)
     if as_json:
         say_json(rows)
     elif rows:
@@ -25,18 +32,57 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
         say(table(header, [[str(row[h]) for h in header] for row in rows]))
 
 
+def _models(tag: str | None) -> list[dict[str, object]]:
+    """What fits on a line; costs are per image at 32x32 with 10 classes, a MAC is two FLOPs."""
+    from buttress.models.catalogue import describe_models
+
+    return [
+        {
+            "name": m.name,
+            "category": m.category,
+            "parameters": f"{m.parameters / 1e6:.2f} M",
+            "MMACs": f"{m.macs / 1e6:.1f}",
+            "MFLOPs": f"{2 * m.macs / 1e6:.1f}",
+            "published": f"{m.published} M" if m.published else "",
+            "paper": m.paper,
+        }
+        for m in describe_models(tag)
+    ]
+
+
+def _models_in_full(tag: str | None) -> list[dict[str, object]]:
+    from buttress.models.catalogue import describe_models
+
+    return [
+        {
+            "name": m.name,
+            "category": m.category,
+            "size": m.size,
+            "parameters": m.parameters,
+            "macs": m.macs,
+            "flops": 2 * m.macs,
+            "published": m.published._asdict() if m.published else None,
+            "paper": m.paper,
+            "tags": " ".join(m.tags),
+            "about": m.about,
+        }
+        for m in describe_models(tag)
+    ]
+
+
 def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
     from buttress.data import DATASETS
-    from buttress.models import MODELS
     from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
-    registries: dict[str, Registry[object]] = {
-        "models": MODELS, "attacks": ATTACKS, "objectives": OBJECTIVES,
-        "datasets": DATASETS, "analyses": ANALYSES,
-    }  # type: ignore[dict-item]  # fmt: skip
+    registries: dict[str, Registry[Any]] = {
+        "attacks": ATTACKS,
+        "objectives": OBJECTIVES,
+        "datasets": DATASETS,
+        "analyses": ANALYSES,
+    }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]
     return [
         {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "about": e.about}

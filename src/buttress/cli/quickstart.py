@@ -34,7 +34,9 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     works = work_of(study, study.runs(), out)
     with showing() as progress:
         failures = run_all(works, workers=workers or os.cpu_count() or 1, progress=progress)
-        page = write_report([out / "runs"], out / "report", title=study.title, subtitle=study.question)
+        page = write_report(
+            [out / "runs"], out / "report", title=study.title, subtitle=study.question
+        )
     rows = []
     for work in works:
         if Run(work.folder).state != "done":
@@ -45,7 +47,9 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         say_json(
             {
                 "report": str(page),
-                "runs": [{"model": s.model, "recipe": s.recipe.name, **e.to_dict()} for s, e in rows],
+                "runs": [
+                    {"model": s.model, "recipe": s.recipe.name, **e.to_dict()} for s, e in rows
+                ],
                 "failures": [{"model": f.work.spec.model, "message": f.message} for f in failures],
             }
         )
@@ -53,7 +57,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     names = list(rows[0][1].records) if rows else []
     lines = [
         [s.model, s.recipe.objective.name, *(percent(e.accuracy[n]) for n in names),
-         f"{percent(e.worst_case)} ({100 * e.interval().low:.0f}–{100 * e.interval().high:.0f})"]
+         f"{percent(e.worst_case)} ({100 * e.interval().low:.0f} to {100 * e.interval().high:.0f})"]
         for s, e in rows
     ]  # fmt: skip
     say(table(["model", "training", *names, "worst case (95%)"], lines))

@@ -19,7 +19,7 @@ from buttress.errors import UserError
 from buttress.progress import Progress
 from buttress.threat import Norm
 
-BUDGETS: Mapping[Norm, float] = {"Linf": 0.1, "L2": 1.0, "L1": 10.0}
+BUDGETS: Mapping[Norm, float] = {"Linf": 0.06, "L2": 1.0, "L1": 8.0}
 TEST, VAL = 397, 200
 SOURCE_SIZE, LEVELS = 8, 16
 SMALLEST, DEFAULT, LARGEST = 8, 32, 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from buttress.attacks.call import create_attack, frozen, on_device_of, run_attack
+from buttress.attacks.call import HOW, How, create_attack, frozen, on_device_of, run_attack
 from buttress.data import Dataset
 from buttress.threat import Norm, Threat
 
@@ -36,8 +36,7 @@ def accuracy_curve(
     norm: Norm,
     eps: Sequence[float],
     *,
-    batch_size: int = 256,
-    seed: int = 0,
+    how: How = HOW,
     **args: Any,
 ) -> Curve:
     """Accuracy under one attack for each eps, from the smallest on.
@@ -45,20 +44,18 @@ def accuracy_curve(
     The balls are nested, so an image that one eps breaks is broken for all larger ones and is not
     attacked again.
     """
-    chosen = create_attack(attack, **args)
+    chosen, how = create_attack(attack, **args), replace(how, stop_when_broken=True)
     radii = tuple(sorted(set(eps)))
     columns = []
-    for x, y, ids in data.batches(batch_size):
+    for x, y, ids in data.batches(how.batch_size):
         x, y = on_device_of(model, x), y.to(on_device_of(model, x).device)
         with frozen(model), torch.no_grad():
             alive = model(x).argmax(1) == y
         flags = []
         for radius in radii:
             if radius > 0 and alive.any():
-                out = run_attack(
-                    chosen, model, x[alive], y[alive], threat=Threat(norm, radius), seed=seed,
-                    ids=ids[alive.cpu()], batch_size=batch_size, stop_when_broken=True,
-                )  # fmt: skip
+                ball, here = Threat(norm, radius), ids[alive.cpu()]
+                out = run_attack(chosen, model, x[alive], y[alive], ball, ids=here, how=how)
                 alive[alive.clone()] = ~out.broken
             flags.append(alive.cpu().numpy().copy())
         columns.append(np.stack(flags))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.call import (
+    How,
     check_images,
     check_logits,
     create_attack,
@@ -136,9 +137,7 @@ def _finished(path: Path, made: Mapping[str, Any], progress: Progress) -> Attack
     return record
 
 
-def _attack(
-    job: Job, entry: Entry, clean: AttackRecord | None, progress: Progress
-) -> AttackRecord:
+def _attack(job: Job, entry: Entry, clean: AttackRecord | None, progress: Progress) -> AttackRecord:
     started = time.perf_counter()
     task = progress.task(f"{job.suite}: {entry.name}", len(job.data))
     try:
@@ -183,16 +182,14 @@ def _attacked(
     """Attacks the images that are right without an attack; the others are wrong already."""
     chosen, threat = create_attack(entry.attack, **entry.args), entry.threat
     assert threat is not None
+    how = How(job.seed, job.batch_size, stop_when_broken=True)
     right = torch.from_numpy(clean.correct)
     rows, forward, backward, numerics, start = [], [], [], 0, 0
     for x, y, ids in _advancing(job, task):
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
         if here.any():
-            out = run_attack(
-                chosen, job.model, x[here], y[here], threat=threat, seed=job.seed, ids=ids[here],
-                batch_size=job.batch_size, stop_when_broken=True,
-            )  # fmt: skip
+            out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
             numerics += int(out.meter.broken_numerics.sum())

@@ -96,7 +96,7 @@ def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float]) -> list[Entry]
         name = line.name or f"{line.attack}-{threat.norm.lower()}"
         if name in [e.name for e in entries]:
             raise UserError(f"suite {spec.name!r} has two entries named {name!r}; name one of them")
-        if any(c in name for c in '/\\\0') or name.startswith("."):
+        if any(c in name for c in "/\\\0") or name.startswith("."):
             name = name.replace("/", "_").replace("\\", "_").lstrip(".")
         entries.append(Entry(name, line.attack, threat, line.args))
     return entries

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from buttress.models.core import create_model
+from buttress.models.core import create_model, is_known
+from buttress.models.on_paper import Undrawn, tally_macs
 
 
 class Cost(NamedTuple):
@@ -28,8 +29,10 @@ def count_macs(model: nn.Module, image_size: int = 32) -> int:
     channels = getattr(model, "in_channels", 3)
     x = torch.zeros(1, channels, image_size, image_size, device=first.device, dtype=first.dtype)
     modes = {module: module.training for module in model.modules()}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     counter = FlopCounterMode(display=False)
-    model.eval()
+    # The counter trips over a view of a trained parameter, such as a class token of CaiT.
+    model.eval().requires_grad_(False)
     try:
         # Fused attention is one operator without a count; the plain one is matrix products.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
@@ -37,6 +40,8 @@ def count_macs(model: nn.Module, image_size: int = 32) -> int:
     finally:
         for module, training in modes.items():
             module.training = training
+        for parameter in trained:
+            parameter.requires_grad_(True)
     return int(counter.get_total_flops()) // 2
 
 
@@ -44,8 +49,11 @@ def cost_of(
     name: str, *, num_classes: int = 10, image_size: int = 32, in_channels: int = 3
 ) -> Cost:
     """The cost of a model by name, without memory for its weights."""
-    with torch.device("meta"):
+    with torch.device("meta"), Undrawn():
         model = create_model(
             name, num_classes=num_classes, image_size=image_size, in_channels=in_channels
         )
-    return Cost(count_parameters(model), count_macs(model, image_size))
+    # A network from elsewhere may multiply in ways that only torch's counter knows.
+    is_ours = is_known(name)
+    macs = tally_macs(model.eval(), image_size) if is_ours else count_macs(model, image_size)
+    return Cost(count_parameters(model), macs)

@@ -1,44 +1,83 @@
-"""Pyramid vision transformer v2 (Wang et al., arXiv:2106.13797) on timm."""
+"""Pyramid vision transformer v2 (Wang et al., arXiv:2106.13797) on timm.
+
+The published network is PVTv2-B1 with linear spatial-reduction attention: keys and values are
+pooled to a 7x7 map. Patches of 2 and 1 take strides from the 7x7 convolution of the stem and change
+no parameter. The ReLU that the linear variant adds before its depth-wise convolutions stays a ReLU,
+whatever the activation.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 
 from buttress.models.activations import Activation, swap_activation
-from buttress.models.core import MODELS, Sizes
+from buttress.models.core import MODELS, Factory, Sizes
 from buttress.models.initialise import scale_to_width
 
 PAPER = "arXiv:2106.13797"
 
 
-@MODELS.register(
-    "pvt_v2",
-    paper=PAPER,
-    tags=("hybrid", "pvt_v2", "published"),
-    published=12.40,
-    sizes=Sizes(16),
-)
-def pvt_v2(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> PyramidVisionTransformerV2:
-    """PVTv2-B1 with linear spatial-reduction attention, patches of 4.
+@dataclass(frozen=True)
+class Plan:
+    """Widths and heads of four stages of two blocks, and the stride of the stem."""
 
-    The ReLU that the linear variant adds before the depth-wise convolution stays a ReLU.
-    """
-    net = PyramidVisionTransformerV2(
-        in_chans=in_channels,
-        num_classes=num_classes,
-        depths=(2, 2, 2, 2),
-        embed_dims=(64, 128, 320, 512),
-        num_heads=(1, 2, 5, 8),
-        mlp_ratios=(8, 8, 4, 4),
-        linear=True,
+    dims: tuple[int, ...]
+    heads: tuple[int, ...]
+    patch: int = 4
+    is_narrow: bool = False
+
+
+def factory_of(plan: Plan) -> Factory:
+    """A factory for a plan; the activation stays a choice."""
+
+    def build(
+        num_classes: int = 10,
+        image_size: int = 32,
+        in_channels: int = 3,
+        activation: Activation = "gelu",
+    ) -> PyramidVisionTransformerV2:
+        net = PyramidVisionTransformerV2(
+            in_chans=in_channels,
+            num_classes=num_classes,
+            depths=(2, 2, 2, 2),
+            embed_dims=plan.dims,
+            num_heads=plan.heads,
+            mlp_ratios=(8, 8, 4, 4),
+            linear=True,
+        )
+        net.patch_embed.proj.stride = (plan.patch, plan.patch)
+        if plan.is_narrow:
+            scale_to_width(net)
+        swap_activation(net, "gelu", activation)
+        return net
+
+    return build
+
+
+def _register(name: str, plan: Plan, about: str, published: float | None = None) -> None:
+    add = MODELS.register(
+        name,
+        paper=PAPER,
+        tags=("hybrid", "pvt_v2", "mini" if plan.is_narrow else "published"),
+        about=about,
+        published=published,
+        sizes=Sizes(16),
     )
-    swap_activation(net, "gelu", activation)
-    return net
+    add(factory_of(plan))
+
+
+_B1 = Plan(dims=(64, 128, 320, 512), heads=(1, 2, 5, 8))
+_register("pvt_v2", _B1, "PVTv2-B1 with linear attention, patches of 4", published=12.40)
+_register("pvt_v2_p2", replace(_B1, patch=2), "PVTv2-B1 with linear attention, patches of 2")
+_register("pvt_v2_p1", replace(_B1, patch=1), "PVTv2-B1 with linear attention, patches of 1")
+
+# The three differ in nothing but the patch, so that they can be compared.
+_MINI = Plan(dims=(16, 32, 48, 64), heads=(1, 2, 3, 4), is_narrow=True)
+_register("pvt_v2_mini", _MINI, "the stages of PVTv2-B1, widths 16 to 64, patches of 4")
+_register("pvt_v2_p2_mini", replace(_MINI, patch=2), "widths 16 to 64, patches of 2")
+_register("pvt_v2_p1_mini", replace(_MINI, patch=1), "widths 16 to 64, patches of 1")
 
 
 @MODELS.register(

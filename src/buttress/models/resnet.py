@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import nn
 
-from buttress.models.activations import Activation, swap_activation
-from buttress.models.core import MODELS, Sizes
+from buttress.models.activations import swap_activation
+from buttress.models.core import Sizes
+from buttress.models.staged import SMALL, Family, Stages
 
-PAPER = "arXiv:1512.03385"
+PLAIN_STEM = 64  # channels of timm's plain stem, which are fixed
 
-# Up to this image size the first layer keeps the resolution, as in CIFAR networks.
-SMALL = 64
+
+@dataclass(frozen=True)
+class Plan(Stages):
+    """``channels`` are those inside the blocks; a bottleneck puts out four times as many."""
+
+    block: Literal["basic", "bottleneck"] = "bottleneck"
+    stem_channels: int = PLAIN_STEM
+    stem_stride: int = 1
 
 
 def small_stem(net: ResNet, in_channels: int, stride: int = 1) -> None:
@@ -22,80 +32,50 @@ def small_stem(net: ResNet, in_channels: int, stride: int = 1) -> None:
     net.maxpool = nn.Identity()
 
 
-def _resnet(
-    block: type[nn.Module],
-    depths: tuple[int, ...],
-    num_classes: int,
-    image_size: int,
-    in_channels: int,
-    activation: Activation,
-) -> ResNet:
-    net = ResNet(block, depths, num_classes, in_channels, zero_init_last=False)
-    if image_size <= SMALL:
-        small_stem(net, in_channels)
-    swap_activation(net, "relu", activation)
-    return net
-
-
-@MODELS.register(
-    "resnet_50",
-    paper=PAPER,
-    tags=("cnn", "resnet", "published"),
-    published=23.52,
-    sizes=Sizes(8),
-)
-def resnet_50(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "relu",
-) -> ResNet:
-    """ResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above."""
-    return _resnet(Bottleneck, (3, 4, 6, 3), num_classes, image_size, in_channels, activation)
-
-
-@MODELS.register(
-    "resnet_18",
-    paper=PAPER,
-    tags=("cnn", "resnet", "published"),
-    published=None,
-    sizes=Sizes(8),
-)
-def resnet_18(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "relu",
-) -> ResNet:
-    """ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above."""
-    return _resnet(BasicBlock, (2, 2, 2, 2), num_classes, image_size, in_channels, activation)
-
-
-@MODELS.register(
-    "resnet_tiny",
-    paper=PAPER,
-    tags=("cnn", "resnet", "tiny"),
-    published=None,
-    sizes=Sizes(8),
-)
-def resnet_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "relu",
-) -> ResNet:
-    """One basic block per stage, 8 to 48 channels, stride-2 stem."""
-    # timm fixes a plain stem at 64 channels; a deep one has twice `stem_width`.
+def build(plan: Plan, num_classes: int, image_size: int, in_channels: int) -> ResNet:
+    """The network of a plan; images above 64x64 enter through timm's stem."""
     net = ResNet(
-        BasicBlock,
-        (1, 1, 1, 1),
+        BasicBlock if plan.block == "basic" else Bottleneck,
+        plan.depths,
         num_classes,
         in_channels,
-        channels=(8, 16, 32, 48),
-        stem_width=4,
-        stem_type="deep",
+        channels=plan.channels,
+        # A deep stem has twice `stem_width`, where a plain one cannot be narrower.
+        stem_type="" if plan.stem_channels == PLAIN_STEM else "deep",
+        stem_width=plan.stem_channels // 2,
         zero_init_last=False,
     )
-    small_stem(net, in_channels, stride=2)
-    swap_activation(net, "relu", activation)
+    if image_size <= SMALL:
+        small_stem(net, in_channels, plan.stem_stride)
+    swap_activation(net, "relu", plan.activation)
     return net
+
+
+FAMILY = Family("resnet", "arXiv:1512.03385", Sizes(8), build)
+
+FAMILY.register(
+    "resnet_50",
+    Plan((3, 4, 6, 3), (64, 128, 256, 512)),
+    "ResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+    published=23.52,
+)
+FAMILY.register(
+    "resnet_50_gelu",
+    Plan((3, 4, 6, 3), (64, 128, 256, 512), activation="gelu"),
+    "ResNet-50 with GELU in place of ReLU",
+)
+FAMILY.register(
+    "resnet_18",
+    Plan((2, 2, 2, 2), (64, 128, 256, 512), block="basic"),
+    "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+)
+FAMILY.register(
+    "resnet_mini",
+    Plan((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
+    "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
+)
+FAMILY.register(
+    "resnet_tiny",
+    Plan((1, 1, 1, 1), (8, 16, 32, 48), block="basic", stem_channels=8, stem_stride=2),
+    "one basic block per stage, 8 to 48 channels, stride-2 stem",
+)

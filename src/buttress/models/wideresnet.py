@@ -7,36 +7,55 @@ changes, as in the code of arXiv:2110.03825.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from buttress.models.activations import Activation, activation_layer
-from buttress.models.core import MODELS, PATTERNS, Factory, Sizes
+from buttress.models.activations import activation_layer
+from buttress.models.core import PATTERNS, Factory, Sizes
+from buttress.models.shrink import scale_widths, shrink_last_stage
+from buttress.models.staged import (
+    SMALL,
+    Family,
+    Stages,
+    draw_weights,
+    global_pool,
+    large_stem,
+)
 
-PAPER = "arXiv:1605.07146"
 STAGES_PAPER = "arXiv:2110.03825"
-SMALL = 64
+# Channels of a mini: the widening factor once, twice and four times in the three stages.
+MINI = 1 / 16
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The shape of a WideResNet: blocks and channels of its three stages, and its first layer."""
+class Plan(Stages):
+    """Blocks and channels of the three stages, and the first layer.
 
-    depths: tuple[int, ...]
-    channels: tuple[int, ...]
+    With ``late_stride`` the second convolution of a block carries the stride and the shortcut
+    always takes the raw tensor, as in the WideResNet of arXiv:2209.14105.
+    """
+
     stem_channels: int = 16
     stem_stride: int = 1
     bias: bool = False
     dropout: float = 0.0
-    activation: Activation = "relu"
+    late_stride: bool = False
 
 
 def widths(*factors: float, gamma: float = 1.0) -> tuple[int, ...]:
     """Channels of the stages for widening factors: 16, 32 and 64 times each, times ``gamma``."""
-    return tuple(round(16 * 2**i * factor * gamma) for i, factor in enumerate(factors))
+    return tuple(max(1, round(16 * 2**i * factor * gamma)) for i, factor in enumerate(factors))
+
+
+def mini(plan: Plan) -> Plan:
+    """The plan with a sixteenth of the channels and a stem that halves the resolution.
+
+    Widths keep their ratios and the stem its 16 channels, so that studies of depth and width can be
+    made in small: 9 blocks in every stage at width 10 stay within 13 million multiply-accumulates.
+    """
+    return replace(scale_widths(plan, MINI), stem_stride=2)
 
 
 class Block(nn.Module):
@@ -44,23 +63,25 @@ class Block(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int, plan: Plan) -> None:
         super().__init__()
-        act = activation_layer(plan.activation)
+        act, bias = activation_layer(plan.activation), plan.bias
+        first, second = (1, stride) if plan.late_stride else (stride, 1)
         self.norm1 = nn.BatchNorm2d(inside)
         self.act1 = act()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=plan.bias)
+        self.conv1 = nn.Conv2d(inside, outside, 3, first, 1, bias=bias)
         self.norm2 = nn.BatchNorm2d(outside)
         self.act2 = act()
         self.dropout = nn.Dropout(plan.dropout)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=plan.bias)
-        self.widens = inside != outside
+        self.conv2 = nn.Conv2d(outside, outside, 3, second, 1, bias=bias)
+        widens = inside != outside
+        self.shares = widens and not plan.late_stride  # the activation, with the shortcut
         self.shortcut: nn.Module = nn.Identity()
-        if self.widens or stride != 1:
-            self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=plan.bias)
+        if widens or stride != 1:
+            self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         activated = self.act1(self.norm1(x))
         y = self.act2(self.norm2(self.conv1(activated)))
-        return self.conv2(self.dropout(y)) + self.shortcut(activated if self.widens else x)
+        return self.conv2(self.dropout(y)) + self.shortcut(activated if self.shares else x)
 
 
 class WideResNet(nn.Module):
@@ -68,7 +89,6 @@ class WideResNet(nn.Module):
 
     def __init__(self, plan: Plan, num_classes: int, image_size: int, in_channels: int) -> None:
         super().__init__()
-        act = activation_layer(plan.activation)
         self.stem = _stem(plan, image_size, in_channels)
         stages, inside = [], plan.stem_channels
         for index, (depth, outside) in enumerate(zip(plan.depths, plan.channels, strict=True)):
@@ -80,85 +100,68 @@ class WideResNet(nn.Module):
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
         self.norm = nn.BatchNorm2d(inside)
-        self.act = act()
-        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.act = activation_layer(plan.activation)()
+        self.pool = global_pool()
         self.head = nn.Linear(inside, num_classes)
-        self._initialise()
+        draw_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stages(self.stem(x))
         return self.head(self.pool(self.act(self.norm(x))))
 
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
-                nn.init.normal_(module.weight, 0, math.sqrt(2 / fan_out))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        nn.init.zeros_(self.head.bias)
-
 
 def _stem(plan: Plan, image_size: int, in_channels: int) -> nn.Module:
-    width = plan.stem_channels
-    if image_size <= SMALL:
-        return nn.Conv2d(in_channels, width, 3, plan.stem_stride, 1, bias=plan.bias)
-    return nn.Sequential(
-        nn.Conv2d(in_channels, width, 7, 2, 3, bias=plan.bias),
-        nn.BatchNorm2d(width),
-        activation_layer(plan.activation)(),
-        nn.MaxPool2d(3, 2, 1),
-    )
+    if image_size > SMALL:
+        return large_stem(in_channels, plan.stem_channels, plan.activation, plan.bias)
+    return nn.Conv2d(in_channels, plan.stem_channels, 3, plan.stem_stride, 1, bias=plan.bias)
 
 
-def factory_of(plan: Plan) -> Factory:
-    """A factory for a plan; the activation stays a choice."""
+FAMILY = Family("wideresnet", "arXiv:1605.07146", Sizes(8), WideResNet)
 
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = plan.activation,
-    ) -> WideResNet:
-        return WideResNet(
-            replace(plan, activation=activation), num_classes, image_size, in_channels
-        )
+WRN_34_10 = Plan((5, 5, 5), widths(10, 10, 10))
 
-    return build
-
-
-def _register(
-    name: str, plan: Plan, about: str, paper: str = PAPER, published: float | None = None
-) -> None:
-    size = "tiny" if name.endswith("_tiny") else "published"
-    add = MODELS.register(
-        name,
-        paper=paper,
-        tags=("cnn", "wideresnet", size),
-        about=about,
-        published=published,
-        sizes=Sizes(8),
-    )
-    add(factory_of(plan))
-
-
-_register("wrn_28_10", Plan((4, 4, 4), widths(10, 10, 10)), "WideResNet-28-10")
-_register("wrn_34_10", Plan((5, 5, 5), widths(10, 10, 10)), "WideResNet-34-10")
-_register("wrn_34_12", Plan((5, 5, 5), widths(12, 12, 12)), "WideResNet-34-12", STAGES_PAPER, 66.46)
-_register(
-    "wrn_34_r",
-    Plan((5, 5, 5), widths(10, 10, 4, gamma=2)),
-    "WideResNet-34-R: twice as wide, with a narrow last stage",
-    STAGES_PAPER,
-    68.12,
+FAMILY.register("wrn_28_10", Plan((4, 4, 4), widths(10, 10, 10)), "WideResNet-28-10")
+FAMILY.register("wrn_34_10", WRN_34_10, "WideResNet-34-10")
+FAMILY.register(
+    "wrn_40_10",
+    Plan((6, 6, 6), widths(10, 10, 10), bias=True, dropout=0.3, late_stride=True),
+    "WideResNet-40-10 with biases in all convolutions and dropout 0.3 inside blocks",
+    published=55.85,
 )
-_register(
+FAMILY.register(
+    "wrn_34_12",
+    Plan((5, 5, 5), widths(12, 12, 12)),
+    "WideResNet-34-12",
+    published=66.46,
+    paper=STAGES_PAPER,
+)
+FAMILY.register(
+    "wrn_34_r",
+    scale_widths(shrink_last_stage(WRN_34_10), 2),
+    "WideResNet-34-R: twice as wide as WideResNet-34-10, with a narrow last stage",
+    published=68.12,
+    paper=STAGES_PAPER,
+)
+FAMILY.register(
+    "wrn_mini",
+    mini(WRN_34_10),
+    "WideResNet-34-10 with a sixteenth of the channels, stride-2 stem",
+)
+FAMILY.register(
+    "wrn_34_r_mini",
+    scale_widths(shrink_last_stage(mini(WRN_34_10)), 1.5),
+    "wrn_mini half as wide again (twice would cost too much), with a narrow last stage",
+    paper=STAGES_PAPER,
+)
+FAMILY.register(
     "wrn_tiny",
     Plan((1, 1, 1), (12, 24, 32), stem_channels=8, stem_stride=2),
     "one block per stage, 12 to 32 channels, stride-2 stem",
 )
 
-_NAME = re.compile(r"wrn_d(\d+)_(\d+)_(\d+)_w(\d+)_(\d+)_(\d+)(?:_g(\d+(?:\.\d+)?))?")
+_COUNTS = r"(\d+)_(\d+)_(\d+)"
+_WIDTHS = r"([1-9]\d*)_([1-9]\d*)_([1-9]\d*)"
+_NAME = re.compile(rf"wrn_d{_COUNTS}_w{_WIDTHS}(?:_g(\d+(?:\.\d+)?))?(_mini)?")
 
 
 @PATTERNS.register(
@@ -169,11 +172,16 @@ _NAME = re.compile(r"wrn_d(\d+)_(\d+)_(\d+)_w(\d+)_(\d+)_(\d+)(?:_g(\d+(?:\.\d+)
     sizes=Sizes(8),
 )
 def by_stages(name: str) -> Factory | None:
-    """WideResNet by depths and widths of its stages; ``_g1.5`` at the end scales all widths."""
+    """WideResNet by its stages; ``_g1.5`` at the end scales widths, ``_mini`` makes it slim.
+
+    A, B, C are the blocks and X, Y, Z the widening factors of the stages. A mini has a sixteenth
+    of the channels, so X, 2Y and 4Z, and a stride-2 stem; the two may be combined.
+    """
     found = _NAME.fullmatch(name.lower().replace("-", "_"))
     if found is None:
         return None
-    *numbers, gamma = found.groups()
+    *numbers, gamma, is_mini = found.groups()
     depths, factors = numbers[:3], numbers[3:]
     channels = widths(*map(float, factors), gamma=float(gamma or 1))
-    return factory_of(Plan(tuple(map(int, depths)), channels))
+    plan = Plan(tuple(map(int, depths)), channels)
+    return FAMILY.factory(mini(plan) if is_mini else plan)

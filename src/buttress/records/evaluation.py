@@ -53,8 +53,8 @@ def write_record(path: Path, record: AttackRecord) -> None:
         "loss": record.loss,
         "distance": record.distance,
     }
-    meta = {"name": record.name, "rows": len(record), "made": dict(record.meta)}
-    meta["sha256"] = content_digest(columns, meta["made"])
+    sha256 = content_digest(columns, record.meta)
+    meta = {"name": record.name, "made": dict(record.meta), "sha256": sha256}
     table = pa.table(columns).replace_schema_metadata({META: json.dumps(meta).encode()})
     with replacing(path) as temporary:
         pq.write_table(table, temporary, write_page_checksum=True)

@@ -69,7 +69,8 @@ class Run:
                 return
         if not self.exists and self.path.exists() and not _is_empty(self.path):
             raise UserError(
-                f"{self.path} exists and is not a run; choose an output directory that is new or empty"
+                f"{self.path} exists and is not a run; choose an output directory that is new or "
+                "empty"
             )
         content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
         write_json(self.path / "run.json", {**content, **provenance(command)})
@@ -165,7 +166,9 @@ def now() -> str:
 def command_line() -> str:
     """The command that is running, as a person would type it."""
     name = Path(sys.argv[0]).name if sys.argv else "python"
-    return " ".join(["buttress" if name.startswith(("buttress", "__main__")) else name, *sys.argv[1:]])
+    return " ".join(
+        ["buttress" if name.startswith(("buttress", "__main__")) else name, *sys.argv[1:]]
+    )
 
 
 def find_runs(root: Path) -> list[Run]:

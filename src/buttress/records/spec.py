@@ -73,6 +73,8 @@ class Recipe(Spec):
     batch_size: PositiveInt = 128
     objective: Named = Component(name="standard")
     threat: ThreatText | None = None
+    eps_zero_epochs: NonNegativeFloat = 0.0  # clean training first, ...
+    eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows linearly over these epochs
     optimiser: Optimiser
     schedule: Schedule = Schedule()
     augmentation: AugmentationSpec = AugmentationSpec()

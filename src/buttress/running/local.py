@@ -162,7 +162,9 @@ def _end_with_parent() -> None:
 class Pool:
     """Worker processes, the runs they have, and what they say."""
 
-    def __init__(self, works: Sequence[Work], workers: int, device: str, progress: Progress) -> None:
+    def __init__(
+        self, works: Sequence[Work], workers: int, device: str, progress: Progress
+    ) -> None:
         self.works, self.device = works, device
         self.context = multiprocessing.get_context("spawn")
         self.jobs, self.events = self.context.Queue(), self.context.Queue()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from buttress.analysis.core import Subject, analyse
+from buttress.analysis.core import Subject, analyse, threat_of
 from buttress.data import load_dataset
 from buttress.evaluation import evaluate, load_suite
 from buttress.evaluation.suite import CLEAN
@@ -15,7 +15,6 @@ from buttress.progress import Progress
 from buttress.records.run import Run
 from buttress.records.spec import RunSpec
 from buttress.study.spec import StudySpec
-from buttress.threat import Threat
 from buttress.training import train_run
 
 
@@ -32,7 +31,6 @@ class Work:
     def label(self) -> str:
         return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
 
-
     def units(self) -> dict[str, float]:
         """Rough cost by the name of each task, in passes: what a progress bar is divided by."""
         recipe = self.spec.recipe
@@ -48,7 +46,7 @@ class Work:
 
 
 def work_of(study: StudySpec, specs: Sequence[RunSpec], root: Path) -> list[Work]:
-    """The work of a study. A run's folder is its key, so studies that need the same run share it."""
+    """The work of a study. A run's folder is its key, so that studies share runs."""
     return [
         Work(s, root / "runs" / s.key(), study.suites, study.analyses, study.test_limit)
         for s in specs
@@ -62,9 +60,7 @@ def complete(work: Work, *, device: str, progress: Progress) -> Run:
     data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
     for suite in work.suites:
         evaluate(model, data, suite, out=run.suite_folder(suite), progress=progress)
-    trained = work.spec.recipe.threat
-    threat = Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])
-    subject = Subject(model, data, threat, work.spec.seed)
+    subject = Subject(model, data, threat_of(work.spec, data), work.spec.seed)
     for name in work.analyses:
         analyse(name, run, subject=subject, progress=progress)
     return run

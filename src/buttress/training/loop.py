@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from buttress.attacks.call import create_attack, frozen, run_attack
+from buttress.attacks.call import How, create_attack, frozen, run_attack
 from buttress.data import Augmentation, Dataset, epoch_order
 from buttress.errors import RunError
 from buttress.models.checkpoint import save_checkpoint
@@ -87,7 +87,7 @@ class Trainer:
         for index in range(steps):
             rows = order[index * size : (index + 1) * size]
             self._set_rate(epoch + index / steps)
-            loss, hits = self._step(train, rows, epoch)
+            loss, hits = self._step(train, rows, epoch, index / steps)
             loss_sum += loss * len(rows)
             right += hits
             seen += len(rows)
@@ -95,26 +95,36 @@ class Trainer:
         mean = loss_sum.item() / seen
         if not math.isfinite(mean):
             raise RunError(
-                f"the loss is not finite in epoch {epoch + 1} of {self.run.path}; the checkpoint of "
-                f"epoch {epoch} is kept; lower the learning rate (optimiser.lr) and train again"
+                f"the loss is not finite in epoch {epoch + 1} of {self.run.path}; the checkpoint "
+                f"of epoch {epoch} is kept; lower the learning rate (optimiser.lr) and train again"
             )
         accuracy = right.item() / seen
         rate = self.optimiser.param_groups[0]["lr"]
         return {"epoch": epoch + 1, "lr": rate, "loss": mean, "train_accuracy": accuracy}
 
-    def _step(self, train: Dataset, rows: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+    def _step(
+        self, train: Dataset, rows: Tensor, epoch: int, share: float
+    ) -> tuple[Tensor, Tensor]:
         batch = train.take(rows)
         streams = Streams(self.spec.seed, f"train/{epoch}", batch.ids)
         spec = self.recipe.augmentation
         augmented = Augmentation(crop=spec.crop, flip=spec.flip)(batch.x, streams)
         x, y = augmented.to(self.fabric.device), batch.y.to(self.fabric.device)
-        loss = self.objective.loss(self.model, Step(x, y, self.threat, streams))
+        loss = self.objective.loss(self.model, Step(x, y, self._threat(epoch + share), streams))
         self.optimiser.zero_grad(set_to_none=True)
         self.fabric.backward(loss.total)
         if self.recipe.clip_norm is not None:
             self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.recipe.clip_norm)
         self.optimiser.step()
         return loss.total.detach(), (loss.logits.argmax(1) == y).sum()
+
+    def _threat(self, epoch: float) -> Threat | None:
+        """The adversary at a (fractional) epoch: weaker while eps warms up."""
+        recipe = self.recipe
+        gone, length = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
+        if self.threat is None or gone >= length:
+            return self.threat
+        return self.threat.scaled(max(gone, 0.0) / length)
 
     def _set_rate(self, epoch: float) -> None:
         factor = rate_factor(self.recipe.schedule, epoch, self.recipe.epochs)
@@ -127,6 +137,7 @@ class Trainer:
         if number % spec.every and number != self.recipe.epochs:
             return {"val_clean": None, "val_robust": None}
         chosen = create_attack(spec.attack.name, **spec.attack.args)
+        how = How(self.spec.seed, stop_when_broken=True)
         clean = robust = 0
         for x, y, ids in val.batches(256):
             x, y = x.to(self.fabric.device), y.to(self.fabric.device)
@@ -134,16 +145,16 @@ class Trainer:
                 kept = self.model(x).argmax(1) == y
             clean += int(kept.sum())
             if self.threat is not None and kept.any():
+                here = ids[kept.cpu()]
                 out = run_attack(
-                    chosen, self.model, x[kept], y[kept], threat=self.threat, seed=self.spec.seed,
-                    ids=ids[kept.cpu()], stop_when_broken=True,
-                )  # fmt: skip
+                    chosen, self.model, x[kept], y[kept], self.threat, ids=here, how=how
+                )
                 robust += int((~out.broken).sum())
         share = None if self.threat is None else robust / len(val)
         return {"val_clean": clean / len(val), "val_robust": share}
 
     def _keep(self, row: dict[str, Any]) -> None:
-        """Ends an epoch: the best checkpoint first, then the last one, then the readable history."""
+        """Ends an epoch: the best checkpoint, then the last one, then the readable history."""
         at = self.at
         score = (row["val_robust"] or 0.0, row["val_clean"] or 0.0)
         row["best"] = row["val_clean"] is not None and score > at.best_score

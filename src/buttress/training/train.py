@@ -25,7 +25,7 @@ from buttress.training.loop import Trainer
 from buttress.training.recipe import load_recipe
 
 
-def train(
+def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
     model: str,
     dataset: str,
     recipe: str | Path | Recipe,
@@ -68,7 +68,7 @@ def resolve(
     limit: int | None = None,
     model_args: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """Everything that decides a run's numbers, from names: what its data and model turn out to be."""
+    """Everything that decides a run's numbers, from the names of its parts."""
     data = load_dataset(dataset, "train")
     channels, height, _ = data.shape
     none = ((0.0,) * channels, (1.0,) * channels)

@@ -32,8 +32,10 @@ class PGDAT(Objective):
     def loss(self, model: nn.Module, step: Step) -> Loss:
         assert step.threat is not None
         attack = PGD(steps=self.steps, rel_step=self.rel_step)
-        with frozen(model):
-            problem = Problem(model, step.x, step.y, step.threat, step.streams)
-            x_adv = last_point(attack, problem)
+        x_adv = step.x
+        if step.threat.eps > 0:
+            with frozen(model):
+                problem = Problem(model, step.x, step.y, step.threat, step.streams)
+                x_adv = last_point(attack, problem)
         logits = model(x_adv)
         return Loss(F.cross_entropy(logits, step.y), logits.detach())

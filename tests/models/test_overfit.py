@@ -1,0 +1,43 @@
+"""Every mini learns 64 photographs by heart, so that no family is silently broken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from buttress.data import load_dataset
+from buttress.errors import DataError
+from buttress.models import create_model, list_models
+
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def photographs() -> tuple[Tensor, Tensor]:
+    try:
+        data = load_dataset("cifar10", "train", limit=64)
+    except DataError as error:
+        pytest.skip(str(error))
+    batch = next(data.batches(64))
+    return batch.x, batch.y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_models("mini"))
+def test_a_mini_overfits(name: str, photographs: tuple[Tensor, Tensor]) -> None:
+    x, y = photographs
+    torch.manual_seed(0)
+    model = create_model(name, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for step in range(1, STEPS + 1):
+        loss = cross_entropy(model.train()(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 10 == 0:
+            with torch.no_grad():
+                if (model.eval()(x).argmax(1) == y).all():
+                    return
+    pytest.fail(f"{name} has not learnt 64 images in {STEPS} steps; its loss is {loss.item():.3f}")
