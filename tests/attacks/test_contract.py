@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -11,22 +12,36 @@ from torch import Tensor, nn
 import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.losses import cross_entropy
+from buttress.attacks.losses import margin
 from buttress.errors import UserError
 from buttress.streams import Streams
-from buttress.threat import NORMS, Norm, Threat
+from buttress.threat import Norm, Threat
 from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
 CASES = [(name, norm) for name in ATTACKS.names() for norm in ATTACKS.get(name).norms]
 every = pytest.mark.parametrize(("name", "norm"), CASES)
+# Attacks of published protocols that are known to be weak or to depend on the batch are kept for
+# replication; they owe the ball, the box and an untouched model, nothing more.
+WEAK = ATTACKS.names("published_weak")
+SOUND = [(name, norm) for name, norm in CASES if name not in WEAK]
+sound = pytest.mark.parametrize(("name", "norm"), SOUND)
+
+
+def with_argument(word: str) -> pytest.MarkDecorator:
+    """The sound attacks that have an argument of this name."""
+    cases = [(n, m) for n, m in SOUND if word in inspect.signature(ATTACKS.get(n)).parameters]
+    return pytest.mark.parametrize(("name", "norm"), cases)
+
+
+def brief(name: str) -> dict[str, int]:
+    return {"steps": 5} if "steps" in inspect.signature(ATTACKS.get(name)).parameters else {}
 
 
 def score(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """(N,) how good a point is for the attacker: misclassified beats any loss."""
+    """(N,) how good a point is for the attacker: positive if it is misclassified."""
     with torch.no_grad():
-        logits = model(x)
-    return cross_entropy(logits, y) + 1e6 * (logits.argmax(1) != y)
+        return margin(model(x), y)
 
 
 @every
@@ -45,10 +60,11 @@ def test_stays_in_ball_and_box_and_beats_clean_and_noise(
     assert float(threat.distance(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
     noise = threat.random_start(x, Streams(0, name, torch.arange(n)))
     assert (score(model, x_adv, y) >= score(model, x, y)).all()
-    assert (score(model, x_adv, y) >= score(model, noise, y)).all()
+    if name not in (*WEAK, "noise", "fgsm"):  # these look at one point, or do not promise it
+        assert (score(model, x_adv, y) >= score(model, noise, y)).all()
 
 
-@every
+@with_argument("steps")
 def test_more_steps_are_never_weaker(name: str, norm: Norm) -> None:
     model, (x, y) = small_net().double(), images(8)
     scores = [
@@ -61,7 +77,7 @@ def test_more_steps_are_never_weaker(name: str, norm: Norm) -> None:
     assert (scores[2] >= scores[1]).all()
 
 
-@every
+@with_argument("restarts")
 def test_more_restarts_are_never_weaker(name: str, norm: Norm) -> None:
     model, (x, y) = small_net().double(), images(8)
     one, four = (
@@ -73,7 +89,7 @@ def test_more_restarts_are_never_weaker(name: str, norm: Norm) -> None:
     assert (four > one).any()
 
 
-@every
+@with_argument("restarts")
 def test_same_seed_same_answer_other_seed_other_start(name: str, norm: Norm) -> None:
     model, (x, y) = small_net(), images(4)
     threat = Threat(norm, EPS[norm])
@@ -82,12 +98,12 @@ def test_same_seed_same_answer_other_seed_other_start(name: str, norm: Norm) -> 
     assert not torch.equal(a, c)
 
 
-@every
+@sound
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: int) -> None:
     model, (x, y) = small_net().double(), images(16)
     x, ids = x.double(), torch.arange(40, 56)
-    attack, threat = create_attack(name, steps=5), Threat(norm, EPS[norm])
+    attack, threat = create_attack(name, **brief(name)), Threat(norm, EPS[norm])
     whole = run_attack(attack, model, x, y, threat, ids=ids)
     parts = run_attack(attack, model, x, y, threat, ids=ids, how=How(batch_size=batch_size))
     torch.testing.assert_close(parts.x_adv, whole.x_adv, rtol=0, atol=1e-9)
@@ -97,17 +113,19 @@ def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: in
     torch.testing.assert_close(mixed.x_adv, whole.x_adv[order], rtol=0, atol=1e-9)
 
 
-@every
+@sound
 def test_dropping_broken_samples_changes_no_verdict(name: str, norm: Norm) -> None:
     model, (x, y) = small_net().double(), images(16)
     y = model(x.double()).argmax(1)  # all right without an attack
-    attack, threat = create_attack(name, steps=5), Threat(norm, EPS[norm])
+    attack, threat = create_attack(name, **brief(name)), Threat(norm, EPS[norm])
     whole = run_attack(attack, model, x.double(), y, threat)
     early = run_attack(attack, model, x.double(), y, threat, how=How(stop_when_broken=True))
     assert torch.equal(whole.broken, early.broken)
-    assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
+    if brief(name):
+        assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
     assert (early.meter.forward[early.broken] <= whole.meter.forward[early.broken]).all()
-    assert (early.meter.forward < whole.meter.forward).any()
+    if brief(name):
+        assert (early.meter.forward < whole.meter.forward).any()
     wrong = model(early.x_adv).argmax(1) != y
     assert torch.equal(wrong, early.broken)
 
@@ -137,14 +155,16 @@ def test_an_empty_batch_is_fine(name: str, norm: Norm) -> None:
     assert bt.attack(name, small_net(), x, y, threat=Threat(norm, EPS[norm])).shape == x.shape
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ATTACKS.names("white_box"))
+@pytest.mark.parametrize(
+    ("name", "norm"), [(n, m) for n, m in SOUND if "white_box" in ATTACKS.entry(n).tags]
+)
 def test_reaches_the_optimum_of_a_binary_linear_model(name: str, norm: Norm) -> None:
     """The margin of a linear model falls by at most eps times the dual norm of its gradient."""
     model = Linear(48, 2).double()
     with torch.no_grad():  # a few large weights, so that the best L1 move is clear
         model.weight *= 0.1
         model.weight[0, 5] = 3.0
+        model.bias[0] = 5.0  # never broken, so that no attack has a reason to stop
     x = torch.full((4, 3, 4, 4), 0.5, dtype=torch.float64)
     y = torch.zeros(4, dtype=torch.int64)
     threat = Threat(norm, {"Linf": 0.1, "L2": 0.3, "L1": 0.4}[norm])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,8 +37,6 @@ def test_the_class_token_passes_by_the_convolution() -> None:
 
 def test_the_last_convolution_changes_no_logit() -> None:
     """Which is why the small variants leave it out."""
-    from dataclasses import replace
-
     full = CeiT(PLAN, 10, 32, 3).eval()
     slim = CeiT(replace(PLAN, has_last_leff=False), 10, 32, 3).eval()
     missing = slim.load_state_dict(full.state_dict(), strict=False)

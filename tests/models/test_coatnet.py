@@ -56,7 +56,7 @@ def test_any_letters_are_a_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["coatnet_ccttt", "coatnet_ccxt", "coatnet"])
 def test_other_names_are_unknown(name: str) -> None:
-    with pytest.raises(UnknownName, match="coatnet_cctt"):
+    with pytest.raises(UnknownName, match=r"did you mean .*coatnet_"):
         create_model(name)
 
 

@@ -79,7 +79,7 @@ def test_state_survives_safetensors(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_half_precision_and_memory_layout_change_little(name: str) -> None:
-    model, x = create_model(name, seed=0).eval(), images()
+    model, x = create_model(name, seed=0).eval(), images(1)
     with torch.no_grad():
         logits = model(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -77,7 +77,7 @@ def test_pgd_at_trains_on_worse_images_inside_the_ball() -> None:
     loss = OBJECTIVES.create("pgd_at", {"steps": 3}).loss(model, step)
     assert len(seen) == 4  # three attack passes and the training pass
     assert float((seen[-1] - step.x).abs().max()) <= 0.05 + 1e-6
-    assert float(loss.total) > float(F.cross_entropy(model.net(step.x), step.y))
+    assert loss.total.item() > F.cross_entropy(model.net(step.x), step.y).item()
 
 
 def test_schedules_go_through_known_points() -> None:

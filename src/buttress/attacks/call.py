@@ -90,7 +90,7 @@ def run_attack(
             piece = slice(start, start + how.batch_size)
             xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
             streams = Streams(how.seed, name, ids[piece])
-            problem = Problem(model, xb, yb, threat, streams, chosen.objective)
+            problem = Problem(model, xb, yb, threat, streams)
             check_logits(model, xb[:1], yb)
             out = run(chosen, problem, stop_when_broken=how.stop_when_broken, on_step=how.on_step)
             verify(name, problem, out.x_adv)
@@ -113,7 +113,7 @@ def _joined(parts: list[Outcome], x: Tensor) -> Outcome:
     return Outcome(
         torch.cat([p.x_adv for p in parts]),
         torch.cat([p.broken for p in parts]),
-        torch.cat([p.loss for p in parts]),
+        torch.cat([p.margin for p in parts]),
         meter,
     )
 

@@ -1,21 +1,22 @@
 """The loop that every attack shares. An attack only says where to look next.
 
-An attack is a frozen set of arguments with two functions: `begin` gives the first points of a run
-(a restart, or a target), `advance` gives the next points from what was seen at the last ones. The
-loop looks, keeps each sample's best point, drops samples that are broken, and counts the passes.
+An attack is a frozen set of arguments with three functions: `begin` gives the first points of a run
+(a restart, or a target), `goal` says what is to rise, `advance` gives the next points from what was
+seen at the last ones. The loop looks, keeps each sample's best point, drops samples that are broken
+or finished, and counts the passes.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from buttress.attacks.losses import LOSSES, Loss
+from buttress.attacks.losses import cross_entropy, margin
 from buttress.attacks.problem import Meter, Problem, Seen
 from buttress.registry import Registry
 from buttress.threat import NORMS, Norm
@@ -25,7 +26,7 @@ from buttress.threat import NORMS, Norm
 class State:
     """Where a run stands: the current points, and in subclasses whatever else it must remember.
 
-    Every field is a tensor with one row per sample, so that samples can leave at any step.
+    Every tensor has one row per sample, so that samples can leave at any step.
     """
 
     x_t: Tensor  # (N, C, H, W)
@@ -41,21 +42,31 @@ class Attack(ABC):
     """The arguments of an attack, and its mathematics."""
 
     norms: ClassVar[tuple[Norm, ...]] = NORMS
+    needs_grad: ClassVar[bool] = True
+    # False: some points are looked at outside the ball; they never count as a success.
+    stays_inside: ClassVar[bool] = True
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Steps of one run."""
+        """Steps of one run, at most."""
 
     @property
-    def runs(self) -> int:
+    def passes(self) -> int:
+        """Gradients averaged at each point, for randomised models."""
+        return 1
+
+    def parts(self, problem: Problem) -> Sequence[Attack]:
+        """The attacks of an ensemble, in order; a single attack is its own only part."""
+        return (self,)
+
+    def runs(self, problem: Problem) -> int:
         """Restarts, or targets, or both multiplied."""
         return 1
 
-    @property
-    def objective(self) -> Loss:
-        """What is maximised."""
-        return LOSSES["ce"]
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        """(N,) what is to rise."""
+        return cross_entropy(logits, problem.y)
 
     @abstractmethod
     def begin(self, problem: Problem, run: int) -> State:
@@ -63,7 +74,11 @@ class Attack(ABC):
 
     @abstractmethod
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        """The next points, inside ball and box, from what was seen at ``state.x_t``."""
+        """The next points from what was seen at ``state.x_t``; may change the state."""
+
+    def finished(self, state: State) -> Tensor | None:
+        """(N,) samples whose run is over before ``length`` steps; None if none ever is."""
+        return None
 
 
 ATTACKS: Registry[type[Attack]] = Registry("attack")
@@ -75,7 +90,7 @@ class Outcome:
 
     x_adv: Tensor  # (N, C, H, W): the best point found, the clean image if none is better
     broken: Tensor  # (N,) bool: x_adv is misclassified
-    loss: Tensor  # (N,) what was maximised, at x_adv
+    margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
     meter: Meter
 
 
@@ -91,25 +106,33 @@ def run(
 ) -> Outcome:
     """Runs an attack and returns each sample's best point.
 
-    A misclassified point is better than any other; among equals the higher loss is better. With
-    ``stop_when_broken`` a sample leaves at its first misclassified point.
+    A misclassified point is better than any other; among equals the larger margin
+    max_{k != y} z_k - z_y is better, which means the same for every loss, target and step. With
+    ``stop_when_broken`` a sample leaves at its first misclassified point. The parts of an ensemble
+    see only what the parts before them left.
     """
     meter = Meter.of(len(problem.x), problem.x.device)
-    problem = _with_meter(problem, meter)
-    best = Best.at_clean(problem)
-    for run_index in range(attack.runs):
-        rows = ~best.broken if stop_when_broken else torch.ones_like(best.broken)
-        if not rows.any():
-            break
-        _one_run(attack, problem, run_index, best, stop_when_broken, on_step)
-    return Outcome(best.x, best.broken, best.loss, meter)
+    everyone = torch.arange(len(problem.x), device=problem.x.device)
+    problem = replace(problem, meter=meter, rows=everyone)
+    seen = problem.look(problem.x, lambda z: margin(z, problem.y), grad=False)
+    problem = replace(problem, clean=seen.logits)
+    best = Best(problem.x.clone(), _rank(seen.loss), wrong(seen.logits, problem.y))
+    parts = attack.parts(problem)
+    for number, part in enumerate(parts):
+        here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
+        for index in range(part.runs(here)):
+            drop = stop_when_broken or len(parts) > 1
+            rows = everyone[~best.broken] if drop else everyone
+            if len(rows):
+                _one_run(part, here.select(rows), index, (best, rows), drop, on_step)
+    return Outcome(best.x, best.broken, best.margin, meter)
 
 
 def last_point(attack: Attack, problem: Problem) -> Tensor:
     """The last point of one run, as adversarial training uses it, for ``length`` passes."""
     state = attack.begin(problem, 0)
     for step in range(attack.length):
-        seen = problem.look(state.x_t)
+        seen = problem.look(state.x_t, lambda z: attack.goal(problem, state, z))
         state.x_t, state.step = attack.advance(problem, state, seen), step + 1
     return state.x_t
 
@@ -117,36 +140,47 @@ def last_point(attack: Attack, problem: Problem) -> Tensor:
 def _one_run(
     attack: Attack,
     problem: Problem,
-    run_index: int,
-    best: Best,
-    stop_when_broken: bool,
+    index: int,
+    kept: tuple[Best, Tensor],
+    drop: bool,
     on_step: OnStep | None,
 ) -> None:
-    rows = torch.arange(len(problem.x), device=problem.x.device)
-    if stop_when_broken:
-        rows = rows[~best.broken]
-    here = problem.select(rows)
-    state = attack.begin(here, run_index)
+    best, rows = kept
+    here, state = problem, attack.begin(problem, index)
     for step in range(attack.length + 1):
         is_last = step == attack.length
-        seen = here.look(state.x_t, grad=not is_last)
-        best.improve(rows, state.x_t, seen, here.y)
+        seen = _look(attack, here, state, grad=attack.needs_grad and not is_last)
+        best.improve(rows, state.x_t, seen.logits, here, attack.stays_inside)
         if on_step is not None:
             on_step(len(rows))
         if is_last:
             return
-        if stop_when_broken:
-            keep = ~best.broken[rows]
-            if not keep.all():
-                rows, here, state = rows[keep], here.select(keep), state.select(keep)
-                seen = Seen(*(None if t is None else t[keep] for t in seen))  # type: ignore[arg-type]
-                if not len(rows):
-                    return
+        keep = ~best.broken[rows] if drop else None
+        over = attack.finished(state)
+        if over is not None:
+            keep = ~over if keep is None else keep & ~over
+        if keep is not None and not keep.all():
+            rows, here, state = rows[keep], here.select(keep), state.select(keep)
+            if not len(rows):
+                return
+            grad = None if seen.grad is None else seen.grad[keep]
+            seen = Seen(seen.logits[keep], seen.loss[keep], grad)
         state.x_t, state.step = attack.advance(here, state, seen), step + 1
 
 
-def _with_meter(problem: Problem, meter: Meter) -> Problem:
-    return replace(problem, meter=meter, rows=torch.arange(len(problem.x), device=problem.x.device))
+def _look(attack: Attack, problem: Problem, state: State, *, grad: bool) -> Seen:
+    return problem.look(
+        state.x_t,
+        lambda logits: attack.goal(problem, state, logits),
+        grad=grad,
+        passes=attack.passes,
+    )
+
+
+def _renamed(problem: Problem, suffix: str) -> Problem:
+    """The same problem with random streams of its own."""
+    streams = replace(problem.streams, purpose=problem.streams.purpose + suffix)
+    return replace(problem, streams=streams)
 
 
 @dataclass
@@ -154,22 +188,20 @@ class Best:
     """Each sample's best point so far."""
 
     x: Tensor
-    loss: Tensor
+    margin: Tensor
     broken: Tensor
 
-    @classmethod
-    def at_clean(cls, problem: Problem) -> Best:
-        seen = problem.look(problem.x, grad=False)
-        return cls(problem.x.clone(), _rank(seen.loss), wrong(seen.logits, problem.y))
-
-    def improve(self, rows: Tensor, x_t: Tensor, seen: Seen, y: Tensor) -> None:
-        broken, loss = wrong(seen.logits, y), _rank(seen.loss)
-        old_broken, old_loss = self.broken[rows], self.loss[rows]
-        better = (broken & ~old_broken) | ((broken == old_broken) & (loss > old_loss))
-        # A lost loss (not finite) is never better, so that results stay finite.
+    def improve(
+        self, rows: Tensor, x_t: Tensor, logits: Tensor, problem: Problem, is_inside: bool
+    ) -> None:
+        broken, gap = wrong(logits, problem.y), _rank(margin(logits, problem.y))
+        old_broken, old_gap = self.broken[rows], self.margin[rows]
+        better = (broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap))
+        if not is_inside:
+            better &= problem.threat.distance(problem.x, x_t) <= problem.threat.eps
         chosen = rows[better]
         self.x[chosen] = x_t[better]
-        self.loss[chosen] = loss[better]
+        self.margin[chosen] = gap[better]
         self.broken[chosen] = broken[better]
 
 
@@ -178,5 +210,6 @@ def wrong(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(1) != y) & logits.isfinite().all(1)
 
 
-def _rank(loss: Tensor) -> Tensor:
-    return torch.nan_to_num(loss, nan=-torch.inf, posinf=torch.finfo(loss.dtype).max)
+def _rank(gap: Tensor) -> Tensor:
+    """Margins that can be compared: one that is not finite is never better."""
+    return torch.nan_to_num(gap, nan=-torch.inf, posinf=-torch.inf)

@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# (logits (N, K), labels (N,), reference (N, K) or None) -> (N,)
-Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-LossName = Literal["ce", "margin", "kl"]
+TINY = 1e-12
 
 
-def cross_entropy(logits: Tensor, y: Tensor, reference: Tensor | None = None) -> Tensor:
-    """-log softmax(z)_y."""
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    r"""Cross-entropy: :math:`-\log p_y`."""
     return F.cross_entropy(logits, y, reduction="none")
 
 
-def margin(logits: Tensor, y: Tensor, reference: Tensor | None = None) -> Tensor:
-    """max_{k != y} z_k - z_y: positive exactly where the prediction is wrong."""
-    true = logits.gather(1, y[:, None])[:, 0]
-    others = logits.scatter(1, y[:, None], -torch.inf)
-    return others.amax(1) - true
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    r"""Logit margin: :math:`\max_{k \ne y} z_k - z_y`, positive where the prediction is wrong."""
+    return best_other(logits, y) - true(logits, y)
 
 
-def kl(logits: Tensor, y: Tensor, reference: Tensor | None = None) -> Tensor:
+def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """The margin on probabilities, between -1 and 1."""
+    return margin(logits.softmax(1), y)
+
+
+def kl(logits: Tensor, reference: Tensor) -> Tensor:
     """KL(p(reference) || p): how far the prediction moved from that of the reference logits."""
-    if reference is None:
-        raise ValueError("the kl loss needs reference logits")
     log_p = F.log_softmax(reference, 1)
     return (log_p.exp() * (log_p - F.log_softmax(logits, 1))).sum(1)
 
 
-LOSSES: dict[str, Loss] = {"ce": cross_entropy, "margin": margin, "kl": kl}
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    r"""Difference of logits ratio (arXiv:2003.01690): :math:`-(z_y - c) / (z_{(1)} - z_{(3)})`.
+
+    c is the largest other logit. With two classes there is no third logit and the plain margin is
+    taken.
+    """
+    if logits.shape[1] < 3:
+        return margin(logits, y)
+    top = logits.topk(3, dim=1).values
+    return margin(logits, y) / (top[:, 0] - top[:, 2] + TINY)
+
+
+def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    r"""Targeted form: :math:`-(z_y - z_t) / (z_{(1)} - (z_{(3)} + z_{(4)})/2)`.
+
+    With fewer than four classes the denominator does not exist and z_t - z_y is taken.
+    """
+    rise = targeted_margin(logits, y, target)
+    if logits.shape[1] < 4:
+        return rise
+    top = logits.topk(4, dim=1).values
+    return rise / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
+
+
+def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """z_t - z_y."""
+    return true(logits, target) - true(logits, y)
+
+
+def true(logits: Tensor, y: Tensor) -> Tensor:
+    """(N,) the logit of the label."""
+    return logits.gather(1, y[:, None])[:, 0]
+
+
+def best_other(logits: Tensor, y: Tensor) -> Tensor:
+    """(N,) the largest logit of another class."""
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1)

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from buttress.attacks.core import ATTACKS, Attack, State
-from buttress.attacks.losses import LOSSES, Loss
+from buttress.attacks.losses import cross_entropy, kl, margin, targeted_margin
 from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.targets import Target, choose_target
 from buttress.errors import UserError
+from buttress.threat import Norm
 
 
-@ATTACKS.register("pgd", paper="arXiv:1706.06083", tags=("white_box",))
+@dataclass
+class PGDState(State):
+    """The current points, and the class each is driven to in a targeted attack."""
+
+    target: Tensor | None = field(default=None)
+
+
+@ATTACKS.register("pgd", paper="arXiv:1706.06083", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
 class PGD(Attack):
     r"""Projected gradient ascent from a random start.
 
-    .. math:: x_{t+1} = \Pi\bigl(x_t + \alpha\, s(\nabla_{x_t} \ell(f(x_t), y))\bigr)
+    .. math:: x_{t+1} = \Pi\bigl(x_t + \alpha_t\, s(\nabla_{x_t} \ell(f(x_t), y))\bigr)
 
     where :math:`\Pi` projects exactly onto :math:`B_\epsilon(x) \cap [0,1]^d`, :math:`s` is
-    `Threat.ascent` and :math:`\alpha` = ``rel_step * eps``.
+    `Threat.ascent` and :math:`\alpha_t` = ``rel_step * eps``, constant or falling as a cosine.
+    With a ``target`` class t it maximises -CE(f(x), t), or z_t - z_y if the loss is ``margin``;
+    any wrong class counts as a success.
 
     Departures from the paper: each sample's best iterate is returned, not its last; the L1 step
     moves the largest 1% of the gradient's coordinates, not all of them.
@@ -30,8 +43,10 @@ class PGD(Attack):
     steps: int = 20
     rel_step: float = 0.25
     restarts: int = 1
-    loss: Literal["ce", "margin"] = "ce"
+    loss: Literal["ce", "margin", "kl"] = "ce"
     start: Literal["random", "clean"] = "random"
+    schedule: Literal["constant", "cosine"] = "constant"
+    target: Target = "none"
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1 or not self.rel_step > 0:
@@ -44,19 +59,108 @@ class PGD(Attack):
     def length(self) -> int:
         return self.steps
 
-    @property
-    def runs(self) -> int:
+    def runs(self, problem: Problem) -> int:
         return self.restarts
 
-    @property
-    def objective(self) -> Loss:
-        return LOSSES[self.loss]
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        target = getattr(state, "target", None)
+        if target is not None and self.loss == "margin":
+            return targeted_margin(logits, problem.y, target)
+        if target is not None:
+            return -cross_entropy(logits, target)
+        if self.loss == "kl":
+            assert problem.clean is not None
+            return kl(logits, problem.clean)
+        return (margin if self.loss == "margin" else cross_entropy)(logits, problem.y)
 
     def begin(self, problem: Problem, run: int) -> State:
         is_clean = self.start == "clean" and run == 0
-        return State(problem.x.clone() if is_clean else problem.random_start(run))
+        x_t = problem.x.clone() if is_clean else problem.random_start(run)
+        target = None if self.target == "none" else choose_target(problem, self.target, run)
+        return PGDState(x_t, target=target)
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert seen.grad is not None
-        direction = problem.threat.ascent(state.x_t, seen.grad)
-        return problem.project(state.x_t + self.rel_step * problem.threat.eps * direction)
+        length = self.rel_step * problem.threat.eps
+        if self.schedule == "cosine":
+            length *= (1 + math.cos(math.pi * state.step / self.steps)) / 2
+        return problem.project(state.x_t + length * problem.threat.ascent(state.x_t, seen.grad))
+
+
+@ATTACKS.register("fgsm", paper="arXiv:1412.6572", tags=("white_box", "one_step"))
+@dataclass(frozen=True)
+class FGSM(Attack):
+    r"""One step to the border of the ball: :math:`\Pi(x + \epsilon\, s(\nabla \mathrm{CE}))`.
+
+    With ``start="random"`` it begins anywhere in the ball, as in arXiv:2001.03994, with the step
+    1.25 eps given there.
+    """
+
+    start: Literal["clean", "random"] = "clean"
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    def begin(self, problem: Problem, run: int) -> State:
+        return State(problem.x.clone() if self.start == "clean" else problem.random_start())
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert seen.grad is not None
+        length = problem.threat.eps * (1.0 if self.start == "clean" else 1.25)
+        return problem.project(state.x_t + length * problem.threat.ascent(state.x_t, seen.grad))
+
+
+@ATTACKS.register(
+    "pgd_dense_l1", paper="arXiv:2209.14105", tags=("white_box", "iterative", "published_weak")
+)
+@dataclass(frozen=True)
+class DensePGD(PGD):
+    r"""PGD in L1 as the architecture study ran it: a dense step and a rescale. Weak on purpose.
+
+    The direction is the whole gradient over its L1 norm, the point is clipped to [0, 1], then the
+    displacement is rescaled to the ball. For replication of published numbers only: `apgd-ce`
+    shows how much accuracy the dense step hides.
+    """
+
+    norms: ClassVar[tuple[Norm, ...]] = ("L1",)
+    rel_step: float = 0.075
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert seen.grad is not None
+        flat = seen.grad.flatten(1)
+        unit = flat / flat.abs().sum(1, keepdim=True).clamp_min(1e-12)
+        moved = state.x_t + self.rel_step * problem.threat.eps * unit.view_as(problem.x)
+        delta = (moved.clamp(0, 1) - problem.x).flatten(1)
+        size = delta.abs().sum(1, keepdim=True).clamp_min(1e-12)
+        return problem.x + (delta * (problem.threat.eps / size).clamp_max(1)).view_as(problem.x)
+
+
+@ATTACKS.register("cw", paper="arXiv:1608.04644", tags=("white_box", "iterative"))
+@dataclass(frozen=True)
+class CW(PGD):
+    r"""Carlini and Wagner's margin in a ball: PGD on :math:`-\max(0, z_y - \max_{k \ne y} z_k)`.
+
+    The hinge is taken per sample, so a sample that is broken stops and the others go on.
+    """
+
+    rel_step: float = 0.1
+
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        return -(-margin(logits, problem.y)).clamp_min(0)
+
+
+@ATTACKS.register(
+    "cw_batch_sum", paper="arXiv:2110.03825", tags=("white_box", "iterative", "published_weak")
+)
+@dataclass(frozen=True)
+class BatchSumCW(CW):
+    r"""The margin attack of the RobustWRN code: one hinge on the sum over the batch.
+
+    Once the sum is negative every gradient of the batch is zero and all samples stop, so the
+    result depends on the batch. For replication of published numbers only.
+    """
+
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        gaps = margin(logits, problem.y)
+        return gaps if float(gaps.detach().sum()) < 0 else torch.zeros_like(gaps) * gaps

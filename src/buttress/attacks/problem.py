@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.losses import Loss, cross_entropy
 from buttress.streams import Streams
 from buttress.threat import Threat
 
@@ -37,6 +37,9 @@ class Meter:
         return cls(zero, zero.clone(), no, ~no)
 
 
+Score = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
+
+
 @dataclass(frozen=True)
 class Problem:
     """A batch of images, the model they are to fool, and the ball they may move in."""
@@ -46,8 +49,7 @@ class Problem:
     y: Tensor  # (N,)
     threat: Threat
     streams: Streams
-    loss: Loss = cross_entropy
-    reference: Tensor | None = None  # (N, K) logits, for losses that compare with them
+    clean: Tensor | None = None  # (N, K) logits of x, once they are known
     meter: Meter | None = None
     rows: Tensor | None = field(default=None, repr=False)  # where these samples are in the meter
 
@@ -59,9 +61,14 @@ class Problem:
             x=self.x[keep],
             y=self.y[keep],
             streams=self.streams.select(keep),
-            reference=None if self.reference is None else self.reference[keep],
+            clean=None if self.clean is None else self.clean[keep],
             rows=rows[keep],
         )
+
+    @property
+    def num_classes(self) -> int:
+        assert self.clean is not None
+        return self.clean.shape[1]
 
     def project(self, x_t: Tensor) -> Tensor:
         return self.threat.project(self.x, x_t)
@@ -69,22 +76,30 @@ class Problem:
     def random_start(self, restart: int = 0) -> Tensor:
         return self.threat.random_start(self.x, self.streams, restart)
 
-    def look(self, x_t: Tensor, *, grad: bool = True) -> Seen:
-        """One forward pass at ``x_t``, and one backward pass to it if the gradient is wanted."""
+    def look(self, x_t: Tensor, score: Score, *, grad: bool = True, passes: int = 1) -> Seen:
+        """One forward pass at ``x_t``, and one backward pass to it if the gradient is wanted.
+
+        For randomised models the gradient is averaged over several ``passes``; logits and loss are
+        those of the last one.
+        """
         if not grad:
             with torch.no_grad():
                 logits = self.model(x_t)
-                seen = Seen(logits, self.loss(logits, self.y, self.reference), None)
+                seen = Seen(logits, score(logits), None)
             self._count(seen)
             return seen
-        with torch.enable_grad():
-            point = x_t.detach().requires_grad_(True)
-            logits = self.model(point)
-            loss = self.loss(logits, self.y, self.reference)
-            slope = gradient(loss.sum(), point)
-        seen = Seen(logits.detach(), loss.detach(), slope)
-        self._count(seen)
-        return seen._replace(grad=torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0))
+        total = torch.zeros_like(x_t) if passes > 1 else None
+        for _ in range(passes):
+            with torch.enable_grad():
+                point = x_t.detach().requires_grad_(True)
+                logits = self.model(point)
+                loss = score(logits)
+                slope = gradient(loss.sum(), point)
+            seen = Seen(logits.detach(), loss.detach(), slope)
+            self._count(seen)
+            slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
+            total = slope if total is None else total + slope
+        return seen._replace(grad=total if total is None or passes == 1 else total / passes)
 
     def _count(self, seen: Seen) -> None:
         meter = self.meter

@@ -1,0 +1,91 @@
+"""Guided adversarial margin attacks (Sriramanan et al., arXiv:2011.14969)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.losses import probability_margin
+from buttress.attacks.problem import Problem, Seen
+from buttress.errors import UserError
+from buttress.threat import Norm
+
+
+@dataclass
+class GuidedState(State):
+    """The current points, and the probabilities at the start, once they were seen."""
+
+    guide: Tensor | None = None  # (N, K)
+
+
+@ATTACKS.register("gama", paper="arXiv:2011.14969", tags=("white_box", "iterative"))
+@dataclass(frozen=True)
+class GAMA(Attack):
+    r"""Probability margin plus a relaxation that fades: GAMA-PGD.
+
+    .. math:: \max_{k \ne y} p_k - p_y + \lambda_t \lVert p(x_0) - p(x_t) \rVert_2^2
+
+    :math:`\lambda` falls from ``weight`` to 0 over the first quarter of the steps. Sign steps of
+    2 eps, divided by 10 at 60% and at 85% of the steps, from a random corner of the ball. The guide
+    p(x_0) is taken at the noisy start, as in both public codes (the paper's text has the clean
+    image).
+
+    Departure from the code published with RobustWRN: the last point is projected too.
+    """
+
+    norms: ClassVar[tuple[Norm, ...]] = ("Linf",)
+    steps: int = 100
+    restarts: int = 1
+    weight: float = 50.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.restarts < 1:
+            raise UserError(
+                f"`steps >= 1` and `restarts >= 1` must hold, but got {self.steps}, {self.restarts}"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.steps
+
+    def runs(self, problem: Problem) -> int:
+        return self.restarts
+
+    def begin(self, problem: Problem, run: int) -> State:
+        corner = (2 * problem.streams.uniform(problem.x, run) - 1).sign()
+        return GuidedState(problem.project(problem.x + problem.threat.eps * corner))
+
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        assert isinstance(state, GuidedState)
+        if state.guide is None:
+            state.guide = logits.detach().softmax(1)
+        fade = max(0.0, 1 - state.step / max(0.25 * self.steps, 1))
+        far = (state.guide - logits.softmax(1)).square().sum(1)
+        return probability_margin(logits, problem.y) + self.weight * fade * far
+
+    def _drops(self, state: State) -> int:
+        return sum(state.step >= share * self.steps for share in (0.6, 0.85))
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert seen.grad is not None
+        length = 2 * problem.threat.eps / 10 ** self._drops(state)
+        return problem.project(state.x_t + length * seen.grad.sign())
+
+
+@ATTACKS.register("gama_fw", paper="arXiv:2011.14969", tags=("white_box", "iterative"))
+@dataclass(frozen=True)
+class GAMAFW(GAMA):
+    r"""The Frank-Wolfe form: :math:`\delta \leftarrow (1-\gamma)\delta + \gamma\epsilon\,s(g)`.
+
+    :math:`\gamma` = 0.5, divided by 5 at 60% and at 85% of the steps.
+    """
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert seen.grad is not None
+        share = 0.5 / 5 ** self._drops(state)
+        corner = problem.x + problem.threat.eps * seen.grad.sign()
+        return problem.project(torch.lerp(state.x_t, corner, share))
