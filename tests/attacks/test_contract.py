@@ -12,7 +12,10 @@ from torch import Tensor, nn
 import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.losses import margin
+from buttress.attacks.core import last_point
+from buttress.attacks.losses import margin, probability_margin
+from buttress.attacks.problem import Problem
+from buttress.attacks.targets import Target, choose_target
 from buttress.errors import UserError
 from buttress.streams import Streams
 from buttress.threat import Norm, Threat
@@ -168,7 +171,7 @@ def test_reaches_the_optimum_of_a_binary_linear_model(name: str, norm: Norm) -> 
     x = torch.full((4, 3, 4, 4), 0.5, dtype=torch.float64)
     y = torch.zeros(4, dtype=torch.int64)
     threat = Threat(norm, {"Linf": 0.1, "L2": 0.3, "L1": 0.4}[norm])
-    x_adv = bt.attack(name, model, x, y, threat=threat)
+    x_adv = bt.attack(name, model, x, y, threat=threat, **({"steps": 100} if brief(name) else {}))
     slope = (model.weight[1] - model.weight[0]).detach().view(1, 3, 4, 4)
     best = threat.eps * threat.dual(slope)
     rise = ((x_adv - x) * slope).flatten(1).sum(1)
@@ -233,3 +236,75 @@ def test_passes_are_counted() -> None:
     out = run_attack(create_attack("pgd", steps=7), model, x, y, Threat("Linf", 0.01))
     assert out.meter.forward.tolist() == [9] * 4  # clean, 7 steps, last point
     assert out.meter.backward.tolist() == [7] * 4
+
+
+@pytest.mark.parametrize("how", ["most_likely", "least_likely", "random", "each"])
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_targets_are_never_the_label(how: Target, classes: int) -> None:
+    model, (x, y) = small_net(classes), images(40, classes=classes)
+    problem = Problem(
+        model, x, y, Threat("Linf", 0.1), Streams(0, "t", torch.arange(40)), clean=model(x).detach()
+    )
+    chosen = torch.stack([choose_target(problem, how, run) for run in range(classes)])
+    assert (chosen != y).all()
+    assert 0 <= int(chosen.min()) <= int(chosen.max()) < classes
+    if how == "each":  # all other classes in turn
+        assert all(len(set(column[:-1])) == classes - 1 for column in chosen.T.tolist())
+    if how == "random" and classes == 10:
+        assert len(chosen.unique()) == 10
+
+
+def test_a_targeted_attack_reaches_its_target() -> None:
+    model, (x, y) = small_net(), images(12)
+    streams, clean = Streams(0, "t", torch.arange(12)), model(x).detach()
+    problem = Problem(model, x, y, Threat("Linf", 0.5), streams, clean=clean)
+    target = choose_target(problem, "most_likely")
+    for loss in ("ce", "margin"):
+        attack = create_attack("pgd", target="most_likely", loss=loss, rel_step=0.1, steps=40)
+        said = model(last_point(attack, problem)).argmax(1)
+        assert (said == target).float().mean() > 0.8
+
+
+def test_the_published_dense_l1_step_is_weaker_than_ours() -> None:
+    model, (x, _) = small_net(), images(64)
+    y = model(x).argmax(1)
+    threat = Threat("L1", 1.0)
+    dense, sparse = (
+        run_attack(create_attack(name), model, x, y, threat).broken.float().mean()
+        for name in ("pgd_dense_l1", "pgd")
+    )
+    assert sparse > dense
+
+
+def test_the_hinge_on_the_batch_sum_stops_everyone() -> None:
+    """What the per-sample hinge of `cw` avoids: one easy sample ends the attack on the others."""
+    model, (x, _) = small_net().double(), images(8)
+    x = x.double()
+    y = model(x).argmax(1)
+    y[0] = (y[0] + 1) % 10  # wrong from the start, by a margin
+    with torch.no_grad():
+        model[-1].bias[y[0]] -= 100.0
+    threat = Threat("Linf", 0.02)
+    ours = run_attack(create_attack("cw"), model, x[1:], y[1:], threat).broken
+    alone = run_attack(create_attack("cw"), model, x, y, threat).broken[1:]
+    published = run_attack(create_attack("cw_batch_sum", start="clean"), model, x, y, threat)
+    assert torch.equal(ours, alone)
+    assert torch.equal(published.x_adv[1:], x[1:])
+
+
+def test_guided_attack_relaxes_and_then_only_raises_the_margin() -> None:
+    model, (x, y) = small_net(), images(4)
+    attack = create_attack("gama", steps=20)
+    problem = Problem(model, x, y, Threat("Linf", 0.1), Streams(0, "g", torch.arange(4)))
+    state = attack.begin(problem, 0)
+    assert torch.equal(
+        (state.x_t - x).abs().amax((1, 2, 3)).round(decimals=4), torch.full((4,), 0.1)
+    )
+    logits = model(x).detach()
+    first = attack.goal(problem, state, logits)
+    torch.testing.assert_close(first, probability_margin(logits, y))  # the guide is this very point
+    moved = model(x * 0).detach()
+    state.step = 19
+    torch.testing.assert_close(attack.goal(problem, state, moved), probability_margin(moved, y))
+    state.step = 0
+    assert (attack.goal(problem, state, moved) > probability_margin(moved, y)).all()
