@@ -79,11 +79,12 @@ def test_state_survives_safetensors(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_half_precision_and_memory_layout_change_little(name: str) -> None:
-    model, x = create_model(name, seed=0).eval(), images(1)
+    # Without support in the processor, bfloat16 takes a large network minutes per image.
+    model, x = create_model(name, seed=0).eval(), images(1 if name in PUBLISHED else 8)
     with torch.no_grad():
         logits = model(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert apart(model(x), logits) < 0.06
+            assert apart(model(x), logits) < 0.1
         model.to(memory_format=torch.channels_last)
         assert apart(model(x.to(memory_format=torch.channels_last)), logits) < 1e-4
 

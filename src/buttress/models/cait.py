@@ -13,7 +13,7 @@ from timm.models.cait import Cait
 
 from buttress.models.activations import Activation, activation_layer
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import scale_to_width, spread_tokens
+from buttress.models.initialise import quieten_branches, scale_to_width, spread_tokens
 from buttress.models.vit import Patch, patch_for
 
 PAPER = "arXiv:2103.17239"
@@ -56,6 +56,7 @@ def factory_of(plan: Plan) -> Factory:
         )
         if plan.is_narrow:
             scale_to_width(net)
+            quieten_branches(net)
             spread_tokens(net)
         return net
 

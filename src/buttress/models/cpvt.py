@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from buttress.models.activations import Activation, swap_activation
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import scale_to_width, spread_tokens
+from buttress.models.initialise import quieten_branches, scale_to_width, spread_tokens
 
 PAPER = "arXiv:2102.10882"
 
@@ -79,6 +79,7 @@ def build_cpvt(
     )
     if plan.is_narrow:
         scale_to_width(net)
+        quieten_branches(net)
         spread_tokens(net)
     peg = PositionalEncodingGenerator(plan.dim, net.patch_embed.grid_size)
     net.blocks[0] = PositionedBlock(net.blocks[0], peg)

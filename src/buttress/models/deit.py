@@ -10,7 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from buttress.models.activations import Activation, swap_activation
 from buttress.models.core import MODELS, Sizes
-from buttress.models.initialise import scale_to_width, spread_tokens
+from buttress.models.initialise import quieten_branches, scale_to_width, spread_tokens
 from buttress.models.vit import Patch, patch_for
 
 PAPER = "arXiv:2012.12877"
@@ -70,6 +70,7 @@ def deit_mini(
         num_heads=3,
     )
     scale_to_width(net)
+    quieten_branches(net)
     spread_tokens(net)
     swap_activation(net, "gelu", activation)
     return net
@@ -99,6 +100,7 @@ def deit_tiny(
         num_heads=2,
     )
     scale_to_width(net)
+    quieten_branches(net)
     spread_tokens(net)
     swap_activation(net, "gelu", activation)
     return net

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -17,6 +18,19 @@ def scale_to_width(net: nn.Module) -> None:
             nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def quieten_branches(net: nn.Module) -> None:
+    """Starts the N residual branches of a transformer at 1 / sqrt(N), so that together they add 1.
+
+    Branches that begin as loud as their input let the mean of all images outgrow what tells them
+    apart, and at large learning rates a narrow network never finds back.
+    """
+    names_and_layers = net.named_modules()
+    outputs = [layer for name, layer in names_and_layers if name.endswith(("attn.proj", ".fc2"))]
+    with torch.no_grad():
+        for layer in outputs:
+            layer.weight.mul_(len(outputs) ** -0.5)
 
 
 def spread_tokens(net: VisionTransformer) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from buttress.models.activations import Activation, activation_layer
 from buttress.models.core import MODELS, Sizes
-from buttress.models.initialise import scale_to_width
+from buttress.models.initialise import quieten_branches, scale_to_width
 
 PAPER = "arXiv:2105.01601"
 
@@ -71,6 +71,7 @@ def mlp_mixer_mini(
         act_layer=activation_layer(activation),
     )
     scale_to_width(net)
+    quieten_branches(net)
     return net
 
 
@@ -99,4 +100,5 @@ def mlp_mixer_tiny(
         act_layer=activation_layer(activation),
     )
     scale_to_width(net)
+    quieten_branches(net)
     return net

@@ -18,7 +18,7 @@ from timm.models.mobilevit import MobileVitBlock as MobileVitBlock
 
 from buttress.models.activations import Activation, swap_activation
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import scale_to_width
+from buttress.models.initialise import quieten_branches, scale_to_width
 from buttress.models.staged import SMALL
 
 PAPER = "arXiv:2110.02178"
@@ -85,6 +85,7 @@ def factory_of(plan: Plan) -> Factory:
             net.stem.conv.stride = (plan.stem_stride, plan.stem_stride)
         if plan.is_narrow:
             scale_to_width(net)
+            quieten_branches(net)
         swap_activation(net, "silu", activation)
         return net
 

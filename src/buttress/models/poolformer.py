@@ -15,6 +15,7 @@ from torch import nn
 
 from buttress.models.activations import Activation, activation_layer
 from buttress.models.core import MODELS, Factory, Sizes
+from buttress.models.initialise import quieten_branches
 from buttress.models.staged import SMALL
 
 PAPER = "arXiv:2111.11418"
@@ -54,6 +55,8 @@ def factory_of(plan: Plan) -> Factory:
         if image_size <= SMALL:
             net.stem.conv = nn.Conv2d(in_channels, plan.dims[0], 3, stride=2, padding=1)
         _initialise(net, plan.is_narrow)
+        if plan.is_narrow:
+            quieten_branches(net)
         return net
 
     return build

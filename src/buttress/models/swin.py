@@ -14,7 +14,7 @@ from timm.models.swin_transformer import SwinTransformer
 
 from buttress.models.activations import Activation, swap_activation
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import scale_to_width
+from buttress.models.initialise import quieten_branches, scale_to_width
 from buttress.models.staged import SMALL
 
 PAPER = "arXiv:2103.14030"
@@ -54,6 +54,7 @@ def factory_of(plan: Plan) -> Factory:
         )
         if plan.is_narrow:
             scale_to_width(net)
+            quieten_branches(net)
         swap_activation(net, "gelu", activation)
         return net
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from buttress.models.activations import Activation, swap_activation
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import scale_to_width, spread_tokens
+from buttress.models.initialise import quieten_branches, scale_to_width, spread_tokens
 
 PAPER = "arXiv:2010.11929"
 
@@ -62,6 +62,7 @@ def build_vit(
     )
     if plan.is_narrow:
         scale_to_width(net)
+        quieten_branches(net)
         spread_tokens(net)
     swap_activation(net, "gelu", activation)
     return net

@@ -16,7 +16,7 @@ from torch import nn
 from buttress.errors import UserError
 from buttress.models.activations import Activation, activation_layer
 from buttress.models.core import MODELS, Classifier, Factory, Sizes
-from buttress.models.initialise import scale_to_width
+from buttress.models.initialise import quieten_branches, scale_to_width
 from buttress.models.vit import Patch, patch_for
 
 PAPER = "arXiv:2106.09681"
@@ -85,6 +85,7 @@ def factory_of(plan: Plan) -> Factory:
         )
         if plan.is_narrow:
             scale_to_width(net)
+            quieten_branches(net)
         adapt_patch_embedding(net, patch or patch_for(image_size))
         return net
 
