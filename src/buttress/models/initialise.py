@@ -20,6 +20,15 @@ def scale_to_width(net: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
+def scale_convolutions(net: nn.Module) -> None:
+    """Draws the weights of convolutions over all channels with variance 1 / inputs."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d) and module.groups == 1:
+            nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
 def quieten_branches(net: nn.Module) -> None:
     """Starts the N residual branches of a transformer at 1 / sqrt(N), so that together they add 1.
 

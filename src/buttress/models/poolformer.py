@@ -15,7 +15,7 @@ from torch import nn
 
 from buttress.models.activations import Activation, activation_layer
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import quieten_branches
+from buttress.models.initialise import quieten_branches, scale_convolutions, scale_to_width
 from buttress.models.staged import SMALL
 
 PAPER = "arXiv:2111.11418"
@@ -54,22 +54,15 @@ def factory_of(plan: Plan) -> Factory:
         )
         if image_size <= SMALL:
             net.stem.conv = nn.Conv2d(in_channels, plan.dims[0], 3, stride=2, padding=1)
-        _initialise(net, plan.is_narrow)
+            nn.init.trunc_normal_(net.stem.conv.weight, std=0.02)
+            nn.init.zeros_(net.stem.conv.bias)
         if plan.is_narrow:
+            scale_to_width(net)
+            scale_convolutions(net)
             quieten_branches(net)
         return net
 
     return build
-
-
-def _initialise(net: MetaFormer, is_narrow: bool) -> None:
-    """A deviation of 0.02; in narrow networks 1 / sqrt(inputs), which keeps the signal."""
-    for module in net.modules():
-        if isinstance(module, (nn.Conv2d, nn.Linear)):
-            inputs = module.weight[0].numel()
-            nn.init.trunc_normal_(module.weight, std=inputs**-0.5 if is_narrow else 0.02)
-            assert module.bias is not None
-            nn.init.zeros_(module.bias)
 
 
 MODELS.register(

@@ -14,7 +14,7 @@ from timm.models.pvt_v2 import PyramidVisionTransformerV2
 
 from buttress.models.activations import Activation, swap_activation
 from buttress.models.core import MODELS, Factory, Sizes
-from buttress.models.initialise import quieten_branches, scale_to_width
+from buttress.models.initialise import quieten_branches, scale_convolutions, scale_to_width
 
 PAPER = "arXiv:2106.13797"
 
@@ -50,6 +50,7 @@ def factory_of(plan: Plan) -> Factory:
         net.patch_embed.proj.stride = (plan.patch, plan.patch)
         if plan.is_narrow:
             scale_to_width(net)
+            scale_convolutions(net)
             quieten_branches(net)
         swap_activation(net, "gelu", activation)
         return net

@@ -103,8 +103,12 @@ class RunSpec(Spec):
     seed: int = 0
 
     def identity(self) -> dict[str, Any]:
-        """What decides whether two runs are the same run."""
-        body = self.model_dump(mode="json")
+        """What decides whether two runs are the same run.
+
+        Settings at their defaults are left out, so that a new setting keeps the keys of old runs;
+        a changed default needs a new `SPEC_VERSION`.
+        """
+        body = self.model_dump(mode="json", exclude_defaults=True)
         body["recipe"] = {k: v for k, v in body["recipe"].items() if k not in DESCRIPTION}
         body["model"] = self.model if ":" in self.model else canonical(self.model)
         return {"version": SPEC_VERSION, **body}
