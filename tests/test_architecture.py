@@ -21,7 +21,17 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 # A part may import itself and the parts in the rows above its own.
 ORDER: tuple[frozenset[str], ...] = (
     frozenset(
-        {"errors", "registry", "spec", "files", "progress", "statistics", "streams", "threat"}
+        {
+            "errors",
+            "registry",
+            "shelf",
+            "spec",
+            "files",
+            "progress",
+            "statistics",
+            "streams",
+            "threat",
+        }
     ),
     frozenset({"records"}),
     frozenset({"data", "models", "attacks"}),

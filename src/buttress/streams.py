@@ -13,15 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MASK = (1 << 64) - 1
+
+def mix(value: Tensor) -> Tensor:
+    """The finaliser of splitmix64 on int64, which wraps around: neighbours become unrelated."""
+    value = value + _signed(0x9E3779B97F4A7C15)
+    value = (value ^ shift(value, 30)) * _signed(0xBF58476D1CE4E5B9)
+    value = (value ^ shift(value, 27)) * _signed(0x94D049BB133111EB)
+    return value ^ shift(value, 31)
 
 
-def _mix(value: int) -> int:
-    """The finaliser of splitmix64: neighbouring integers become unrelated ones."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+def shift(value: Tensor, bits: int) -> Tensor:
+    """A right shift that brings in zeros, where torch copies the sign."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def seed_of(*parts: int | str) -> int:
@@ -51,16 +58,24 @@ class Streams:
         """Uniform noise on [0, 1) of the shape, type and device of ``like`` (N, ...)."""
         return self._draw(like, restart, torch.rand)
 
+    def integers(self, below: int, word: str) -> Tensor:
+        """(N,) one whole number in [0, below) for each sample, for the use that ``word`` names."""
+        return shift(self.keys(word), 1) % below
+
+    def keys(self, use: int | str) -> Tensor:
+        """(N,) an unrelated 64-bit number for each sample."""
+        return mix(mix(self.ids) ^ _signed(seed_of(self.seed, self.purpose, use)))
+
     def select(self, rows: Tensor) -> Streams:
         """The streams of some of the samples: a mask or indices."""
         return Streams(self.seed, self.purpose, self.ids[rows.to(self.ids.device)])
 
     def _draw(self, like: Tensor, restart: int, sample: Callable[..., Tensor]) -> Tensor:
         # One generator is reseeded per sample: making 128 of them costs 20 times as much.
-        base = seed_of(self.seed, self.purpose, restart)
+        seeds = self.keys(restart).tolist()
         noise = torch.empty(like.shape, dtype=like.dtype)
         source = torch.Generator()
-        for row, sample_id in enumerate(self.ids.tolist()):
-            source.manual_seed(_mix(base ^ _mix(sample_id)))
+        for row, seed in enumerate(seeds):
+            source.manual_seed(seed)
             sample(like.shape[1:], generator=source, dtype=like.dtype, out=noise[row])
         return noise.to(like.device)

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from buttress.data import Augmentation, epoch_order
-from buttress.data.augment import integers, random_crop, random_flip
+from buttress.data.augment import random_crop, random_flip
 from buttress.errors import UserError
-from buttress.streams import Streams, _mix, seed_of
+from buttress.streams import Streams
 
 BOTH = Augmentation(crop=4, flip=True)
 
@@ -51,7 +51,7 @@ def test_flip_mirrors_half_of_the_images() -> None:
 
 def test_crop_and_flip_are_drawn_apart() -> None:
     s = streams(torch.arange(10_000))
-    crop, flip = integers(s, "crop", 81), integers(s, "flip", 2)
+    crop, flip = s.integers(81, "crop"), s.integers(2, "flip")
     assert torch.bincount(crop, minlength=81).min() > 70
     assert abs(torch.corrcoef(torch.stack([crop, flip]).double())[0, 1]) < 0.05
 
@@ -81,13 +81,6 @@ def test_leaves_input_and_global_generator_alone() -> None:
     epoch_order(10, 0, 0)
     assert torch.equal(x, before)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_integers_are_those_of_the_streams() -> None:
-    ids = torch.tensor([0, 1, 2**62, 2**63 - 1])
-    base = seed_of(0, "augment", "word")
-    expected = [(_mix(_mix(i) ^ base) >> 1) % 1000 for i in ids.tolist()]
-    assert integers(streams(ids), "word", 1000).tolist() == expected
 
 
 def test_nothing_asked_nothing_done() -> None:

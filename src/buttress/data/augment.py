@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from buttress.errors import UserError
-from buttress.streams import Streams, seed_of
+from buttress.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def random_crop(x: Tensor, padding: int, streams: Streams) -> Tensor:
     """A window of the old size, placed at random in the image with a black border added."""
     _, _, height, width = x.shape
     places = 2 * padding + 1
-    place = integers(streams, "crop", places**2).to(x.device)
+    place = streams.integers(places**2, "crop").to(x.device)
     padded = F.pad(x, (padding,) * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, places, places, H, W)
     return windows[torch.arange(len(x), device=x.device), :, place // places, place % places]
@@ -47,31 +47,5 @@ def random_crop(x: Tensor, padding: int, streams: Streams) -> Tensor:
 
 def random_flip(x: Tensor, streams: Streams) -> Tensor:
     """Each image mirrored left to right with probability one half."""
-    mirrored = integers(streams, "flip", 2).to(x.device).bool()
+    mirrored = streams.integers(2, "flip").to(x.device).bool()
     return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(3), x)
-
-
-def integers(streams: Streams, word: str, below: int) -> Tensor:
-    """(N,) one whole number in [0, below) for each sample id.
-
-    This is splitmix64, as for the noise of `Streams`, on all ids at once: int64 wraps around.
-    """
-    base = _signed(seed_of(streams.seed, streams.purpose, word))
-    value = _mix(_mix(streams.ids) ^ base)
-    return _shift(value, 1) % below
-
-
-def _mix(value: Tensor) -> Tensor:
-    value = value + _signed(0x9E3779B97F4A7C15)
-    value = (value ^ _shift(value, 30)) * _signed(0xBF58476D1CE4E5B9)
-    value = (value ^ _shift(value, 27)) * _signed(0x94D049BB133111EB)
-    return value ^ _shift(value, 31)
-
-
-def _shift(value: Tensor, bits: int) -> Tensor:
-    """A right shift that brings in zeros, where torch copies the sign."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value

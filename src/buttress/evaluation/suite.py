@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
 from buttress.attacks.core import ATTACKS
-from buttress.errors import UnknownName, UserError
-from buttress.registry import canonical, natural, unknown
-from buttress.spec import Spec, read_yaml
+from buttress.errors import UserError
+from buttress.registry import canonical
+from buttress.shelf import Shelf
+from buttress.spec import Spec
 from buttress.threat import NORMS, Norm, Threat, parse_norm
 
 CLEAN = "clean"
@@ -57,32 +57,23 @@ class Entry(NamedTuple):
     args: Mapping[str, Any]
 
 
-def _shipped() -> dict[str, Path]:
-    folder = Path(str(resources.files("buttress.evaluation") / "suites"))
-    return {p.stem: p for p in sorted(folder.glob("*.yaml"))}
+SUITES = Shelf("suite", "buttress.evaluation", "suites")
 
 
 def list_suites() -> list[str]:
-    return sorted(_shipped(), key=natural)
+    return SUITES.names()
 
 
 def load_suite(suite: str | Path | Sequence[str]) -> SuiteSpec:
     """A suite by name, from a YAML file, or from a list of entries."""
     if not isinstance(suite, (str, Path)):
         return SuiteSpec.parse({"name": "custom", "entries": list(suite)}, "suite")
-    if str(suite).endswith((".yaml", ".yml")):
-        path = Path(suite)
-    else:
-        shipped = {canonical(k): v for k, v in _shipped().items()}
-        if canonical(str(suite)) not in shipped:
-            raise UnknownName(unknown("suite", str(suite), list_suites()))
-        path = shipped[canonical(str(suite))]
-    raw = read_yaml(path)
+    where, raw = SUITES.read(suite)
     if isinstance(raw, list):
-        raw = {"entries": raw}
+        raw = {"name": Path(suite).stem, "entries": raw}
     if not isinstance(raw, dict):
-        raise UserError(f"{path}: a suite is a list of attacks, but got {type(raw).__name__}")
-    return SuiteSpec.parse({"name": path.stem, **raw}, f"suite {path.name}")
+        raise UserError(f"{where}: a suite is a list of attacks, but got {type(raw).__name__}")
+    return SuiteSpec.parse(raw, where)
 
 
 def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float]) -> list[Entry]:

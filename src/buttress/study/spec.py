@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from itertools import product
 from pathlib import Path
 
@@ -10,11 +9,11 @@ from pydantic import Field, PositiveInt
 
 from buttress.analysis.core import ANALYSES
 from buttress.data import load_dataset
-from buttress.errors import UnknownName, UserError
+from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
 from buttress.records.spec import RunSpec
-from buttress.registry import canonical, natural, unknown
-from buttress.spec import Spec, read_yaml
+from buttress.shelf import Shelf
+from buttress.spec import Spec
 from buttress.training.recipe import load_recipe
 from buttress.training.train import build, resolve
 
@@ -58,25 +57,16 @@ class StudySpec(Spec):
         return specs
 
 
-def _shipped() -> dict[str, Path]:
-    folder = Path(str(resources.files("buttress.study") / "studies"))
-    return {p.stem: p for p in sorted(folder.glob("*.yaml"))}
+STUDIES = Shelf("study", "buttress.study", "studies")
 
 
 def list_studies() -> list[str]:
-    return sorted(_shipped(), key=natural)
+    return STUDIES.names()
 
 
 def load_study(name: str | Path) -> StudySpec:
     """A study by name or from a YAML file."""
-    if str(name).endswith((".yaml", ".yml")):
-        path = Path(name)
-    else:
-        shipped = {canonical(k): v for k, v in _shipped().items()}
-        if canonical(str(name)) not in shipped:
-            raise UnknownName(unknown("study", str(name), list_studies()))
-        path = shipped[canonical(str(name))]
-    raw = read_yaml(path)
+    where, raw = STUDIES.read(name)
     if not isinstance(raw, dict):
-        raise UserError(f"{path}: a study is a mapping of keys, but got {type(raw).__name__}")
-    return StudySpec.parse({"name": path.stem, **raw}, f"study {path.name}")
+        raise UserError(f"{where}: a study is a mapping of keys, but got {type(raw).__name__}")
+    return StudySpec.parse(raw, where)

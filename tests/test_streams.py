@@ -1,0 +1,44 @@
+"""Random numbers that belong to samples."""
+
+from __future__ import annotations
+
+import torch
+
+from buttress.streams import Streams, mix, seed_of
+
+MASK = (1 << 64) - 1
+
+
+def splitmix(value: int) -> int:
+    """The finaliser of splitmix64 in plain integers."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def test_mixing_whole_batches_is_splitmix64() -> None:
+    ids = torch.tensor([0, 1, 2, 2**62, 2**63 - 1, -1])
+    assert [v & MASK for v in mix(ids).tolist()] == [splitmix(v & MASK) for v in ids.tolist()]
+
+
+def test_draws_are_pinned_for_ever() -> None:
+    streams = Streams(0, "pgd", torch.tensor([7, 50_000]))
+    assert seed_of(0, "pgd", 0) == 15784384112352193452
+    assert streams.integers(1000, "crop").tolist() == [541, 292]
+    noise = streams.uniform(torch.empty(2, 2))
+    torch.testing.assert_close(noise, torch.tensor([[0.7379929, 0.081505], [0.4940691, 0.581699]]))
+
+
+def test_integers_are_even() -> None:
+    counts = Streams(0, "x", torch.arange(30_000)).integers(3, "w").bincount()
+    assert (counts - 10_000).abs().max() < 400
+
+
+def test_a_draw_depends_on_seed_purpose_restart_and_id_alone() -> None:
+    like, ids = torch.empty(3, 4), torch.tensor([5, 6, 7])
+    base = Streams(0, "a", ids).normal(like)
+    assert torch.equal(Streams(0, "a", ids.flip(0)).normal(like), base.flip(0))
+    for other in (Streams(1, "a", ids), Streams(0, "b", ids), Streams(0, "a", ids + 1)):
+        assert not torch.equal(other.normal(like), base)
+    assert not torch.equal(Streams(0, "a", ids).normal(like, restart=1), base)
