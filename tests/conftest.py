@@ -24,16 +24,38 @@ class Linear(nn.Module):
         return x.flatten(1) @ self.weight.T + self.bias
 
 
-def small_net(classes: int = 10, channels: int = 3, size: int = 8) -> nn.Module:
+def small_net(classes: int = 10, channels: int = 3, size: int = 8, seed: int = 0) -> nn.Module:
     """A convolutional network with BatchNorm and dropout, in evaluation mode."""
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         net = nn.Sequential(
             nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2),
             nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten(),
             nn.Linear(8 * ((size - 1) // 2) ** 2, classes),
         )  # fmt: skip
     return net.eval()
+
+
+class Attention(nn.Module):
+    """One block of self-attention over patches of 2 x 2."""
+
+    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, 16, 2, 2)
+        self.norm, self.mix = nn.LayerNorm(16), nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(4 * x).flatten(2).transpose(1, 2)
+        seen = self.norm(tokens)
+        tokens = tokens + self.mix(seen, seen, seen, need_weights=False)[0]
+        return self.head(tokens.mean(1))
+
+
+def attention_net(classes: int = 10, channels: int = 3) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Attention(classes, channels).eval()
 
 
 def images(n: int, channels: int = 3, size: int = 8, classes: int = 10) -> tuple[Tensor, Tensor]:

@@ -50,11 +50,11 @@ class Streams:
     purpose: str
     ids: Tensor  # (N,) permanent sample ids
 
-    def normal(self, like: Tensor, restart: int = 0) -> Tensor:
+    def normal(self, like: Tensor, restart: int | Tensor = 0) -> Tensor:
         """Standard normal noise of the shape, type and device of ``like`` (N, ...)."""
         return self._draw(like, restart, torch.randn)
 
-    def uniform(self, like: Tensor, restart: int = 0) -> Tensor:
+    def uniform(self, like: Tensor, restart: int | Tensor = 0) -> Tensor:
         """Uniform noise on [0, 1) of the shape, type and device of ``like`` (N, ...)."""
         return self._draw(like, restart, torch.rand)
 
@@ -62,15 +62,20 @@ class Streams:
         """(N,) one whole number in [0, below) for each sample, for the use that ``word`` names."""
         return shift(self.keys(word), 1) % below
 
-    def keys(self, use: int | str) -> Tensor:
-        """(N,) an unrelated 64-bit number for each sample."""
-        return mix(mix(self.ids) ^ _signed(seed_of(self.seed, self.purpose, use)))
+    def keys(self, use: int | str | Tensor) -> Tensor:
+        """(N,) an unrelated 64-bit number for each sample; ``use`` may differ by sample."""
+        if not isinstance(use, Tensor):
+            return mix(mix(self.ids) ^ _signed(seed_of(self.seed, self.purpose, use)))
+        uses = use.tolist()
+        salts = {u: _signed(seed_of(self.seed, self.purpose, u)) for u in set(uses)}
+        salt = torch.tensor([salts[u] for u in uses], dtype=torch.int64, device=self.ids.device)
+        return mix(mix(self.ids) ^ salt)
 
     def select(self, rows: Tensor) -> Streams:
         """The streams of some of the samples: a mask or indices."""
         return Streams(self.seed, self.purpose, self.ids[rows.to(self.ids.device)])
 
-    def _draw(self, like: Tensor, restart: int, sample: Callable[..., Tensor]) -> Tensor:
+    def _draw(self, like: Tensor, restart: int | Tensor, sample: Callable[..., Tensor]) -> Tensor:
         # One generator is reseeded per sample: making 128 of them costs 20 times as much.
         seeds = self.keys(restart).tolist()
         noise = torch.empty(like.shape, dtype=like.dtype)

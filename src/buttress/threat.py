@@ -90,12 +90,26 @@ class Threat:
         slack = TOLERANCE * max(self.eps, 1e-3)
         return (self.distance(x, x_adv) - self.eps - slack).clamp_min(0)
 
-    def project(self, x: Tensor, x_adv: Tensor) -> Tensor:
-        """The point of ball ∩ box that is nearest to ``x_adv`` in the Euclidean distance."""
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Lowest and highest values of ball ∩ box where that is a box, which is so for Linf."""
+        if self.norm != "Linf":
+            return None
+        return (x - self.eps).clamp_min_(0), (x + self.eps).clamp_max_(1)
+
+    def project(self, x: Tensor, x_adv: Tensor, scale: Tensor | None = None) -> Tensor:
+        """The point of ball ∩ box that is nearest to ``x_adv`` in the Euclidean distance.
+
+        ``scale`` (N,) multiplies eps for each sample.
+        """
+        import torch
+
+        scale = x.new_ones(len(x)) if scale is None else scale
+        eps = scale.to(torch.float64)[:, None] * self.eps
         if self.norm == "Linf":
-            return x_adv.clamp(x - self.eps, x + self.eps).clamp(0, 1)
+            room = eps.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+            return x_adv.clamp(x - room, x + room).clamp(0, 1)
         shrink = _shrink_l2 if self.norm == "L2" else _shrink_l1
-        return shrink(x, x_adv, self.eps)
+        return shrink(x, x_adv, eps)
 
     def steepest(self, grad: Tensor) -> Tensor:
         """The direction of unit norm along which a function with this gradient rises most."""
@@ -136,7 +150,7 @@ class Threat:
             return flat.abs().sum(1)
         return flat.norm(dim=1) if self.norm == "L2" else flat.abs().amax(1)
 
-    def random_start(self, x: Tensor, streams: Streams, restart: int = 0) -> Tensor:
+    def random_start(self, x: Tensor, streams: Streams, restart: int | Tensor = 0) -> Tensor:
         """A point drawn uniformly from the ball around ``x``, projected onto the box."""
         import torch
 
@@ -173,7 +187,7 @@ def _rooms(x: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return delta.sign(), size, ahead.clamp(0, 1).minimum(size)
 
 
-def _place(x: Tensor, sign: Tensor, moved: Tensor, eps: float, order: int) -> Tensor:
+def _place(x: Tensor, sign: Tensor, moved: Tensor, eps: Tensor, order: int) -> Tensor:
     """``x`` moved by ``moved``, with the last rounding taken off the length."""
     import torch
 
@@ -182,7 +196,7 @@ def _place(x: Tensor, sign: Tensor, moved: Tensor, eps: float, order: int) -> Te
     return (x + (sign * moved).view_as(x)).clamp(0, 1)
 
 
-def _shrink_l2(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
+def _shrink_l2(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
     r"""Nearest point of L2 ball ∩ box: each coordinate moves by min(t |d_i|, room_i).
 
     The multiplier of the ball condition scales the displacement d by one t in (0, 1], which solves
@@ -208,7 +222,7 @@ def _shrink_l2(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
     return _place(x, sign, moved.where(everything > eps**2, room), eps, 2)
 
 
-def _shrink_l1(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
+def _shrink_l1(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
     r"""Nearest point of L1 ball ∩ box: each coordinate moves by min(room_i, max(|d_i| - lam, 0)).
 
     The total falls with lam in straight pieces, so a Newton step from the right piece is exact;

@@ -12,7 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, Subject
-from buttress.attacks.call import How, create_attack, frozen, on_device_of, run_attack
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.freeze import frozen, on_device_of
 from buttress.spec import Spec
 
 if TYPE_CHECKING:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.core import ATTACKS, Attack, OnStep, Outcome, run
+from buttress.attacks.core import ATTACKS, Attack
+from buttress.attacks.freeze import device_of, frozen, on_device_of
+from buttress.attacks.loop import OnStep, Outcome, run
 from buttress.attacks.problem import Meter, Problem
 from buttress.errors import RunError, UserError
 from buttress.registry import canonical
@@ -54,6 +54,9 @@ def attack(
     return run_attack(chosen, model, x, y, Threat.parse(threat), ids=ids, how=How(seed)).x_adv
 
 
+MEMORY = 1 << 27  # bytes of images attacked at once: 10,000 of CIFAR-10, 200 of ImageNet
+
+
 @dataclasses.dataclass(frozen=True)
 class How:
     """How an attack is run; but for the seed, it changes no verdict."""
@@ -86,16 +89,35 @@ def run_attack(
     name = attack_name(chosen)
     parts = []
     with frozen(model):
-        for start in range(0, len(x), how.batch_size):
-            piece = slice(start, start + how.batch_size)
+        for piece in pieces(x, how.batch_size):
             xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
             streams = Streams(how.seed, name, ids[piece])
             problem = Problem(model, xb, yb, threat, streams)
             check_logits(model, xb[:1], yb)
-            out = run(chosen, problem, stop_when_broken=how.stop_when_broken, on_step=how.on_step)
+            out = run(
+                chosen,
+                problem,
+                batch_size=how.batch_size,
+                stop_when_broken=how.stop_when_broken,
+                on_step=_within(how.on_step, piece, len(x)),
+            )
             verify(name, problem, out.x_adv)
             parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x)))
     return _joined(parts, x)
+
+
+def pieces(x: Tensor, batch_size: int) -> list[slice]:
+    """Cuts images into pieces that bound the memory of an attack, whatever their number."""
+    size = max(1, x[:1].numel() * x.element_size())
+    length = max(batch_size, MEMORY // size)
+    return [slice(i, min(i + length, len(x))) for i in range(0, len(x), length)]
+
+
+def _within(on_step: OnStep | None, piece: slice, n: int) -> OnStep | None:
+    """Progress of one piece as progress of the whole."""
+    if on_step is None:
+        return None
+    return lambda share: on_step((piece.start + share * (piece.stop - piece.start)) / n)
 
 
 def attack_name(chosen: Attack) -> str:
@@ -116,39 +138,6 @@ def _joined(parts: list[Outcome], x: Tensor) -> Outcome:
         torch.cat([p.margin for p in parts]),
         meter,
     )
-
-
-@contextlib.contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for parameters inside; everything as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    wanted = [(p, p.requires_grad) for p in model.parameters()]
-    try:
-        model.eval()
-        for parameter, _ in wanted:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, wants in wanted:
-            parameter.requires_grad_(wants)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    tensor = next((t for t in _tensors(model)), None)
-    return torch.device("cpu") if tensor is None else tensor.device
-
-
-def on_device_of(model: nn.Module, x: Tensor) -> Tensor:
-    """``x`` on the device and in the floating type of the model."""
-    kinds = (t.dtype for t in _tensors(model) if t.is_floating_point())
-    return x.to(device_of(model), next(kinds, x.dtype))
-
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
 
 
 def check_images(x: Tensor) -> None:

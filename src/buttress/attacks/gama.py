@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.core import ATTACKS, Attack, State, column
 from buttress.attacks.losses import probability_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.errors import UserError
@@ -19,7 +19,7 @@ from buttress.threat import Norm
 class GuidedState(State):
     """The current points, and the probabilities at the start, once they were seen."""
 
-    guide: Tensor | None = None  # (N, K)
+    guide: Tensor = field(default_factory=lambda: torch.empty(0))  # (N, K)
 
 
 @ATTACKS.register("gama", paper="arXiv:2011.14969", tags=("white_box", "iterative"))
@@ -55,24 +55,28 @@ class GAMA(Attack):
     def runs(self, problem: Problem) -> int:
         return self.restarts
 
-    def begin(self, problem: Problem, run: int) -> State:
+    def begin(self, problem: Problem, run: Tensor) -> State:
         corner = (2 * problem.streams.uniform(problem.x, run) - 1).sign()
-        return GuidedState(problem.project(problem.x + problem.threat.eps * corner))
+        x_t = problem.project(problem.x + problem.threat.eps * corner)
+        guide = x_t.new_zeros(len(x_t), problem.num_classes)
+        return GuidedState(x_t, guide=guide)
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         assert isinstance(state, GuidedState)
-        if state.guide is None:
-            state.guide = logits.detach().softmax(1)
-        fade = max(0.0, 1 - state.step / max(0.25 * self.steps, 1))
-        far = (state.guide - logits.softmax(1)).square().sum(1)
+        p = logits.softmax(1)
+        state.guide = p.detach().where((state.step == 0)[:, None], state.guide)
+        fade = (1 - state.step / max(0.25 * self.steps, 1)).clamp_min(0).to(p.dtype)
+        far = (state.guide - p).square().sum(1)
         return probability_margin(logits, problem.y) + self.weight * fade * far
 
-    def _drops(self, state: State) -> int:
-        return sum(state.step >= share * self.steps for share in (0.6, 0.85))
+    def _drops(self, state: State) -> Tensor:
+        """(N, 1, 1, 1) how often the step was cut so far."""
+        cuts = [state.step >= share * self.steps for share in (0.6, 0.85)]
+        return column(cuts[0].to(state.x_t.dtype) + cuts[1])
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert seen.grad is not None
-        length = 2 * problem.threat.eps / 10 ** self._drops(state)
+        length = 2 * problem.threat.eps * 0.1 ** self._drops(state)
         return problem.project(state.x_t + length * seen.grad.sign())
 
 
@@ -86,6 +90,6 @@ class GAMAFW(GAMA):
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert seen.grad is not None
-        share = 0.5 / 5 ** self._drops(state)
+        share = 0.5 * 0.2 ** self._drops(state)
         corner = problem.x + problem.threat.eps * seen.grad.sign()
         return problem.project(torch.lerp(state.x_t, corner, share))

@@ -31,7 +31,7 @@ class Noise(Attack):
     def runs(self, problem: Problem) -> int:
         return self.points
 
-    def begin(self, problem: Problem, run: int) -> State:
+    def begin(self, problem: Problem, run: Tensor) -> State:
         return State(problem.random_start(run))
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.core import ATTACKS, Attack, State, column
 from buttress.attacks.losses import cross_entropy, kl, margin, targeted_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.targets import Target, choose_target
@@ -46,7 +45,7 @@ class PGD(Attack):
     loss: Literal["ce", "margin", "kl"] = "ce"
     start: Literal["random", "clean"] = "random"
     schedule: Literal["constant", "cosine"] = "constant"
-    target: Target = "none"
+    target: Target | int = "none"
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1 or not self.rel_step > 0:
@@ -73,18 +72,21 @@ class PGD(Attack):
             return kl(logits, problem.clean)
         return (margin if self.loss == "margin" else cross_entropy)(logits, problem.y)
 
-    def begin(self, problem: Problem, run: int) -> State:
-        is_clean = self.start == "clean" and run == 0
-        x_t = problem.x.clone() if is_clean else problem.random_start(run)
+    def begin(self, problem: Problem, run: Tensor) -> State:
+        x_t = problem.random_start(run)
+        if self.start == "clean":  # the first run; others must differ
+            x_t = problem.x.where(column(run == 0), x_t)
         target = None if self.target == "none" else choose_target(problem, self.target, run)
         return PGDState(x_t, target=target)
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert seen.grad is not None
-        length = self.rel_step * problem.threat.eps
+        move = problem.threat.ascent(state.x_t, seen.grad)
+        move *= self.rel_step * problem.threat.eps
         if self.schedule == "cosine":
-            length *= (1 + math.cos(math.pi * state.step / self.steps)) / 2
-        return problem.project(state.x_t + length * problem.threat.ascent(state.x_t, seen.grad))
+            share = (1 + torch.cos(torch.pi * state.step.to(move.dtype) / self.steps)) / 2
+            move *= column(share)
+        return problem.project(move.add_(state.x_t))
 
 
 @ATTACKS.register("fgsm", paper="arXiv:1412.6572", tags=("white_box", "one_step"))
@@ -102,7 +104,7 @@ class FGSM(Attack):
     def length(self) -> int:
         return 1
 
-    def begin(self, problem: Problem, run: int) -> State:
+    def begin(self, problem: Problem, run: Tensor) -> State:
         return State(problem.x.clone() if self.start == "clean" else problem.random_start())
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.threat import TINY, Threat
 
 
 class Seen(NamedTuple):
@@ -35,6 +36,18 @@ class Meter:
         zero = torch.zeros(n, dtype=torch.int64, device=device)
         no = torch.zeros(n, dtype=torch.bool, device=device)
         return cls(zero, zero.clone(), no, ~no)
+
+    def add(self, rows: Tensor, is_wrong: Tensor) -> None:
+        """A forward pass; a sample may be in several rows."""
+        one = torch.ones_like(rows)
+        self.forward.index_add_(0, rows, one)
+        self.broken_numerics[rows[is_wrong]] = True
+
+    def add_backward(self, rows: Tensor, size: Tensor, passes: int = 1) -> None:
+        """Backward passes whose gradients have these L1 norms."""
+        self.backward.index_add_(0, rows, torch.full_like(rows, passes))
+        self.broken_numerics[rows[~size.isfinite()]] = True
+        self.flat[rows[size != 0]] = False
 
 
 Score = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
@@ -70,55 +83,97 @@ class Problem:
         assert self.clean is not None
         return self.clean.shape[1]
 
-    def project(self, x_t: Tensor) -> Tensor:
-        return self.threat.project(self.x, x_t)
+    def rows_of(self, n: int | None = None) -> Tensor:
+        """The positions of the first ``n`` samples, of all if not given."""
+        return torch.arange(len(self.x) if n is None else n, device=self.x.device)
 
-    def random_start(self, restart: int = 0) -> Tensor:
+    @cached_property
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        return self.threat.bounds(self.x)
+
+    def project(self, x_t: Tensor, scale: Tensor | None = None) -> Tensor:
+        """The nearest points of ball ∩ box; ``scale`` (N,) enlarges each sample's ball."""
+        if scale is None and self.bounds is not None:
+            return x_t.clamp(*self.bounds)
+        return self.threat.project(self.x, x_t, scale)
+
+    def random_start(self, restart: int | Tensor = 0) -> Tensor:
         return self.threat.random_start(self.x, self.streams, restart)
 
-    def look(self, x_t: Tensor, score: Score, *, grad: bool = True, passes: int = 1) -> Seen:
-        """One forward pass at ``x_t``, and one backward pass to it if the gradient is wanted.
+    def border_start(self, run: Tensor, scale: float = 1.0) -> Tensor:
+        """Noise stretched until its norm is ``scale * eps``, cut by the box."""
+        x, threat = self.x, self.threat
+        is_box = threat.norm == "Linf"
+        noise = 2 * self.streams.uniform(x, run) - 1 if is_box else self.streams.normal(x, run)
+        size = threat.distance(torch.zeros_like(x), noise).to(x.dtype) + TINY
+        return (x + noise * (scale * threat.eps / size).view(-1, 1, 1, 1)).clamp_(0, 1)
 
-        For randomised models the gradient is averaged over several ``passes``; logits and loss are
-        those of the last one.
+    def look(
+        self, x_t: Tensor, score: Score, *, grad: bool | Tensor = True, passes: int = 1
+    ) -> Seen:
+        """One forward pass at ``x_t``, and one backward pass to it where the gradient is wanted.
+
+        ``grad`` may be a mask of rows; the gradient of the others is zero. For randomised models
+        logits, loss and gradient are averaged over several ``passes``.
         """
-        if not grad:
-            with torch.no_grad():
-                logits = self.model(x_t)
-                seen = Seen(logits, score(logits), None)
-            self._count(seen)
+        if isinstance(grad, Tensor) and grad.all() == grad.any():
+            grad = bool(grad.all())
+        once = self._some if isinstance(grad, Tensor) else self._all
+        seen = once(x_t, score, grad)  # type: ignore[arg-type]
+        if passes == 1:
             return seen
-        total = torch.zeros_like(x_t) if passes > 1 else None
-        for _ in range(passes):
-            with torch.enable_grad():
-                point = x_t.detach().requires_grad_(True)
-                logits = self.model(point)
-                loss = score(logits)
-                slope = gradient(loss.sum(), point)
-            seen = Seen(logits.detach(), loss.detach(), slope)
-            self._count(seen)
-            slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
-            total = slope if total is None else total + slope
-        return seen._replace(grad=total if total is None or passes == 1 else total / passes)
+        every = [seen] + [once(x_t, score, grad) for _ in range(passes - 1)]  # type: ignore[arg-type]
+        slopes = [s.grad for s in every if s.grad is not None]
+        return Seen(
+            torch.stack([s.logits for s in every]).mean(0),
+            torch.stack([s.loss for s in every]).mean(0),
+            sum(slopes[1:], slopes[0]) / passes if slopes else None,
+        )
 
-    def _count(self, seen: Seen) -> None:
-        meter = self.meter
-        if meter is None:
-            return
-        rows = slice(None) if self.rows is None else self.rows
-        meter.forward[rows] += 1
-        wrong = ~seen.loss.isfinite()
+    def _all(self, x_t: Tensor, score: Score, grad: bool) -> Seen:
+        with torch.set_grad_enabled(grad):
+            point = x_t.detach().requires_grad_(grad)
+            logits = self.model(point)
+            loss = score(logits)
+            slope = gradient(loss.sum(), point) if grad else None
+        return self.counted(Seen(logits.detach(), loss.detach(), slope))
+
+    def _some(self, x_t: Tensor, score: Score, wanted: Tensor) -> Seen:
+        """Gradients for some rows only: two forward passes, each over its part of the batch."""
+        with torch.no_grad():
+            others = self.model(x_t[~wanted])
+        with torch.enable_grad():
+            point = x_t[wanted].detach().requires_grad_(True)
+            here = self.model(point)
+            logits = here.new_empty(len(x_t), here.shape[1])
+            logits = logits.index_put((wanted,), here).index_put((~wanted,), others)
+            loss = score(logits)
+            part = gradient(loss.sum(), point)
+        slope = torch.zeros_like(x_t)
+        slope[wanted] = part
+        return self.counted(Seen(logits.detach(), loss.detach(), slope), wanted)
+
+    def counted(self, seen: Seen, wanted: Tensor | None = None, backward: int = 1) -> Seen:
+        """The same with a finite gradient; what was done and seen is in the meter."""
+        size = None
         if seen.grad is not None:
-            meter.backward[rows] += 1
-            size = seen.grad.flatten(1).abs().sum(1)
-            wrong |= ~size.isfinite()
-            meter.flat[rows] &= size == 0
-        meter.broken_numerics[rows] |= wrong
+            size = torch.linalg.vector_norm(seen.grad.flatten(1), 1, dim=1)
+            if size.device.type != "cpu" or not size.isfinite().all():
+                slope = torch.nan_to_num(seen.grad, nan=0.0, posinf=0.0, neginf=0.0)
+                seen = seen._replace(grad=slope)
+        if self.meter is None:
+            return seen
+        rows = self.rows_of() if self.rows is None else self.rows
+        self.meter.add(rows, ~seen.loss.isfinite())
+        if size is not None:
+            chosen = slice(None) if wanted is None else wanted
+            self.meter.add_backward(rows[chosen], size[chosen], backward)
+        return seen
 
 
-def gradient(total: Tensor, point: Tensor) -> Tensor:
+def gradient(total: Tensor, point: Tensor, *, retain: bool = False) -> Tensor:
     """The gradient of ``total``; zero where the model cut the graph."""
     if not total.requires_grad:
         return torch.zeros_like(point)
-    (slope,) = torch.autograd.grad(total, point, allow_unused=True)
+    (slope,) = torch.autograd.grad(total, point, retain_graph=retain, allow_unused=True)
     return torch.zeros_like(point) if slope is None else slope.detach()

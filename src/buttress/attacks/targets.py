@@ -8,22 +8,31 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.problem import Problem
+from buttress.errors import UserError
 
 Target = Literal["none", "most_likely", "least_likely", "random", "each"]
 
 
-def choose_target(problem: Problem, how: Target, run: int = 0) -> Tensor:
-    """(N,) a class for each sample: by rank of the clean logits, or drawn from the others.
+def choose_target(problem: Problem, how: Target | int, run: Tensor) -> Tensor:
+    """(N,) a class for each sample: a given one, by rank of the clean logits, or drawn.
 
-    ``each`` takes the most likely other class in the first run, the next one in the second ...
+    ``each`` takes the most likely other class in run 0, the next one in run 1 ... A given class
+    that is the true one of some sample is refused.
     """
-    assert problem.clean is not None
+    if isinstance(how, int):
+        if not 0 <= how < problem.num_classes or bool((problem.y == how).any()):
+            raise UserError(
+                f"`target` must be one of the {problem.num_classes} classes and not the label of "
+                f"an image, but got {how}"
+            )
+        return torch.full_like(problem.y, how)
+    others = problem.num_classes - 1
     if how == "random":
+        assert problem.clean is not None
         draw = problem.streams.uniform(problem.clean[:, :1], run)[:, 0]
-        offset = 1 + (draw * (problem.num_classes - 1)).long()
-        return (problem.y + offset) % problem.num_classes
-    rank = {"least_likely": -1, "most_likely": 0}.get(how, run % (problem.num_classes - 1))
-    return ranked(problem)[:, rank]
+        return (problem.y + 1 + (draw * others).long()) % problem.num_classes
+    rank = {"least_likely": torch.full_like(run, others - 1), "most_likely": run * 0}.get(how)
+    return ranked(problem).gather(1, (run % others if rank is None else rank)[:, None])[:, 0]
 
 
 def ranked(problem: Problem) -> Tensor:

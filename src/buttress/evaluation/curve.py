@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from buttress.attacks.call import HOW, How, create_attack, frozen, on_device_of, run_attack
+from buttress.attacks.call import HOW, How, create_attack, run_attack
+from buttress.attacks.freeze import frozen, on_device_of
 from buttress.data import Dataset
 from buttress.threat import Norm, Threat
 

@@ -18,10 +18,9 @@ from buttress.attacks.call import (
     check_images,
     check_logits,
     create_attack,
-    frozen,
-    on_device_of,
     run_attack,
 )
+from buttress.attacks.freeze import frozen, on_device_of
 from buttress.data import Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.inspect import inspect_model

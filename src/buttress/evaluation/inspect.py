@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.call import frozen
+from buttress.attacks.freeze import frozen
 from buttress.attacks.losses import cross_entropy
 from buttress.attacks.problem import gradient
 

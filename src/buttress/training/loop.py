@@ -11,7 +11,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from buttress.attacks.call import How, create_attack, frozen, run_attack
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.freeze import frozen
 from buttress.data import Augmentation, Dataset, epoch_order
 from buttress.errors import RunError
 from buttress.models.checkpoint import save_checkpoint

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn import functional as F
 
-from buttress.attacks.call import frozen
-from buttress.attacks.core import last_point
+from buttress.attacks.freeze import frozen
+from buttress.attacks.loop import last_point
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
 from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step

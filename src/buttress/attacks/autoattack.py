@@ -1,0 +1,100 @@
+"""AutoAttack (Croce and Hein, arXiv:2003.01690; L1: arXiv:2103.01208): the standard ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from torch import Tensor
+
+from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
+from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.fab import FAB, FABT
+from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.square import Square
+from buttress.errors import UserError
+from buttress.threat import Norm
+
+Version = Literal["standard", "plus", "rand", "custom"]
+EOT = 20  # passes averaged in the version for randomised models
+
+
+@ATTACKS.register("autoattack", paper="arXiv:2003.01690", tags=("ensemble",))
+@dataclass(frozen=True)
+class AutoAttack(Attack):
+    """Each part sees only what the parts before it left; every part starts at the clean image.
+
+    - standard: `apgd-ce`, `apgd-t` (9 targets), `fab-t` (9 targets), `square` (5000 queries). In L1
+      `apgd-ce` has 5 restarts and `apgd-t` 5 targets.
+    - plus: `apgd-ce` and `apgd-dlr` with 5 restarts, `fab` with 5 restarts, `square`, `apgd-t` and
+      `fab-t` with 9 targets; in L1 without the larger balls.
+    - rand, for randomised models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
+    - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
+
+    ``steps`` and ``queries`` shorten every part, for tests. There are never more targets than other
+    classes. Departure from the reference in rand: the prediction is the mean of the 20 passes,
+    where the reference takes the last one.
+    """
+
+    version: Version = "standard"
+    attacks: Sequence[str | Mapping[str, Any]] = ()
+    steps: int = 100
+    queries: int = 5000
+
+    def __post_init__(self) -> None:
+        if self.version not in ("standard", "plus", "rand", "custom"):
+            raise UserError(
+                f"`version` must be standard, plus, rand or custom, but got {self.version!r}"
+            )
+        if (self.version == "custom") != bool(self.attacks):
+            raise UserError(
+                "version custom needs `attacks=[...]`, and only it takes them, but got "
+                f"version={self.version!r}, attacks={list(self.attacks)!r}"
+            )
+        self.members("Linf")
+
+    @property
+    def length(self) -> int:
+        return 0
+
+    @property
+    def passes(self) -> int:
+        return EOT if self.version == "rand" else 1
+
+    def parts(self, problem: Problem) -> Sequence[Attack]:
+        return self.members(problem.threat.norm)
+
+    def members(self, norm: Norm) -> tuple[Attack, ...]:
+        """The attacks of this version in a norm, in their order."""
+        steps, is_l1 = self.steps, norm == "L1"
+        square, fab_t = Square(queries=self.queries), FABT(steps=steps)
+        if self.version == "standard":
+            ce = APGDCE(steps=steps, restarts=5 if is_l1 else 1)
+            return ce, APGDT(steps=steps, targets=5 if is_l1 else 9), fab_t, square
+        if self.version == "plus":
+            ce, ratio = APGDCE(steps=steps, restarts=5), APGDDLR(steps=steps, restarts=5)
+            both = (replace(part, wide_start=False) for part in (ce, ratio))
+            untargeted, targeted = FAB(steps=steps), APGDT(steps=steps, wide_start=False)
+            return (*both, untargeted, square, targeted, fab_t)
+        if self.version == "rand":
+            kinds = (APGDCE, APGDDLR)
+            return tuple(k(steps=steps, eot=EOT, wide_start=False) for k in kinds)
+        return tuple(_member(entry) for entry in self.attacks)
+
+    def begin(self, problem: Problem, run: Tensor) -> State:
+        raise NotImplementedError("an ensemble begins with its parts")
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        raise NotImplementedError("an ensemble has no steps of its own")
+
+
+def _member(entry: str | Mapping[str, Any]) -> Attack:
+    args = {"attack": entry} if isinstance(entry, str) else dict(entry)
+    name = args.pop("attack", None)
+    if name is None:
+        raise UserError(f"an attack of a custom list needs `attack: NAME`, but got {entry!r}")
+    member = cast(Attack, ATTACKS.create(name, args))
+    if isinstance(member, AutoAttack):
+        raise UserError("a custom list cannot hold another ensemble")
+    return member

@@ -1,0 +1,190 @@
+"""Fast adaptive boundary attack (Croce and Hein, arXiv:1907.02044): the nearest boundary.
+
+It ignores eps on its way: a point counts only if it is misclassified and inside the ball.
+Constants follow the reference implementation in AutoAttack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from buttress.attacks.core import ATTACKS, Attack, State, column
+from buttress.attacks.hyperplane import nearest_move
+from buttress.attacks.losses import targeted_margin
+from buttress.attacks.problem import Problem, Seen, gradient
+from buttress.attacks.targets import choose_target
+from buttress.errors import UserError
+from buttress.threat import TINY
+
+OVERSHOOT = 1.05  # how far beyond the boundary a step goes
+BACK = 0.9  # how much of the way is kept once the point is misclassified
+PULL = 0.1  # the largest weight of the step from the clean image
+
+
+@dataclass
+class FABState(State):
+    """Per run: the class aimed at, and what the next look is for.
+
+    A step forward is followed by a look at the label. If it is wrong the point goes back towards
+    the image, else it goes on from there. Which of the two will happen is guessed from the last
+    time, so that a gradient is computed only where one will be needed.
+    """
+
+    target: Tensor
+    rounds: Tensor  # (N,) steps forward so far
+    has_stepped: Tensor  # (N,) the current point is a step forward, not a step back
+    asks_grad: Tensor  # (N,) the gradient is wanted there
+    was_fooled: Tensor  # (N,) the last step forward was misclassified
+
+
+@ATTACKS.register("fab-t", paper="arXiv:1907.02044", tags=("white_box", "iterative", "targeted"))
+@dataclass(frozen=True)
+class FABT(Attack):
+    r"""FAB towards each of the ``targets`` most likely other classes.
+
+    With :math:`f = z_t - z_y` linear around the point, x_t and x are both projected onto
+    :math:`\{f = 0\} \cap [0,1]^d` in the norm of the threat, which gives d_1 and d_2:
+
+    .. math:: x_{t+1} = (1-\alpha)(x_t + 1.05\,d_1) + \alpha\,(x + 1.05\,d_2), \quad
+              \alpha = \min\Bigl(\tfrac{\lVert d_1 \rVert}{\lVert d_1 \rVert + \lVert d_2 \rVert},
+              0.1\Bigr)
+
+    A misclassified point goes back to :math:`x + 0.9\,(x_{t+1} - x)`. The first run of a class
+    starts at the image, restarts at a random point of half the radius. As in the reference there is
+    no final search on the boundary.
+
+    Departures: a run ends once a point inside the ball is misclassified; the forward pass that
+    checks a point also serves the next step.
+    """
+
+    steps: int = 100
+    targets: int = 9
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.targets < 1 or self.restarts < 1:
+            raise UserError(
+                "`steps >= 1`, `targets >= 1` and `restarts >= 1` must hold, but got "
+                f"steps={self.steps}, targets={self.targets}, restarts={self.restarts}"
+            )
+
+    @property
+    def length(self) -> int:
+        return 3 * self.steps + 1  # a round has at most three looks
+
+    def runs(self, problem: Problem) -> int:
+        return min(self.targets, problem.num_classes - 1) * self.restarts
+
+    def aim(self, problem: Problem, run: Tensor) -> Tensor:
+        return choose_target(problem, "each", run // self.restarts)
+
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        assert isinstance(state, FABState)
+        return targeted_margin(logits, problem.y, state.target)
+
+    def begin(self, problem: Problem, run: Tensor) -> State:
+        again, start = run % self.restarts > 0, problem.x
+        if again.any():
+            start = problem.border_start(run, 0.5).where(column(again), start)
+        no = torch.zeros_like(again)
+        return FABState(
+            start.clone(),
+            self.aim(problem, run),
+            rounds=torch.zeros_like(run),
+            has_stepped=no,
+            asks_grad=~no,
+            was_fooled=no,
+        )
+
+    def wants_grad(self, state: State) -> bool | Tensor:
+        assert isinstance(state, FABState)
+        return state.asks_grad
+
+    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
+        near = broken.clone()
+        distance = problem.threat.distance(problem.x[broken], state.x_t[broken])
+        near[broken] = distance <= problem.threat.eps
+        return near
+
+    def finished(self, state: State) -> Tensor | None:
+        assert isinstance(state, FABState)
+        return state.rounds >= self.steps
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert isinstance(state, FABState)
+        x, x_t = problem.x, state.x_t
+        is_fooled = seen.logits.argmax(1) != problem.y
+        goes_back = state.has_stepped & is_fooled
+        goes_on = state.asks_grad & ~goes_back
+        new = torch.where(column(goes_back), torch.lerp(x, x_t, BACK), x_t)
+        if goes_on.all():
+            new = self.forward(problem, x, x_t, seen)
+        elif goes_on.any():
+            assert seen.grad is not None
+            part = Seen(seen.logits[goes_on], seen.loss[goes_on], seen.grad[goes_on])
+            new[goes_on] = self.forward(problem, x[goes_on], x_t[goes_on], part)
+        state.was_fooled = is_fooled.where(state.has_stepped, state.was_fooled)
+        state.rounds = state.rounds + goes_on.long()
+        state.has_stepped = goes_on
+        state.asks_grad = ~(goes_on & state.was_fooled)
+        return new
+
+    def forward(self, problem: Problem, x: Tensor, x_t: Tensor, seen: Seen) -> Tensor:
+        """One step across the boundary of the linear model."""
+        assert seen.grad is not None
+        norm, slope = problem.threat.norm, seen.grad.flatten(1)
+        gap = seen.loss + (slope * (x - x_t).flatten(1)).sum(1)
+        moves = nearest_move(
+            norm, torch.cat([slope, slope]), torch.cat([x_t, x]).flatten(1),
+            torch.cat([seen.loss, gap]),
+        )  # fmt: skip
+        length = problem.threat.distance(torch.zeros_like(moves), moves).to(x.dtype).clamp_min(1e-8)
+        here, clean = length.chunk(2)
+        alpha = column((here / (here + clean)).clamp_max(PULL))
+        d1, d2 = (d.view_as(x) for d in moves.chunk(2))
+        ahead = torch.add(x_t, d1, alpha=OVERSHOOT)
+        return torch.lerp(ahead, torch.add(x, d2, alpha=OVERSHOOT), alpha).clamp_(0, 1)
+
+
+@ATTACKS.register("fab", paper="arXiv:1907.02044", tags=("white_box", "iterative"))
+@dataclass(frozen=True)
+class FAB(FABT):
+    r"""FAB towards the class whose boundary is nearest in the linear model.
+
+    At each point it is the class k that minimises :math:`|z_k - z_y| / \lVert \nabla (z_k - z_y)
+    \rVert_*`, which costs one backward pass per class.
+    """
+
+    targets: int = 1
+    restarts: int = 5
+
+    def runs(self, problem: Problem) -> int:
+        return self.restarts
+
+    def aim(self, problem: Problem, run: Tensor) -> Tensor:
+        return problem.y  # chosen at each look
+
+    def look(self, problem: Problem, state: State) -> Seen:
+        assert isinstance(state, FABState)
+        wanted = state.asks_grad
+        if not wanted.any():
+            return problem.look(state.x_t, lambda z: z[:, 0] * 0, grad=False)
+        with torch.enable_grad():
+            point = state.x_t.detach().requires_grad_(True)
+            logits = problem.model(point)
+            own = logits.gather(1, problem.y[:, None])
+            gaps = logits - own
+            best = torch.full_like(own[:, 0], torch.inf)
+            loss, slope = torch.zeros_like(best), torch.zeros_like(point)
+            for k in range(logits.shape[1]):
+                w = gradient(gaps[:, k].sum(), point, retain=True)
+                near = gaps[:, k].detach().abs() / (problem.threat.dual(w) + TINY)
+                near = near.masked_fill(problem.y == k, torch.inf)
+                closer = (near < best) | near.isnan()  # a bad gradient is taken, seen and told
+                best = near.where(closer, best)
+                loss = gaps[:, k].detach().where(closer, loss)
+                slope = w.where(column(closer), slope)
+        return problem.counted(Seen(logits.detach(), loss, slope), backward=logits.shape[1])

@@ -1,0 +1,42 @@
+"""A model inside an attack: in evaluation mode, without gradients, on its own device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+@contextlib.contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients for parameters inside; everything as before afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        model.eval()
+        for parameter, _ in wanted:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, wants in wanted:
+            parameter.requires_grad_(wants)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    tensor = next((t for t in _tensors(model)), None)
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+def on_device_of(model: nn.Module, x: Tensor) -> Tensor:
+    """``x`` on the device and in the floating type of the model."""
+    kinds = (t.dtype for t in _tensors(model) if t.is_floating_point())
+    return x.to(device_of(model), next(kinds, x.dtype))
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()

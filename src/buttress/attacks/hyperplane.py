@@ -1,0 +1,71 @@
+"""The shortest way from a point in [0, 1]^d to a hyperplane, inside the box, in each norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from buttress.threat import Norm
+
+ROUNDS = 60  # of the Newton iteration; it ends by itself after a few
+TOP = 256  # coordinates tried first in L1, where few are needed
+IMMOVABLE = 1e-8
+
+
+def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tensor:
+    r"""(N, d) the shortest d with <slope, d> = -gap and point + d in the box.
+
+    Each coordinate moves towards the hyperplane by at most its room p_i. Where even all rooms do
+    not suffice, every coordinate moves fully.
+
+    - Linf: all by the same amount, :math:`\sum |w_i| \min(\lambda, p_i) = |gap|`.
+    - L2: by :math:`\min(\lambda |w_i|, p_i)`.
+    - L1: the coordinates with the largest slopes first, fully.
+    """
+    way = -slope.sign() * gap.sign()[:, None]
+    room = torch.where(way > 0, 1 - point, point)
+    size, need = slope.abs(), gap.abs()[:, None]
+    if norm == "L1":
+        return way * _greedy(size, room, need)
+    if norm == "L2":
+        size = size.masked_fill(size < IMMOVABLE, 0)
+    return way * _common(size, None if norm == "Linf" else size, room, need)
+
+
+def _common(size: Tensor, speed: Tensor | None, room: Tensor, need: Tensor) -> Tensor:
+    r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
+
+    The sum is concave and piecewise linear in lam, so that Newton's method from the left climbs to
+    the root through pieces and never passes it.
+    """
+    rate = size if speed is None else size * speed
+    whole, full = rate.sum(1, keepdim=True), size * room
+    lam = need / whole.clamp_min(1e-30)
+    for _ in range(ROUNDS):
+        far = lam if speed is None else lam * speed
+        stuck = far >= room
+        used = (full * stuck).sum(1, keepdim=True)
+        slope = whole - (rate * stuck).sum(1, keepdim=True)
+        better = (need - used) / slope
+        better = torch.where(slope > 1e-7 * whole, better, torch.inf).maximum(lam)
+        if bool(((better <= lam * (1 + 1e-6)) | lam.isinf()).all()):
+            break
+        lam = better
+    far = lam if speed is None else lam * speed
+    return torch.nan_to_num(far, nan=0.0, posinf=torch.inf).minimum(room)
+
+
+def _greedy(size: Tensor, room: Tensor, need: Tensor) -> Tensor:
+    """Moves of the largest slopes first, each fully, until the need is met."""
+    count = min(TOP, size.shape[1])
+    while True:
+        top, place = size.topk(count, dim=1)
+        limit = room.gather(1, place)
+        gain = top * limit
+        before = gain.cumsum(1) - gain
+        if count == size.shape[1] or bool((before[:, -1:] + gain[:, -1:] >= need).all()):
+            break
+        count = size.shape[1]
+    share = ((need - before) / top.clamp_min(IMMOVABLE)).clamp_min(0).minimum(limit)
+    share = share.masked_fill(top <= IMMOVABLE, 0)
+    return torch.zeros_like(size).scatter_(1, place, share)

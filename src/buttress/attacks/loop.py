@@ -1,0 +1,240 @@
+"""The loop that every attack shares: continuous batches, the best point, the passes.
+
+A queue holds the runs of all samples (restarts, targets). A batch takes as many as it has room
+for; a run that is over, or whose sample is broken, leaves at once and the next ones take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from buttress.attacks.core import Attack, State
+from buttress.attacks.losses import margin
+from buttress.attacks.problem import Meter, Problem, Seen
+
+REFILL = 1 / 8  # of the batch must be free before new runs are taken in: each intake has its price
+PATIENCE = 4  # steps between two looks at who is broken, on a device that is slow to ask
+
+
+@dataclass
+class Outcome:
+    """The result of an attack on a batch."""
+
+    x_adv: Tensor  # (N, C, H, W): the best point found, the clean image if none is better
+    broken: Tensor  # (N,) bool: x_adv is misclassified
+    margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
+    meter: Meter
+
+
+OnStep = Callable[[float], None]  # called with the share of the work that is done
+
+
+def run(
+    attack: Attack,
+    problem: Problem,
+    *,
+    batch_size: int = 256,
+    stop_when_broken: bool = False,
+    on_step: OnStep | None = None,
+) -> Outcome:
+    """Runs an attack and returns each sample's best point.
+
+    A misclassified point is better than any other; among equals the larger margin
+    max_{k != y} z_k - z_y is better, which means the same for every loss, target and step. With
+    ``stop_when_broken`` a sample leaves at its first misclassified point. The parts of an ensemble
+    see only what the parts before them left.
+    """
+    meter = Meter.of(len(problem.x), problem.x.device)
+    everyone = torch.arange(len(problem.x), device=problem.x.device)
+    problem = replace(problem, meter=meter, rows=everyone)
+    problem = replace(problem, clean=_clean_logits(problem, batch_size, attack.passes))
+    assert problem.clean is not None
+    best = Best(
+        problem.x.clone(),
+        _rank(margin(problem.clean, problem.y)),
+        wrong(problem.clean, problem.y),
+    )
+    parts = attack.parts(problem)
+    drop = stop_when_broken or len(parts) > 1
+    costs = [_cost(part, problem) for part in parts]
+    for number, part in enumerate(parts):
+        here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
+        before, share = sum(costs[:number]) / sum(costs), costs[number] / sum(costs)
+        queue = Queue(everyone[~best.broken] if drop else everyone, part.runs(here))
+        told = None if on_step is None else _told(on_step, before, share, queue)
+        _drain(part, here, queue, best, Ways(batch_size, drop, told))
+    return Outcome(best.x, best.broken, best.margin, meter)
+
+
+def last_point(attack: Attack, problem: Problem) -> Tensor:
+    """The last point of one run, as adversarial training uses it, for ``length`` passes."""
+    state = attack.begin(problem, torch.zeros_like(problem.y))
+    for _ in range(attack.length):
+        state.x_t = attack.advance(problem, state, attack.look(problem, state))
+        state.step += 1
+    return state.x_t
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a queue is worked off."""
+
+    batch_size: int
+    drop: bool  # samples leave when they are broken
+    told: Callable[[], None] | None
+
+
+@dataclass
+class Queue:
+    """Runs that wait: all samples in their first run, then all in their second ..."""
+
+    samples: Tensor
+    runs: int
+    taken: int = 0
+
+    def __len__(self) -> int:
+        return len(self.samples) * self.runs - self.taken
+
+    def take(self, room: int, out: Tensor | None, busy: Tensor) -> tuple[Tensor, Tensor]:
+        """Up to ``room`` samples and the numbers of their runs.
+
+        Samples of the mask ``out`` need no more runs. On a processor, which gains little from a
+        fuller batch, a sample that is still ``busy`` in one run waits with the next: it may break.
+        """
+        n, is_patient = len(self.samples), self.samples.device.type == "cpu"
+        samples, numbers = [self.samples[:0]], [self.samples[:0]]
+        while room > 0 and len(self):
+            number, first = divmod(self.taken, n)
+            found = self.samples[first : first + room]
+            if is_patient and bool((waits := torch.isin(found, busy)).any()):
+                found, room = found[: int(waits.int().argmax())], 0
+            self.taken += len(found)
+            if out is not None:
+                found = found[~out[found]]
+            samples.append(found)
+            numbers.append(torch.full_like(found, number))
+            busy = torch.cat([busy, found])
+            room -= len(found)
+        return torch.cat(samples), torch.cat(numbers)
+
+
+def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Ways) -> None:
+    """Works off the queue, and keeps what is found in ``best``."""
+    is_cpu = problem.x.device.type == "cpu"
+    rows, here, state = problem.rows_of(0), problem, None
+    alive, turn = torch.ones_like(rows, dtype=torch.bool), 0
+    while True:
+        room = ways.batch_size - len(rows)
+        if len(queue) and room >= max(1, REFILL * ways.batch_size):
+            new, number = queue.take(room, best.broken if ways.drop else None, rows)
+            fresh = problem.select(new)
+            begun = attack.begin(fresh, number)
+            if state is None or not len(rows):
+                rows, here, state = new, fresh, begun
+            elif len(new):
+                rows, state = torch.cat([rows, new]), state.joined(begun)
+                here = problem.select(rows)
+            alive = torch.cat([alive, torch.ones_like(new, dtype=torch.bool)])
+        if state is None or not len(rows):
+            return
+        seen = attack.look(here, state)
+        best.improve(rows, alive, attack, here, state, seen.logits)
+        if ways.told is not None:
+            ways.told()
+        alive &= state.step < attack.length
+        if (over := attack.finished(state)) is not None:
+            alive &= ~over
+        if ways.drop:
+            alive &= ~best.broken[rows]
+        turn += 1
+        if (is_cpu or turn % PATIENCE == 0) and not alive.all():
+            rows, here, state = rows[alive], here.select(alive), state.select(alive)
+            grad = None if seen.grad is None else seen.grad[alive]
+            seen, alive = Seen(seen.logits[alive], seen.loss[alive], grad), alive[alive]
+        if len(rows):
+            state.x_t = attack.advance(here, state, seen)
+            state.step += 1
+
+
+def _clean_logits(problem: Problem, batch_size: int, passes: int) -> Tensor:
+    def nothing(logits: Tensor) -> Tensor:
+        return logits.new_zeros(len(logits))
+
+    pieces = [
+        problem.select(rows).look(problem.x[rows], nothing, grad=False, passes=passes).logits
+        for rows in problem.rows_of().split(batch_size)
+    ]
+    return torch.cat(pieces)
+
+
+def _cost(attack: Attack, problem: Problem) -> float:
+    """Passes of a part for a sample that survives it, a backward pass counted as two."""
+    each = 3 if attack.needs_grad else 1
+    return float(attack.runs(problem) * (attack.length + 1) * each * attack.passes)
+
+
+def _told(on_step: OnStep, before: float, share: float, queue: Queue) -> Callable[[], None]:
+    total = max(1, len(queue))
+    return lambda: on_step(before + share * (1 - len(queue) / total))
+
+
+def _renamed(problem: Problem, suffix: str) -> Problem:
+    """The same problem with random streams of its own."""
+    streams = replace(problem.streams, purpose=problem.streams.purpose + suffix)
+    return replace(problem, streams=streams)
+
+
+@dataclass
+class Best:
+    """Each sample's best point so far."""
+
+    x: Tensor
+    margin: Tensor
+    broken: Tensor
+
+    def improve(
+        self,
+        rows: Tensor,
+        alive: Tensor,
+        attack: Attack,
+        problem: Problem,
+        state: State,
+        logits: Tensor,
+    ) -> None:
+        """Takes over the current points that are better, of the runs that are alive."""
+        broken, gap = wrong(logits, problem.y), _rank(margin(logits, problem.y))
+        old_broken, old_gap = self.broken[rows], self.margin[rows]
+        better = alive & ((broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap)))
+        inside = attack.inside(problem, state, broken)
+        if inside is not None:
+            better = better & inside
+        if rows.device.type != "cpu":  # there a sample may be in several runs at once
+            better &= _winners(rows, gap.where(better, -torch.inf), broken, len(self.broken))
+        chosen = rows[better]
+        self.x[chosen] = state.x_t[better]
+        self.margin[chosen] = gap[better]
+        self.broken[chosen] = broken[better]
+
+
+def _winners(rows: Tensor, gap: Tensor, broken: Tensor, n: int) -> Tensor:
+    """(N,) the best row of each sample: broken before not broken, then the largest gap."""
+    place = torch.arange(len(rows), device=rows.device)
+    order = torch.argsort(gap, stable=True)
+    order = order[torch.argsort(broken[order].int(), stable=True)]
+    rank = torch.empty_like(place).scatter_(0, order, place)
+    top = rank.new_full((n,), -1).scatter_reduce_(0, rows, rank, "amax")
+    return rank == top[rows]
+
+
+def wrong(logits: Tensor, y: Tensor) -> Tensor:
+    """Which predictions are wrong; logits that are not finite are no evidence of a success."""
+    return (logits.argmax(1) != y) & logits.isfinite().all(1)
+
+
+def _rank(gap: Tensor) -> Tensor:
+    """Margins that can be compared: one that is not finite is never better."""
+    return torch.nan_to_num(gap, nan=-torch.inf, posinf=-torch.inf)

@@ -1,0 +1,255 @@
+"""Square attack (Andriushchenko et al., arXiv:1912.00049): random search, no gradients.
+
+Constants follow the reference implementation in AutoAttack. Windows and signs are drawn for each
+sample from its own stream, where the reference shares them in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from buttress.attacks.core import ATTACKS, Attack, State, column, put
+from buttress.attacks.losses import margin
+from buttress.attacks.problem import Problem, Seen
+from buttress.errors import UserError
+from buttress.streams import mix, shift
+from buttress.threat import TINY, Norm
+
+# After these queries the share of the image is halved.
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
+
+
+@dataclass
+class SquareState(State):
+    """Per run: the best point so far, its margin, and the key of its random numbers."""
+
+    best_x: Tensor
+    best: Tensor  # (N,)
+    key: Tensor  # (N,) int64
+
+
+@ATTACKS.register("square", paper="arXiv:1912.00049", tags=("black_box", "iterative"))
+@dataclass(frozen=True)
+class Square(Attack):
+    r"""Random search: a square of the perturbation is replaced, and kept if the margin grew.
+
+    The square covers a share p of the image: 0.8 at first, halved after 10, 50, 200, 500, 1000,
+    2000 and 4000 queries. Linf: vertical stripes of :math:`\pm\epsilon` at first, then squares of
+    :math:`\pm\epsilon`, one sign per channel. L2 and L1: mass is moved from one window to another,
+    shaped as two opposite bumps.
+
+    Departures: windows and signs are drawn per sample; a tie of logits is no success; images that
+    are not square are tiled over both sides.
+    """
+
+    needs_grad: ClassVar[bool] = False
+    queries: int = 5000
+    restarts: int = 1
+    share: float = 0.8
+
+    def __post_init__(self) -> None:
+        if self.queries < 1 or self.restarts < 1 or not 0 < self.share <= 1:
+            raise UserError(
+                "`queries >= 1`, `restarts >= 1` and `0 < share <= 1` must hold, but got "
+                f"queries={self.queries}, restarts={self.restarts}, share={self.share}"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.queries
+
+    def runs(self, problem: Problem) -> int:
+        return self.restarts
+
+    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+        return margin(logits, problem.y)
+
+    def begin(self, problem: Problem, run: Tensor) -> State:
+        key = problem.streams.keys(run).to(problem.x.device)
+        start = _stripes if problem.threat.norm == "Linf" else _tiles
+        x_t = start(problem, key)
+        return SquareState(
+            x_t, best_x=x_t.clone(), best=x_t.new_full((len(x_t),), -torch.inf), key=key
+        )
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert isinstance(state, SquareState)
+        better = seen.loss > state.best
+        put(state.best_x, better, state.x_t)
+        state.best = seen.loss.where(better, state.best)
+        height, width = problem.x.shape[2:]
+        table = sides(self.queries, self.share, height, width, problem.threat.norm)
+        side = table.to(state.step.device)[state.step.clamp_max(self.queries - 1)]
+        # Two hashes of (sample, run, query) hold all numbers of a query in their bits.
+        first = mix(state.key ^ mix(2 * state.step + 1))
+        second = mix(first)
+        if problem.threat.norm == "Linf":
+            return _squares(problem, state, side, first)
+        return _moved_mass(problem, state, side, first, second)
+
+
+@lru_cache
+def sides(queries: int, share: float, height: int, width: int, norm: Norm) -> Tensor:
+    """(queries,) the side of the window at each query."""
+    found = []
+    for query in range(queries):
+        p = share / 2 ** sum(query > h for h in HALVINGS)
+        side = round(math.sqrt(p * height * width))
+        if norm == "Linf":
+            side = max(side, 1)
+        else:
+            side = max(side, 3)
+            side += 1 - side % 2
+        found.append(min(side, height, width))
+    return torch.tensor(found)
+
+
+def _position(bits: Tensor, side: Tensor, length: int) -> Tensor:
+    """(N,) where a window begins: as in the reference the last place is never drawn."""
+    return bits % (length - side).clamp_min(1)
+
+
+def _window(bits: Tensor, side: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Rows and columns relative to a window drawn from 32 bits: (N, H) and (N, W)."""
+    height, width = shape[2:]
+    top = _position(bits & 0xFFFF, side, height)
+    left = _position(shift(bits, 16) & 0xFFFF, side, width)
+    device = bits.device
+    rows = torch.arange(height, device=device) - top[:, None]
+    return rows, torch.arange(width, device=device) - left[:, None]
+
+
+def _mask(rows: Tensor, columns: Tensor, side: Tensor) -> Tensor:
+    """(N, 1, H, W) the window itself."""
+    down = (rows >= 0) & (rows < side[:, None])
+    along = (columns >= 0) & (columns < side[:, None])
+    return (down[:, :, None] & along[:, None, :])[:, None]
+
+
+def _signs(bits: Tensor, channels: int, like: Tensor) -> Tensor:
+    """(N, C, 1, 1) random signs, from the upper half of 64 bits, and more where 32 do not do."""
+    rows = []
+    for channel in range(channels):
+        if channel and channel % 32 == 0:
+            bits = mix(bits)
+        rows.append(shift(bits, 32 + channel % 32) & 1)
+    return (2 * torch.stack(rows, 1) - 1).to(like.dtype)[:, :, None, None]
+
+
+def _stripes(problem: Problem, key: Tensor) -> Tensor:
+    """Vertical stripes of +-eps, a sign per channel and column."""
+    x = problem.x
+    channels, width = x.shape[1], x.shape[3]
+    place = torch.arange(channels * width, device=x.device)
+    signs = 2 * (shift(mix(key[:, None] + place), 7) & 1) - 1
+    stripes = signs.to(x.dtype).view(len(x), channels, 1, width)
+    return problem.project(x + problem.threat.eps * stripes)
+
+
+def _squares(problem: Problem, state: SquareState, side: Tensor, bits: Tensor) -> Tensor:
+    assert problem.bounds is not None
+    low, high = problem.bounds
+    window = _mask(*_window(bits, side, problem.x.shape), side)
+    up = _signs(bits, problem.x.shape[1], problem.x) > 0
+    corner = torch.where(up, high, low)
+    return torch.where(window, corner, state.best_x)
+
+
+@lru_cache
+def bump(height: int, width: int, power: int) -> Tensor:
+    """A pyramid of nested squares around the middle: the k-th adds 1 / (k + 1)^power."""
+    rows = (torch.arange(height) - height // 2).abs()[:, None]
+    columns = (torch.arange(width) - width // 2).abs()[None, :]
+    ring = rows.maximum(columns)
+    heights = torch.zeros(height, width, dtype=torch.float64)
+    for k in range(max(height // 2, width // 2) + 1):
+        heights += (ring <= k) / float(k + 1) ** power
+    return heights
+
+
+@lru_cache
+def pattern(side: int, norm: Norm) -> Tensor:
+    """Two opposite bumps, one above the other, of unit norm."""
+    order, power = (2, 2) if norm == "L2" else (1, 4)
+    halves = [bump(rows, side, power) for rows in (side // 2, side - side // 2)]
+    halves = [h / max(float(h.norm(order)), TINY) for h in halves]
+    both = torch.cat([halves[0], -halves[1]])
+    return both / both.norm(order)
+
+
+@lru_cache
+def patterns(largest: int, norm: Norm) -> Tensor:
+    """(2, largest + 1, largest, largest) patterns of all sides, upright and lying, padded."""
+    bank = torch.zeros(2, largest + 1, largest, largest)
+    for side in range(2, largest + 1):
+        bank[0, side, :side, :side] = pattern(side, norm)
+        bank[1, side, :side, :side] = pattern(side, norm).T
+    return bank
+
+
+def _tiles(problem: Problem, key: Tensor) -> Tensor:
+    """Patterns all over the image, each tile with its own sign and orientation."""
+    x, norm = problem.x, problem.threat.norm
+    channels, height, width = x.shape[1:]
+    side = max(min(height, width) // 5, 2)
+    delta = torch.zeros_like(x)
+    bank = patterns(side, norm).to(x)[:, side]
+    tiles_down, tiles_along = height // side, width // side
+    down, along = (height - tiles_down * side) // 2, (width - tiles_along * side) // 2
+    for tile in range(tiles_down * tiles_along):
+        bits = mix(key + 1 + tile)
+        shape = bank[shift(bits, 5) & 1][:, None]
+        top, left = down + side * (tile // tiles_along), along + side * (tile % tiles_along)
+        place = delta[:, :, top : top + side, left : left + side]
+        place += shape * _signs(bits, channels, x)
+    return _on_border(problem, delta)
+
+
+def _moved_mass(
+    problem: Problem, state: SquareState, side: Tensor, bits: Tensor, more: Tensor
+) -> Tensor:
+    """Takes the mass of two windows and puts it into the first, in a new shape."""
+    x, norm, eps = problem.x, problem.threat.norm, problem.threat.eps
+    order = 2 if norm == "L2" else 1
+    channels = x.shape[1]
+    delta = state.best_x - x
+    rows, columns = _window(bits, side, x.shape)
+    here = _mask(rows, columns, side)
+    both = here | _mask(*_window(more, side, x.shape), side)
+    mass = delta.square() if order == 2 else delta.abs()
+
+    def norm_of(values: Tensor) -> Tensor:
+        total = values.sum((2, 3), keepdim=True)
+        return total.sqrt() if order == 2 else total
+
+    inner, taken = norm_of(mass * here), norm_of(mass * both)
+    total = mass.sum((1, 2, 3), keepdim=True)
+    largest = int(side.max())
+    bank = patterns(largest, norm).to(x)
+    i, j = rows.clamp(0, largest - 1), columns.clamp(0, largest - 1)
+    lying = shift(more, 40) & 1
+    shape = bank[lying[:, None, None], side[:, None, None], i[:, :, None], j[:, None, :]][:, None]
+    new = (shape * _signs(bits, channels, x) + delta / (inner + TINY)) * here
+    size = norm_of(new.square() if order == 2 else new.abs()) + TINY
+    if order == 2:
+        budget = ((eps**2 - total).clamp_min(0) / channels + taken.square()).sqrt()
+    else:
+        budget = channels * ((eps - total).clamp_min(0) / channels + taken)
+    delta = torch.where(here, new * (budget / size), delta.masked_fill(both, 0))
+    return _on_border(problem, delta)
+
+
+def _on_border(problem: Problem, delta: Tensor) -> Tensor:
+    """The point of this displacement: of length eps in L2, projected in L1."""
+    x, eps = problem.x, problem.threat.eps
+    if problem.threat.norm == "L1":
+        return problem.project(x + delta, x.new_full((len(x),), INSIDE))
+    length = delta.flatten(1).norm(dim=1) + TINY
+    return (x + delta * column(eps / length)).clamp_(0, 1)
