@@ -80,10 +80,14 @@ class Threat:
 
     def distance(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(N,) distances in this norm, summed in float64."""
-        delta = (x_adv - x).flatten(1).double()
+        return self.length((x_adv - x).double())
+
+    def length(self, delta: Tensor) -> Tensor:
+        """(N,) norms of displacements, in their own precision."""
+        flat = delta.flatten(1)
         if self.norm == "Linf":
-            return delta.abs().amax(1)
-        return delta.norm(dim=1) if self.norm == "L2" else delta.abs().sum(1)
+            return flat.abs().amax(1)
+        return flat.norm(dim=1) if self.norm == "L2" else flat.abs().sum(1)
 
     def excess(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(N,) how far outside the ball each point is beyond rounding; 0 for points inside."""

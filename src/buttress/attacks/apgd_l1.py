@@ -70,18 +70,15 @@ def begin(problem: Problem, run: Tensor, target: Tensor, phases: Phases) -> L1St
     zero = x.new_zeros(len(x))
     radius = phases.radius[0].to(x)
     x_0 = problem.project(x + noise, zero + radius)
-    state = L1State(
+    return L1State(
         x_0, target,
         eta=zero + radius,
         best_x=x_0.clone(),
         best_grad=torch.zeros_like(x_0),
         best_loss=zero - torch.inf,
-        support=zero + x[0].numel() if len(x) else zero,
+        support=zero + x[:1].numel(),
         density=zero + FIRST,
     )  # fmt: skip
-    if phases.radius[0] != 1:
-        _measure_start(problem, state, zero == 0)
-    return state
 
 
 def advance(problem: Problem, state: L1State, seen: Seen, phases: Phases) -> Tensor:
@@ -110,7 +107,8 @@ def _update(
     shrinks = changed < 0.95 * state.support
     eta = radius.where(shrinks, state.eta / SLOWER)
     state.eta = eta.clamp(radius / 10, radius).where(update, state.eta)
-    state.density = (changed / (SPARSE * problem.x[0].numel())).where(update, state.density)
+    density = _density(changed, problem.x[0].numel())
+    state.density = density.where(update, state.density)
     state.support = changed.where(update, state.support)
     back = update & shrinks
     x_t, slope = state.x_t.clone(), grad.clone()
@@ -129,17 +127,15 @@ def _next_phase(
     start = problem.project(state.best_x, radius)
     put(new, over, start)
     state.eta = radius.where(over, state.eta)
-    _measure_start(problem, state, over, start)
+    changed = _changed(problem.x, start)
+    state.support = changed.where(over, state.support)
+    state.density = _density(changed, problem.x[0].numel()).where(over, state.density)
     return new
 
 
-def _measure_start(
-    problem: Problem, state: L1State, where: Tensor, start: Tensor | None = None
-) -> None:
-    changed = _changed(problem.x, state.x_t if start is None else start)
-    size = problem.x[0].numel() if len(problem.x) else 1
-    state.support = changed.where(where, state.support)
-    state.density = (changed / (SPARSE * size)).where(where, state.density)
+def _density(changed: Tensor, size: int) -> Tensor:
+    """(N,) share of the coordinates to move next; two become one, or they would stay two."""
+    return changed.where(changed > 2, SPARSE) / (SPARSE * size)
 
 
 def _changed(x: Tensor, x_t: Tensor) -> Tensor:
@@ -150,8 +146,7 @@ def _changed(x: Tensor, x_t: Tensor) -> Tensor:
 def _sparse_signs(grad: Tensor, density: Tensor) -> Tensor:
     """Signs of each row's largest gradients, of L1 norm one; ties are kept."""
     flat = grad.flatten(1)
-    # Rounded down: the reference rounds up, and then two coordinates never become one.
-    count = (density * flat.shape[1]).long().clamp(1, flat.shape[1])
+    count = (density * flat.shape[1] - 1e-4).ceil().long().clamp(1, flat.shape[1])
     size = flat.abs()
     top = size.topk(int(count.max()), dim=1).values
     least = top.gather(1, count[:, None] - 1)

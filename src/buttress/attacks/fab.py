@@ -136,17 +136,14 @@ class FABT(Attack):
         """One step across the boundary of the linear model."""
         assert seen.grad is not None
         norm, slope = problem.threat.norm, seen.grad.flatten(1)
-        gap = seen.loss + (slope * (x - x_t).flatten(1)).sum(1)
-        moves = nearest_move(
-            norm, torch.cat([slope, slope]), torch.cat([x_t, x]).flatten(1),
-            torch.cat([seen.loss, gap]),
-        )  # fmt: skip
-        length = problem.threat.distance(torch.zeros_like(moves), moves).to(x.dtype).clamp_min(1e-8)
-        here, clean = length.chunk(2)
-        alpha = column((here / (here + clean)).clamp_max(PULL))
-        d1, d2 = (d.view_as(x) for d in moves.chunk(2))
-        ahead = torch.add(x_t, d1, alpha=OVERSHOOT)
-        return torch.lerp(ahead, torch.add(x, d2, alpha=OVERSHOOT), alpha).clamp_(0, 1)
+        here, clean = x_t.flatten(1), x.flatten(1)
+        gap = seen.loss + torch.linalg.vecdot(slope, clean - here)
+        d1 = nearest_move(norm, slope, here, seen.loss)
+        d2 = nearest_move(norm, slope, clean, gap)
+        near, far = (problem.threat.length(d).clamp_min(1e-8) for d in (d1, d2))
+        alpha = (near / (near + far)).clamp_max(PULL)[:, None]
+        ahead = torch.add(here, d1, alpha=OVERSHOOT)
+        return ahead.lerp_(d2.mul_(OVERSHOOT).add_(clean), alpha).clamp_(0, 1).view_as(x)
 
 
 @ATTACKS.register("fab", paper="arXiv:1907.02044", tags=("white_box", "iterative"))

@@ -22,37 +22,48 @@ def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tenso
     - L2: by :math:`\min(\lambda |w_i|, p_i)`.
     - L1: the coordinates with the largest slopes first, fully.
     """
-    way = -slope.sign() * gap.sign()[:, None]
-    room = torch.where(way > 0, 1 - point, point)
+    towards = slope * -gap.sign()[:, None]
+    room = torch.where(towards > 0, 1 - point, point)
     size, need = slope.abs(), gap.abs()[:, None]
     if norm == "L1":
-        return way * _greedy(size, room, need)
-    if norm == "L2":
-        size = size.masked_fill(size < IMMOVABLE, 0)
-    return way * _common(size, None if norm == "Linf" else size, room, need)
+        moved = _greedy(size, room, need)
+    elif norm == "L2":
+        size = size.masked_fill_(size < IMMOVABLE, 0)
+        moved = _common(size, size, room, need)
+    else:
+        moved = _common(size, None, room, need)
+    return moved.mul_(towards.sign_())
 
 
 def _common(size: Tensor, speed: Tensor | None, room: Tensor, need: Tensor) -> Tensor:
     r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
 
     The sum is concave and piecewise linear in lam, so that Newton's method from the left climbs to
-    the root through pieces and never passes it.
+    the root through pieces and never passes it. Rows that are there take no part in the next round.
     """
     rate = size if speed is None else size * speed
-    whole, full = rate.sum(1, keepdim=True), size * room
+    whole = rate.sum(1, keepdim=True)
     lam = need / whole.clamp_min(1e-30)
+    open_rows, parts = torch.arange(len(size), device=size.device), (rate, whole, size, room, need)
     for _ in range(ROUNDS):
-        far = lam if speed is None else lam * speed
-        stuck = far >= room
-        used = (full * stuck).sum(1, keepdim=True)
-        slope = whole - (rate * stuck).sum(1, keepdim=True)
-        better = (need - used) / slope
-        better = torch.where(slope > 1e-7 * whole, better, torch.inf).maximum(lam)
-        if bool(((better <= lam * (1 + 1e-6)) | lam.isinf()).all()):
+        rates, wholes, sizes, rooms, needs = parts
+        here = lam[open_rows]
+        far = here if speed is None else here * speed[open_rows]
+        moved = rooms.minimum(far)
+        # What is moved in all, and how much of it grows with lam.
+        total = torch.linalg.vecdot(sizes, moved)[:, None]
+        free = wholes - (rates * (far >= rooms)).sum(1, keepdim=True)
+        step = (needs - total) / free
+        better = here + torch.where(free > 1e-6 * wholes, step, torch.inf).clamp_min(0)
+        lam[open_rows] = better.where(total < needs * (1 - 1e-5), here)
+        more = ((total < needs * (1 - 1e-5)) & (better < torch.inf))[:, 0]
+        if not more.any():
             break
-        lam = better
+        if more.sum() < 0.7 * len(more):
+            open_rows = open_rows[more]
+            parts = (rates[more], wholes[more], sizes[more], rooms[more], needs[more])
     far = lam if speed is None else lam * speed
-    return torch.nan_to_num(far, nan=0.0, posinf=torch.inf).minimum(room)
+    return torch.nan_to_num_(far, nan=0.0, posinf=torch.inf).minimum(room)
 
 
 def _greedy(size: Tensor, room: Tensor, need: Tensor) -> Tensor:
