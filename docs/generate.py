@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import catalogue
 
@@ -28,6 +30,7 @@ def write_architectures(folder: Path) -> None:
     """The cost of every model beside its published size, and a picture of both."""
     from buttress.models import describe_models
 
+    write(folder / "attack_pages.md", attack_pages())
     models = describe_models()
     published = [model for model in models if model.size == "published"]
     write(folder / "architectures.md", catalogue.published_table(published))
@@ -35,6 +38,26 @@ def write_architectures(folder: Path) -> None:
         small = [model for model in models if model.size == size]
         write(folder / f"architectures_{size}.md", catalogue.small_table(small))
     catalogue.draw(models, folder / "architectures.svg")
+
+
+def attack_pages() -> str:
+    """Each attack: its arguments and the docstring that holds its formula and departures."""
+    from buttress.attacks import ATTACKS
+
+    pieces = []
+    for entry in ATTACKS:
+        fields = dataclasses.fields(entry.value)
+        given = ", ".join(f"`{f.name}={default_of(f)!r}`" for f in fields)
+        facts = [", ".join(entry.value.norms), linked(entry.paper), given]
+        text = inspect.cleandoc(entry.value.__doc__ or "")
+        pieces.append(f"### `{entry.name}`\n\n{'; '.join(f for f in facts if f)}.\n\n")
+        pieces.append(f"```{{eval-rst}}\n{text}\n```\n\n")
+    return "".join(pieces)
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    has_factory = field.default_factory is not dataclasses.MISSING
+    return field.default_factory() if has_factory else field.default  # type: ignore[misc]
 
 
 def write(path: Path, text: str) -> None:

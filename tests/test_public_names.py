@@ -11,6 +11,7 @@ import pytest
 import buttress
 
 NAMES = [
+    "accuracy_curve",
     "Dataset",
     "Evaluation",
     "Threat",

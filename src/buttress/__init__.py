@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
     from buttress.data import Dataset, list_datasets, load_dataset
-    from buttress.evaluation import Evaluation, evaluate, list_suites
+    from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
     from buttress.models import create_model, list_models, load_model
     from buttress.threat import Threat
     from buttress.training import list_objectives, list_recipes, train
@@ -32,6 +32,7 @@ _HOME = {
     "list_recipes": "training",
     "train": "training",
     "Evaluation": "evaluation",
+    "accuracy_curve": "evaluation",
     "evaluate": "evaluation",
     "list_suites": "evaluation",
     "list_analyses": "analysis",

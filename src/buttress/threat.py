@@ -19,8 +19,9 @@ NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 TINY = 1e-12
 ROUNDS = 100  # of the projections below; they end by themselves after about ten
 
-# Exceeding eps by this much (relative, plus the rounding of one pixel) is rounding, not an attack.
+# Exceeding eps by this much (relative, plus the rounding of each pixel) is rounding, not an attack.
 TOLERANCE = 1e-5
+ROUNDING = 2.0**-23
 
 
 def parse_norm(text: str) -> Norm:
@@ -91,7 +92,9 @@ class Threat:
 
     def excess(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(N,) how far outside the ball each point is beyond rounding; 0 for points inside."""
-        slack = TOLERANCE * max(self.eps, 1e-3)
+        size = x[:1].numel()
+        pixels = {"Linf": 1.0, "L2": math.sqrt(size), "L1": float(size)}[self.norm]
+        slack = TOLERANCE * self.eps + ROUNDING * pixels
         return (self.distance(x, x_adv) - self.eps - slack).clamp_min(0)
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -210,6 +210,41 @@ def test_mistakes_are_explained() -> None:
         bt.attack("pgd", small_net(3), x, y + 3, threat="Linf:8/255")
 
 
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+@pytest.mark.parametrize("eps", [1e-4, 0.5 / 255])
+def test_rounding_is_not_taken_for_an_escape(norm: Norm, eps: float) -> None:
+    model, (x, y) = small_net(), images(64)
+    for name in ("pgd", "apgd-ce"):
+        bt.attack(name, model, x, y, threat=Threat(norm, eps), steps=5)
+
+
+def test_more_mistakes_are_explained() -> None:
+    model, (x, y) = small_net(), images(4)
+    ball = "Linf:8/255"
+    with pytest.raises(UserError, match="`loss` must be one of ce, margin, kl"):
+        bt.attack("pgd", model, x, y, threat=ball, loss="nonsense")
+    with pytest.raises(UserError, match="`target` must be one of none"):
+        bt.attack("pgd", model, x, y, threat=ball, target="nonsense")
+    with pytest.raises(UserError, match="gama takes Linf"):
+        bt.attack("autoattack", model, x, y, threat="L2:1", version="custom", attacks=["gama"])
+    with pytest.raises(UserError, match="gama takes Linf"):
+        bt.attack("transfer", model, x, y, threat="L2:1", sources=[model], attack="gama")
+    with pytest.raises(UserError, match="cannot be `transfer` itself"):
+        bt.attack("transfer", model, x, y, threat=ball, sources=[model], attack="Transfer")
+    with pytest.raises(UserError, match="must be a network"):
+        bt.attack("transfer", model, x, y, threat=ball, sources=["runs/r1"])
+    for wrong in ([3], [{"attack": 3}], "pgd"):
+        with pytest.raises(UserError, match="attack"):
+            bt.attack("autoattack", model, x, y, threat=ball, version="custom", attacks=wrong)
+    with pytest.raises(UserError, match="one entry per image"):
+        bt.attack("pgd", model, x, y, threat=ball, ids=torch.arange(2))
+    with pytest.raises(UserError, match="from 0 on"):
+        bt.attack("pgd", model, x, y - 9, threat=ball)
+    with pytest.raises(UserError, match="at least two classes"):
+        bt.attack("apgd-t", small_net(1), x, y * 0, threat=ball)
+    assert bt.attack("pgd", model, x, y.int(), threat=ball).shape == x.shape
+
+
 class Sick(nn.Module):
     """Logits whose gradient is not a number."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from torch import Tensor
 
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
-from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.core import ATTACKS, Attack, State, check_norm
 from buttress.attacks.fab import FAB, FABT
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.square import Square
@@ -32,9 +32,9 @@ class AutoAttack(Attack):
     - rand, for randomised models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
 
-    ``steps`` and ``queries`` shorten every part, for tests. There are never more targets than other
-    classes. Departure from the reference in rand: the prediction is the mean of the 20 passes,
-    where the reference takes the last one.
+    ``steps`` and ``queries`` shorten the parts of the first three, for tests. There are never more
+    targets than other classes. Departure from the reference in rand: the prediction is the mean of
+    the 20 passes, where the reference takes the last one.
     """
 
     version: Version = "standard"
@@ -52,6 +52,13 @@ class AutoAttack(Attack):
                 "version custom needs `attacks=[...]`, and only it takes them, but got "
                 f"version={self.version!r}, attacks={list(self.attacks)!r}"
             )
+        if isinstance(self.attacks, str):
+            raise UserError(f"`attacks` must be a list, but got {self.attacks!r}")
+        budget = (self.steps, self.queries)
+        if self.version == "custom" and budget != (AutoAttack.steps, AutoAttack.queries):
+            raise UserError(
+                "version custom takes `steps` and `queries` in the entries of `attacks`"
+            )
         self.members("Linf")
 
     @property
@@ -60,10 +67,13 @@ class AutoAttack(Attack):
 
     @property
     def passes(self) -> int:
-        return EOT if self.version == "rand" else 1
+        return max(member.passes for member in self.members("Linf"))
 
     def parts(self, problem: Problem) -> Sequence[Attack]:
-        return self.members(problem.threat.norm)
+        members = self.members(problem.threat.norm)
+        for member in members:
+            check_norm(member, problem.threat)
+        return members
 
     def members(self, norm: Norm) -> tuple[Attack, ...]:
         """The attacks of this version in a norm, in their order."""
@@ -90,9 +100,9 @@ class AutoAttack(Attack):
 
 
 def _member(entry: str | Mapping[str, Any]) -> Attack:
-    args = {"attack": entry} if isinstance(entry, str) else dict(entry)
+    args = {"attack": entry} if not isinstance(entry, Mapping) else dict(entry)
     name = args.pop("attack", None)
-    if name is None:
+    if not isinstance(name, str):
         raise UserError(f"an attack of a custom list needs `attack: NAME`, but got {entry!r}")
     member = cast(Attack, ATTACKS.create(name, args))
     if isinstance(member, AutoAttack):

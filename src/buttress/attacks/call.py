@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.core import ATTACKS, Attack
+from buttress.attacks.core import ATTACKS, Attack, check_norm
 from buttress.attacks.freeze import device_of, frozen, on_device_of
 from buttress.attacks.loop import OnStep, Outcome, run
 from buttress.attacks.problem import Meter, Problem
@@ -24,7 +26,22 @@ def list_attacks(tag: str | None = None) -> list[str]:
 
 def create_attack(name: str, **args: Any) -> Attack:
     """An attack by name, with its arguments checked."""
-    return cast(Attack, ATTACKS.create(name, args))
+    made = cast(Attack, ATTACKS.create(name, args))
+    for word, hint in get_type_hints(type(made)).items():
+        value, words = getattr(made, word, None), _choices(hint)
+        if words and isinstance(value, str) and value not in words:
+            raise UserError(f"`{word}` must be one of {', '.join(words)}, but got {value!r}")
+    return made
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The words that a type such as ``Literal["a", "b"] | int`` allows; none if it allows any."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    parts = (
+        [p for p in get_args(hint) if get_origin(p) is Literal] if str not in get_args(hint) else []
+    )
+    return tuple(word for part in parts for word in get_args(part))
 
 
 def attack(
@@ -83,9 +100,10 @@ def run_attack(
     """Like `attack`, with the verdicts, losses and passes beside the examples."""
     check_images(x)
     check_labels(x, y)
-    if threat.norm not in chosen.norms:
-        raise UserError(f"this attack takes {', '.join(chosen.norms)}, but got {threat}")
-    ids = torch.arange(len(x)) if ids is None else ids
+    check_norm(chosen, threat)
+    ids, y = torch.arange(len(x)) if ids is None else ids, y.long()
+    if ids.shape != y.shape:
+        raise UserError(f"`ids` must have one entry per image, {len(x)}, but got {len(ids)}")
     name = attack_name(chosen)
     parts = []
     with frozen(model):
@@ -108,9 +126,13 @@ def run_attack(
 
 def pieces(x: Tensor, batch_size: int) -> list[slice]:
     """Cuts images into pieces that bound the memory of an attack, whatever their number."""
-    size = max(1, x[:1].numel() * x.element_size())
-    length = max(batch_size, MEMORY // size)
+    length = piece_length(x.shape[1:], batch_size)
     return [slice(i, min(i + length, len(x))) for i in range(0, len(x), length)]
+
+
+def piece_length(shape: Sequence[int], batch_size: int) -> int:
+    """How many images of a shape are attacked at once."""
+    return max(batch_size, MEMORY // (4 * max(1, math.prod(shape))))
 
 
 def _within(on_step: OnStep | None, piece: slice, n: int) -> OnStep | None:
@@ -173,6 +195,10 @@ def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None
     highest = int(y.max()) if len(y) else -1
     if num_classes is not None and out.shape[1] != num_classes:
         raise UserError(f"the data has {num_classes} classes, but the model returns {out.shape[1]}")
+    if out.shape[1] < 2:
+        raise UserError("the model must tell at least two classes apart, but returns one")
+    if len(y) and int(y.min()) < 0:
+        raise UserError(f"labels must be class numbers from 0 on, but there is {int(y.min())}")
     if highest >= out.shape[1]:
         raise UserError(f"there is a label {highest}, but the model returns {out.shape[1]} classes")
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from buttress.attacks.losses import cross_entropy
 from buttress.attacks.problem import Problem, Seen
+from buttress.errors import UserError
 from buttress.registry import Registry
-from buttress.threat import NORMS, Norm
+from buttress.threat import NORMS, Norm, Threat
 
 S = TypeVar("S", bound="State")
 
@@ -119,6 +120,12 @@ class Attack(ABC):
 
 
 ATTACKS: Registry[type[Attack]] = Registry("attack")
+
+
+def check_norm(attack: Attack, threat: Threat) -> None:
+    if threat.norm not in attack.norms:
+        name = next((e.name for e in ATTACKS if e.value is type(attack)), type(attack).__name__)
+        raise UserError(f"attack {name} takes {', '.join(attack.norms)}, but got {threat}")
 
 
 def column(values: Tensor) -> Tensor:

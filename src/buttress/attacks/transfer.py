@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.core import ATTACKS, Attack, State, check_norm
 from buttress.attacks.freeze import device_of, frozen, on_device_of
 from buttress.attacks.loop import run as run_loop
 from buttress.attacks.problem import Problem, Seen
@@ -21,8 +21,9 @@ class Transfer(Attack):
     """The worst of the examples that an attack makes on each of the ``sources``.
 
     The model itself is only asked for its prediction, once for each source. Sources are networks
-    with the same classes, or paths of runs. The attack on a source does not stop when that source
-    is fooled: it goes on to the point with the largest margin, which transfers better.
+    with the same classes; in a suite they may be paths of runs. The attack on a source does not
+    stop when that source is fooled: it goes on to the point with the largest margin, which
+    transfers better.
     """
 
     needs_grad: ClassVar[bool] = False
@@ -36,11 +37,9 @@ class Transfer(Attack):
                 "transfer needs `sources=[...]`, a list of networks or of paths of runs to make "
                 f"the examples on, but got {self.sources!r}"
             )
-        if self.attack == "transfer":
+        if ATTACKS.get(self.attack) is Transfer:
             raise UserError("the attack on the sources cannot be `transfer` itself")
-        inner = ATTACKS.create(self.attack, dict(self.args))
-        object.__setattr__(self, "sources", tuple(_loaded(s) for s in self.sources))
-        object.__setattr__(self, "inner", inner)
+        object.__setattr__(self, "inner", ATTACKS.create(self.attack, dict(self.args)))
 
     @property
     def length(self) -> int:
@@ -50,8 +49,11 @@ class Transfer(Attack):
         return len(self.sources)
 
     def begin(self, problem: Problem, run: Tensor) -> State:
+        check_norm(self.inner, problem.threat)  # type: ignore[attr-defined]
         x_t = problem.x.clone()
         for number, source in enumerate(self.sources):
+            if not isinstance(source, nn.Module):
+                raise UserError(f"a source must be a network; bt.load_model({source!r}) reads one")
             mine = run == number
             if not mine.any():
                 continue
@@ -65,11 +67,3 @@ class Transfer(Attack):
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         return state.x_t
-
-
-def _loaded(source: Any) -> nn.Module:
-    if isinstance(source, nn.Module):
-        return source
-    from buttress.models import load_model
-
-    return load_model(source)

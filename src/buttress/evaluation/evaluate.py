@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from buttress.attacks.call import (
     check_images,
     check_logits,
     create_attack,
+    piece_length,
     run_attack,
 )
 from buttress.attacks.freeze import frozen, on_device_of
-from buttress.data import Dataset
+from buttress.attacks.loop import OnStep
+from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.inspect import inspect_model
 from buttress.evaluation.suite import CLEAN, Entry, load_suite, resolve_suite
+from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent, Task
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
@@ -169,7 +172,7 @@ def _attack(job: Job, entry: Entry, clean: AttackRecord | None, progress: Progre
     )
 
 
-def _advancing(job: Job, task: Task) -> Any:
+def _advancing(job: Job, task: Task) -> Iterator[Batch]:
     for batch in job.data.batches(job.batch_size):
         yield batch
         task.advance(len(batch.x))
@@ -178,34 +181,62 @@ def _advancing(job: Job, task: Task) -> Any:
 def _attacked(
     job: Job, entry: Entry, clean: AttackRecord, task: Task
 ) -> tuple[list[tuple[Any, Any, Any]], list[Tensor], int]:
-    """Attacks the images that are right without an attack; the others are wrong already."""
-    chosen, threat = create_attack(entry.attack, **entry.args), entry.threat
+    """Attacks the images that are right without an attack; the others are wrong already.
+
+    Images come in pieces that bound the memory; inside a piece the attack keeps its batch full.
+    """
+    chosen, threat = create_attack(entry.attack, **_with_models(entry.args)), entry.threat
     assert threat is not None
-    how = How(job.seed, job.batch_size, stop_when_broken=True)
     right = torch.from_numpy(clean.correct)
-    rows, forward, backward, numerics, start = [], [], [], 0, 0
-    for x, y, ids in _advancing(job, task):
+    rows, costs, numerics, start = [], [], 0, 0
+    for x, y, ids in job.data.batches(piece_length(job.data.shape, job.batch_size)):
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
         if here.any():
+            how = How(job.seed, job.batch_size, True, _advance(task, len(x)))
             out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
             numerics += int(out.meter.broken_numerics.sum())
-        predictions, loss, _ = _score(job, x_adv, y, x)
         distance = threat.distance(x, x_adv).float().numpy()
-        rows.append((predictions, loss, distance))
-        forward.append(passes[0] + 1)
-        backward.append(passes[1])
+        for part in torch.arange(len(x)).split(job.batch_size):
+            predictions, loss, _ = _score(job, x_adv[part], y[part], x[part], chosen.passes)
+            rows.append((predictions, loss, distance[part.numpy()]))
+        costs.append(passes + torch.tensor([[chosen.passes], [0]]))
         start += len(x)
-    return rows, [torch.cat(forward), torch.cat(backward)], numerics
+    forward, backward = torch.cat(costs, dim=1)
+    return rows, [forward, backward], numerics
 
 
-def _score(job: Job, x_adv: Tensor, y: Tensor, x: Tensor) -> tuple[Any, Any, Any]:
-    """Predictions and cross-entropy of the model itself: this pass alone decides the verdict."""
+def _with_models(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an attack, with the networks that make its examples read from their runs."""
+    sources = args.get("sources", ())
+    if not any(isinstance(source, str) for source in sources):
+        return dict(args)
+    return {**args, "sources": [load_model(s) if isinstance(s, str) else s for s in sources]}
+
+
+def _advance(task: Task, images: int) -> OnStep:
+    """Progress of one piece in images, from the share of its work that is done."""
+    done = 0.0
+
+    def told(share: float) -> None:
+        nonlocal done
+        task.advance(share * images - done)
+        done = share * images
+
+    return told
+
+
+def _score(job: Job, x_adv: Tensor, y: Tensor, x: Tensor, passes: int = 1) -> tuple[Any, Any, Any]:
+    """Predictions and cross-entropy of the model itself: this alone decides the verdict.
+
+    For randomised models it is the mean of several passes.
+    """
     check_images(x)
+    x_adv = on_device_of(job.model, x_adv)
     with frozen(job.model), torch.no_grad():
-        logits = job.model(on_device_of(job.model, x_adv))
+        logits = torch.stack([job.model(x_adv) for _ in range(passes)]).mean(0)
     loss = F.cross_entropy(logits.float(), y.to(logits.device), reduction="none")
     zeros = np.zeros(len(x), dtype=np.float32)
     return logits.argmax(1).cpu().numpy(), loss.cpu().float().numpy(), zeros

@@ -1,0 +1,94 @@
+"""The shared loop: what counts as a success, whose turn it is, and what dropping saves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.loop import Queue, wrong
+from buttress.threat import Threat
+from conftest import images, small_net
+
+
+class Cracked(nn.Module):
+    """Logits that are not finite wherever the image is not grey; they would be a success."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = (x - 0.5).abs().flatten(1).sum(1, keepdim=True)
+        bad = torch.tensor([2.0, self.value, 0.0])
+        return bad.where(total > 1e-6, torch.tensor([2.0, 1.0, 0.0])) + 0 * total
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["pgd", "noise", "square"])
+def test_logits_that_are_not_finite_are_no_success(name: str, value: float) -> None:
+    x, y = torch.full((3, 1, 4, 4), 0.5), torch.zeros(3, dtype=torch.int64)
+    args = {"pgd": {"steps": 2}, "square": {"queries": 3}}.get(name, {})
+    out = run_attack(create_attack(name, **args), Cracked(value), x, y, Threat("Linf", 0.1))
+    assert not out.broken.any()
+    assert torch.equal(out.x_adv, x)
+    assert out.meter.broken_numerics.all(), "and it is reported"
+
+
+def test_a_success_needs_a_finite_prediction_of_another_class() -> None:
+    nan, inf = float("nan"), float("inf")
+    logits = torch.tensor([[2.0, 1], [1, 2], [nan, 2], [1, nan], [1, inf], [-inf, 1]])
+    assert wrong(logits, torch.zeros(6, dtype=torch.int64)).tolist() == [False, True] + [False] * 4
+
+
+def taken(queue: Queue, room: int, busy: list[int], out: Tensor | None = None) -> list[tuple]:
+    samples, numbers = queue.take(room, out, torch.tensor(busy, dtype=torch.int64))
+    return list(zip(samples.tolist(), numbers.tolist(), strict=True))
+
+
+def test_the_queue_gives_every_run_of_every_sample_once() -> None:
+    queue, given = Queue(torch.tensor([3, 5, 8]), 2), []
+    while len(queue):
+        given += taken(queue, 2, [])
+    assert given == [(s, run) for run in (0, 1) for s in (3, 5, 8)]
+
+
+def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones() -> None:
+    queue = Queue(torch.tensor([3, 5, 8]), 2)
+    assert taken(queue, 9, []) == [(3, 0), (5, 0), (8, 0)], "one run at a time"
+    assert taken(queue, 2, [3, 5, 8]) == []
+    out = torch.zeros(9, dtype=torch.bool)
+    out[5] = True
+    assert taken(queue, 9, [8], out) == [(3, 1)]
+    assert taken(queue, 9, [], out) == [(8, 1)]
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("name", ["pgd", "apgd-t", "fab-t", "square"])
+def test_rows_that_come_and_go_change_nothing(name: str) -> None:
+    """Samples that break leave, others take their place in the middle of the runs of the rest."""
+    model, x = small_net().double(), images(16)[0].double()
+    y = model(x).argmax(1)
+    args = {"queries": 60} if name == "square" else {"steps": 6, "restarts": 2}
+    chosen, threat = create_attack(name, **args), Threat("Linf", 0.05)
+    whole, parts = (
+        run_attack(chosen, model, x, y, threat, how=How(batch_size=size, stop_when_broken=True))
+        for size in (256, 3)
+    )
+    assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
+    assert torch.equal(parts.broken, whole.broken)
+    torch.testing.assert_close(parts.x_adv, whole.x_adv, rtol=0, atol=1e-9)
+    assert torch.equal(parts.meter.forward, whole.meter.forward)
+    assert torch.equal(parts.meter.backward, whole.meter.backward)
+
+
+def test_progress_rises_to_the_end() -> None:
+    model, (x, y) = small_net(), images(6)
+    told: list[float] = []
+    chosen = create_attack("autoattack", steps=2, queries=3)
+    how = How(batch_size=2, on_step=told.append)
+    run_attack(chosen, model, x, y, Threat("Linf", 0.01), how=how)
+    assert told == sorted(told)
+    assert told[0] >= 0
+    assert told[-1] == pytest.approx(1.0)

@@ -1,0 +1,242 @@
+"""Deliberate errors in the attacks: each is put into the real source and caught by a named test."""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+import test_streams as streams
+import test_threat as threat
+from attacks import test_apgd as apgd
+from attacks import test_autoattack as autoattack
+from attacks import test_contract as contract
+from attacks import test_hyperplane as hyperplane
+from attacks import test_loop as loop
+from attacks import test_losses as losses
+from attacks import test_oracles as oracles
+from attacks import test_square as square
+from buttress.errors import RunError
+
+# How a test, or the check of every result, says no. Whatever else is raised is no catch: a change
+# that does not even run proves nothing.
+SAYS_NO = (AssertionError, RunError, pytest.fail.Exception)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of one function, and a test that must not survive it."""
+
+    name: str
+    where: str  # module:function or module:Class.method, below buttress
+    old: str
+    new: str
+    caught_by: Callable[..., object]
+    args: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "_")
+
+
+def applied(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles the changed source and puts it wherever the function is known by its name."""
+    path, _, qualname = mutation.where.partition(":")
+    module = importlib.import_module(f"buttress.{path}")
+    *owners, name = qualname.split(".")
+    owner = getattr(module, owners[0]) if owners else module
+    original = vars(owner)[name]
+    source = textwrap.dedent(inspect.getsource(_function(original)))
+    assert source.count(mutation.old) == 1, f"{mutation.old!r} must occur once in\n{source}"
+    assert "super()" not in source, "it would not know its class"
+    code = compile(
+        source.replace(mutation.old, mutation.new), f"<{mutation.name}>", "exec",
+        flags=__future__.annotations.compiler_flag, dont_inherit=True,
+    )  # fmt: skip
+    made: dict[str, Any] = {}
+    exec(code, vars(module), made)  # decorators run again, globals are those of the module
+    changed = made[name]
+    if isinstance(changed, cached_property):
+        changed.__set_name__(owner, name)
+    homes = [owner] if owners else [
+        known for known in list(sys.modules.values())
+        if getattr(known, "__dict__", {}).get(name) is original
+    ]  # fmt: skip
+    assert homes
+    for home in homes:
+        monkeypatch.setattr(home, name, changed)
+
+
+def _function(value: Any) -> Callable[..., Any]:
+    """The function inside a property, a cache, a class method or a context manager."""
+    for inner in ("fget", "func", "__func__"):
+        value = getattr(value, inner, None) or value
+    return inspect.unwrap(value)
+
+
+LINF = ("pgd", "Linf")
+BALL = contract.test_stays_in_ball_and_box_and_beats_clean_and_noise
+MARGIN = oracles.test_reaches_the_largest_margin_of_a_linear_model
+SMALL = ("convolution", 10, 3, 7)
+NEAREST = threat.test_projection_is_the_nearest_point.hypothesis.inner_test  # type: ignore
+BATCHES = contract.test_batches_change_nothing_in_float64
+DROPPING = contract.test_dropping_broken_samples_changes_no_verdict
+UNTOUCHED = contract.test_nothing_of_the_model_is_touched
+OTHER_SEED = contract.test_same_seed_same_answer_other_seed_other_start
+NOT_LABEL = contract.test_targets_are_never_the_label
+
+M = Mutation
+MUTATIONS = [
+    # The step and the ball.
+    M("the step goes down", "attacks.pgd:PGD.advance",
+      "move.add_(state.x_t)", "state.x_t - move", MARGIN, (*LINF, oracles.binary)),
+    M("no projection", "attacks.pgd:PGD.advance",
+      "problem.project(move.add_(state.x_t))", "move.add_(state.x_t)", BALL, (*LINF, *SMALL)),
+    M("the box is forgotten", "threat:Threat.bounds",
+      ".clamp_max_(1)", "", BALL, (*LINF, *SMALL)),
+    M("L1 is rescaled, not projected", "threat:_shrink_l1",
+      "_place(x, sign, moved, eps, 1)", "_place(x, sign, room, eps, 1)",
+      threat.test_projection_keeps_float32_in_ball_and_box, ("L1",)),
+    M("L2 is scaled and then clipped", "threat:_shrink_l2",
+      "moved.where(everything > eps**2, room)", "size", NEAREST, ("L2", 3, 6, 0.9, 0.5)),
+    M("the L1 step is dense", "threat:Threat.ascent",
+      "max(1, round(density * flat.shape[1]))", "flat.shape[1]",
+      threat.test_l1_ascent_skips_what_the_box_blocks),
+    M("the L1 step of APGD is dense", "attacks.apgd_l1:_sparse_signs",
+      "size < least", "size < 0", MARGIN, ("apgd-ce", "L1", oracles.binary)),
+    M("points of the larger balls count", "attacks.apgd_l1:is_last_phase",
+      "== 1", ">= 1", BALL, ("apgd-ce", "L1", *SMALL)),
+    # Starts and random numbers.
+    M("no random start", "attacks.pgd:PGD.begin",
+      'if self.start == "clean":', "if True:", OTHER_SEED, LINF),
+    M("the start is biased", "threat:Threat.random_start",
+      "(2 * streams.uniform(x, restart) - 1)", "streams.uniform(x, restart)",
+      threat.test_random_starts_are_centred_and_inside, ("Linf",)),
+    M("all restarts draw the same", "streams:Streams._draw",
+      "self.keys(restart)", "self.keys(0)", contract.test_more_restarts_are_never_weaker, LINF),
+    M("noise belongs to places in the batch", "streams:Streams.keys",
+      "mix(mix(self.ids) ^ salt)", "mix(mix(torch.arange(len(uses))) ^ salt)",
+      BATCHES, (*LINF, 7)),
+    M("the seed is ignored", "streams:Streams.keys",
+      "_signed(seed_of(self.seed, self.purpose, use))", "_signed(seed_of(self.purpose, use))",
+      streams.test_a_draw_depends_on_seed_purpose_restart_and_id_alone),
+    M("the start is not stretched", "attacks.problem:Problem.border_start",
+      "scale * threat.eps / size", "scale * threat.eps + 0 * size",
+      apgd.test_starts_are_stretched_to_the_border_of_the_ball, ("L2",)),
+    # What is raised, and towards which class.
+    M("one hinge for the whole batch", "attacks.pgd:CW.goal",
+      "-(-margin(logits, problem.y)).clamp_min(0)",
+      "-(-margin(logits, problem.y).sum()).clamp_min(0).expand(len(logits))",
+      contract.test_the_hinge_on_the_batch_sum_stops_everyone),
+    M("a drawn target may be the label", "attacks.targets:choose_target",
+      "(problem.y + 1 + (draw", "(problem.y + (draw", NOT_LABEL, ("random", 10)),
+    M("a ranked target may be the label", "attacks.targets:ranked",
+      ".scatter(1, problem.y[:, None], -torch.inf)", "", NOT_LABEL, ("each", 3)),
+    M("more targets than classes", "attacks.apgd:APGDT.runs",
+      "min(self.targets, problem.num_classes - 1)", "self.targets",
+      apgd.test_there_are_never_more_targets_than_other_classes, ("apgd-t", 3, 2)),
+    M("the ratio divides by the second gap", "attacks.losses:dlr",
+      "top[:, 2]", "top[:, 1]", losses.test_ratio_divides_by_the_first_less_the_third),
+    # The rule for the step size.
+    M("APGD never halves its step", "attacks.apgd:_checkpoint",
+      "state.eta / 2", "state.eta",
+      apgd.test_a_window_in_which_three_quarters_rise_halves_the_step),
+    M("APGD forgets its best point", "attacks.apgd:_checkpoint",
+      "put(x_t, reduce, state.best_x)", "pass",
+      apgd.test_a_window_in_which_three_quarters_rise_halves_the_step),
+    M("the first step is compared with the start", "attacks.apgd:_remember",
+      "seen.loss.where(~is_start, state.old_loss)", "seen.loss",
+      apgd.test_the_first_step_is_compared_with_zero),
+    M("stagnation counts at once", "attacks.apgd:APGD.begin",
+      "reduced=zero == 0", "reduced=zero == 1",
+      apgd.test_stagnation_halves_the_step_but_not_at_the_first_checkpoint_nor_twice_in_a_row),
+    M("the momentum points back", "attacks.apgd:APGD.advance",
+      "x_t - state.last", "state.last - x_t",
+      apgd.test_the_first_step_is_plain_and_later_ones_repeat_a_quarter_of_the_last_move,
+      ("Linf",)),
+    # The model.
+    M("the model is in training mode", "attacks.freeze:frozen",
+      "model.eval()", "model.train()", UNTOUCHED, LINF),
+    M("the model stays in evaluation mode", "attacks.freeze:frozen",
+      "module.training = mode", "pass", UNTOUCHED, LINF),
+    M("parameters stay frozen", "attacks.freeze:frozen",
+      "parameter.requires_grad_(wants)", "pass",
+      contract.test_the_model_is_restored_after_an_exception),
+    # The verdict.
+    M("the last point, not the best", "attacks.loop:Best.improve",
+      "((broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap)))", "(gap == gap)",
+      BALL, ("noise", "Linf", *SMALL)),
+    M("points outside the ball count", "attacks.fab:FABT.inside",
+      "distance <= problem.threat.eps", "distance >= 0",
+      oracles.test_breaks_exactly_what_can_be_broken, ("fab-t", "Linf", 2)),
+    M("logits that are not finite count", "attacks.loop:wrong",
+      " & logits.isfinite().all(1)", "",
+      loop.test_logits_that_are_not_finite_are_no_success, ("pgd", float("nan"))),
+    M("passes are not averaged", "attacks.problem:Problem.look",
+      "torch.stack([s.logits for s in every]).mean(0)", "seen.logits",
+      autoattack.test_rand_averages_twenty_passes_at_every_point),
+    # The loop.
+    M("a pass is not counted", "attacks.problem:Meter.add",
+      "self.forward.index_add_(0, rows, one)", "self.forward.index_add_(0, rows[1:], one[1:])",
+      contract.test_passes_are_counted),
+    M("gradients of some rows are counted for all", "attacks.problem:Problem._some",
+      "slope), wanted)", "slope))",
+      autoattack.test_passes_are_counted_as_the_model_sees_them, ("standard",)),
+    M("broken samples stay", "attacks.loop:_drain",
+      "alive &= ~best.broken[rows]", "pass", DROPPING, LINF),
+    M("later parts see everyone", "attacks.loop:run",
+      "drop = stop_when_broken or len(parts) > 1", "drop = stop_when_broken",
+      autoattack.test_samples_that_are_wrong_from_the_start_cost_one_pass),
+    M("the queue loses its last run", "attacks.loop:Queue.__len__",
+      "len(self.samples) * self.runs - self.taken",
+      "max(len(self.samples) * self.runs - self.taken - 1, 0)", BATCHES, (*LINF, 1)),
+    M("new rows go on where an old one is", "attacks.loop:_drain",
+      "state.joined(begun)", "state.joined(state.select(torch.zeros_like(new)))",
+      loop.test_rows_that_come_and_go_change_nothing, ("pgd",)),
+    M("new rows take over the old problem", "attacks.loop:_drain",
+      "here = problem.select(rows)", "here = problem.select(rows.flip(0))",
+      loop.test_rows_that_come_and_go_change_nothing, ("pgd",)),
+    # Square and FAB.
+    M("all samples share their windows", "attacks.square:Square.begin",
+      "keys(run).to(problem.x.device)", "keys(run)[:1].expand(len(run)).clone()",
+      square.test_windows_belong_to_samples_not_to_batches, ("Linf",)),
+    M("windows reach the last place", "attacks.square:_position",
+      "(length - side).clamp_min(1)", "(length - side + 1)",
+      square.test_every_place_but_the_last_is_drawn, (201, 3)),
+    M("worse squares are kept", "attacks.square:Square.advance",
+      "seen.loss > state.best", "seen.loss < torch.inf",
+      square.test_only_a_better_point_is_kept),
+    M("the shortest move ignores the box", "attacks.hyperplane:nearest_move",
+      "torch.where(towards > 0, 1 - point, point)", "torch.full_like(point, 1e3)",
+      hyperplane.test_the_move_is_feasible_and_as_short_as_can_be, ("Linf", 3)),
+    M("the L1 move takes small slopes first", "attacks.hyperplane:_greedy",
+      "size.topk(count, dim=1)", "size.topk(count, dim=1, largest=False)",
+      hyperplane.test_the_move_is_feasible_and_as_short_as_can_be, ("L1", 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+def test_an_error_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    applied(mutation, monkeypatch)
+    with pytest.raises(SAYS_NO):
+        mutation.caught_by(*mutation.args)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+def test_the_same_source_unchanged_passes(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is the error that is caught above, not the way it is put in."""
+    applied(replace(mutation, new=mutation.old), monkeypatch)
+    mutation.caught_by(*mutation.args)
+
+
+def test_names_of_errors_differ() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)

@@ -1,0 +1,203 @@
+"""Square attack: sizes and places of the windows, stripes, patterns, and what a step changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from buttress.attacks.call import create_attack, run_attack
+from buttress.attacks.losses import margin
+from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.square import Square, SquareState, pattern, patterns, sides
+from buttress.streams import Streams
+from buttress.threat import NORMS, Norm, Threat
+from conftest import Linear
+
+EPS = 0.05
+QUERIES = (0, 11, 51, 201, 501, 1001, 2001, 4001)  # the first ones of each size
+
+
+def problem_of(norm: Norm, ids: Tensor, shape: tuple[int, ...] = (3, 8, 8)) -> Problem:
+    """Grey images, so that the box cuts nothing and a change shows."""
+    x = torch.full((len(ids), *shape), 0.5, dtype=torch.float64)
+    y = torch.zeros(len(ids), dtype=torch.int64)
+    model = Linear(x[0].numel(), 3).double()
+    return Problem(model, x, y, Threat(norm, EPS), Streams(0, "square", ids))
+
+
+def begun(problem: Problem) -> SquareState:
+    state = Square().begin(problem, torch.zeros_like(problem.y))
+    assert isinstance(state, SquareState)
+    return state
+
+
+def proposed(problem: Problem, query: int, best_x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The best points and what is tried next; points that were given are kept, as very good."""
+    state, loss = begun(problem), problem.x.new_zeros(len(problem.x))
+    state.step += query
+    if best_x is not None:
+        state.best_x, state.best = best_x.clone(), loss + 1
+    new = Square().advance(problem, state, Seen(loss[:, None], loss, None))
+    return state.best_x, new
+
+
+@pytest.mark.parametrize(
+    ("size", "norm", "expected"),
+    [
+        (32, "Linf", [29, 20, 14, 10, 7, 5, 4, 3]),
+        (32, "L2", [29, 21, 15, 11, 7, 5, 5, 3]),
+        (32, "L1", [29, 21, 15, 11, 7, 5, 5, 3]),
+        (28, "Linf", [25, 18, 13, 9, 6, 4, 3, 2]),
+        (28, "L2", [25, 19, 13, 9, 7, 5, 3, 3]),
+        (28, "L1", [25, 19, 13, 9, 7, 5, 3, 3]),
+        (224, "Linf", [200, 142, 100, 71, 50, 35, 25, 18]),
+    ],
+)
+def test_sides_of_the_windows(size: int, norm: Norm, expected: list[int]) -> None:
+    table = sides(5000, 0.8, size, size, norm)
+    assert len(table) == 5000
+    assert table[list(QUERIES)].tolist() == expected
+    assert table[[query - 1 for query in QUERIES[1:]]].tolist() == expected[:-1]
+    assert bool((table.diff() <= 0).all())
+
+
+@pytest.mark.parametrize(("query", "side"), [(11, 5), (201, 3)])
+def test_every_place_but_the_last_is_drawn(query: int, side: int) -> None:
+    problem = problem_of("Linf", torch.arange(2000))
+    old, new = proposed(problem, query, problem.x)
+    changed = (new != old).any(1)  # (N, H, W)
+    for axis in (1, 2):
+        first = changed.any(axis).int().argmax(1)
+        counts = first.bincount()
+        assert len(counts) == 8 - side, "a window could begin at 8 - side, and never does"
+        share = counts / 2000 * (8 - side)
+        assert bool(((share > 0.8) & (share < 1.2)).all())
+
+
+@pytest.mark.parametrize(("query", "side"), [(0, 7), (11, 5), (201, 3), (4001, 1)])
+def test_a_step_in_linf_changes_one_square_by_eps_with_one_sign_per_channel(
+    query: int, side: int
+) -> None:
+    problem = problem_of("Linf", torch.arange(50))
+    old, new = proposed(problem, query, problem.x)
+    signs = set()
+    for move in (new - old).unbind():  # (C, H, W)
+        rows, columns = (move.ne(0).any(0).any(axis).nonzero()[:, 0] for axis in (1, 0))
+        assert len(rows) == len(columns) == side
+        window = move[:, rows[0] : rows[0] + side, columns[0] : columns[0] + side]
+        torch.testing.assert_close(window.abs(), torch.full_like(window, EPS))
+        sign = window.sign().flatten(1)
+        assert bool((sign == sign[:, :1]).all())
+        signs.add(tuple(sign[:, 0].int().tolist()))
+    assert len(signs) == 8, "channels have signs of their own"
+
+
+def test_a_step_in_linf_keeps_the_best_point_outside_the_square() -> None:
+    problem = problem_of("Linf", torch.arange(20))
+    start = begun(problem).x_t
+    old, new = proposed(problem, 201)
+    assert torch.equal(old, start)
+    assert bool(((new != old).any(1).flatten(1).sum(1) <= 9).all())
+    assert not problem.threat.excess(problem.x, new).any()
+
+
+def test_only_a_better_point_is_kept() -> None:
+    problem = problem_of("Linf", torch.arange(3))
+    state, first = begun(problem), begun(problem).x_t
+    loss = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
+    state.x_t = Square().advance(problem, state, Seen(loss[:, None], loss, None))
+    state.step += 1
+    second = state.x_t.clone()
+    loss = torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64)  # worse, the same, better
+    Square().advance(problem, state, Seen(loss[:, None], loss, None))
+    assert torch.equal(state.best_x, torch.stack([first[0], first[1], second[2]]))
+    assert state.best.tolist() == [1.0, 1.0, 1.5]
+
+
+def test_the_start_in_linf_is_vertical_stripes() -> None:
+    problem = problem_of("Linf", torch.arange(20))
+    delta = begun(problem).x_t - problem.x
+    assert torch.equal(delta, delta[:, :, :1].expand_as(delta)), "the same down the rows"
+    torch.testing.assert_close(delta.abs(), torch.full_like(delta, EPS))
+    signs = delta[:, :, 0].sign()
+    assert abs(float(signs.mean())) < 0.2
+    assert len({tuple(row.flatten().tolist()) for row in signs}) == 20
+
+
+@pytest.mark.parametrize("query", [0, 11, 201, 4001])
+def test_points_in_l2_lie_on_the_sphere(query: int) -> None:
+    problem = problem_of("L2", torch.arange(20))
+    for point in proposed(problem, query):
+        length = problem.threat.distance(problem.x, point)
+        torch.testing.assert_close(length, torch.full_like(length, EPS))
+
+
+@pytest.mark.parametrize("query", [0, 11, 201, 4001])
+def test_points_in_l1_lie_in_the_ball_and_near_its_border(query: int) -> None:
+    problem = problem_of("L1", torch.arange(20))
+    for point in proposed(problem, query):
+        length = problem.threat.distance(problem.x, point)
+        assert bool((length <= EPS).all())
+        assert bool((length > 0.99 * EPS).all())
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1"])
+@pytest.mark.parametrize("side", range(2, 12))
+def test_patterns_have_unit_norm_and_two_opposite_halves(norm: Norm, side: int) -> None:
+    shape = pattern(side, norm)
+    order = 2 if norm == "L2" else 1
+    assert shape.shape == (side, side)
+    assert float(shape.abs().pow(order).sum()) == pytest.approx(1.0)
+    upper, lower = shape[: side // 2], shape[side // 2 :]
+    assert bool((upper > 0).all())
+    assert bool((lower < 0).all())
+    sizes = [float(half.abs().pow(order).sum()) for half in (upper, lower)]
+    assert sizes == pytest.approx([0.5, 0.5]), "both halves weigh the same"
+    bank = patterns(12, norm)[:, side, :side, :side].double()
+    torch.testing.assert_close(bank[0], shape, rtol=1e-6, atol=0)
+    torch.testing.assert_close(bank[1], shape.T, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("shape", [(3, 8, 12), (1, 12, 8), (1, 3, 3), (40, 8, 8)])
+def test_images_of_other_shapes_work(norm: Norm, shape: tuple[int, ...]) -> None:
+    problem = problem_of(norm, torch.arange(4), shape)
+    attack = create_attack("square", queries=30)
+    out = run_attack(attack, problem.model, problem.x, problem.y, problem.threat)
+    with torch.no_grad():
+        gained = margin(problem.model(out.x_adv), problem.y)
+        clean = margin(problem.model(problem.x), problem.y)
+    assert bool((gained > clean).all())
+    torch.testing.assert_close(gained, out.margin)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_windows_belong_to_samples_not_to_batches(norm: Norm) -> None:
+    ids = torch.tensor([70, 5, 6, 7, 8])
+    for query in (11, 201):
+        old, new = proposed(problem_of(norm, ids), query)
+        for row, sample in enumerate(ids):
+            lone_old, lone_new = proposed(problem_of(norm, sample[None]), query)
+            torch.testing.assert_close(lone_old[0], old[row], rtol=0, atol=1e-12)
+            torch.testing.assert_close(lone_new[0], new[row], rtol=0, atol=1e-12)
+        assert len({tuple((n - o).flatten().tolist()) for n, o in zip(new, old, strict=True)}) == 5
+
+
+def test_restarts_and_queries_draw_anew() -> None:
+    problem, runs = problem_of("Linf", torch.zeros(40, dtype=torch.int64)), torch.arange(40)
+    starts = Square().begin(problem, runs).x_t
+    assert len({tuple(start.flatten().tolist()) for start in starts}) == 40
+    lone = problem_of("Linf", torch.tensor([3]))
+    moves = {
+        tuple((new - old).flatten().tolist())
+        for old, new in (proposed(lone, query, lone.x) for query in range(201, 241))
+    }
+    assert len(moves) > 30
+
+
+def test_no_gradient_is_computed_and_every_query_is_one_pass() -> None:
+    problem = problem_of("Linf", torch.arange(3))
+    out = run_attack(Square(queries=17), problem.model, problem.x, problem.y, Threat("Linf", 1e-6))
+    assert out.meter.forward.tolist() == [1 + 1 + 17] * 3  # clean, start, queries
+    assert out.meter.backward.tolist() == [0] * 3
