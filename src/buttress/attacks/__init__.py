@@ -3,6 +3,7 @@
 from buttress.attacks import apgd as _apgd  # noqa: F401
 from buttress.attacks import autoattack as _autoattack  # noqa: F401
 from buttress.attacks import fab as _fab  # noqa: F401
+from buttress.attacks import fast as _fast  # noqa: F401
 from buttress.attacks import gama as _gama  # noqa: F401
 from buttress.attacks import noise as _noise  # noqa: F401
 from buttress.attacks import pgd as _pgd  # noqa: F401

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from buttress.attacks import apgd_l1
 from buttress.attacks.core import ATTACKS, Attack, State, column, put, some
-from buttress.attacks.losses import dlr, targeted_dlr
+from buttress.attacks.losses import dlr, targeted_dlr, targeted_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.targets import choose_target
 from buttress.errors import UserError
@@ -212,10 +213,11 @@ class APGDT(APGD):
     .. math:: -\frac{z_y - z_t}{z_{(1)} - (z_{(3)} + z_{(4)})/2}
 
     Targets by the clean logits, at most as many as there are other classes. Any wrong class is a
-    success. With fewer than four classes the loss is z_t - z_y.
+    success. With fewer than four classes, and with ``loss="margin"``, the loss is z_t - z_y.
     """
 
     targets: int = 9
+    loss: Literal["dlr", "margin"] = "dlr"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -230,4 +232,5 @@ class APGDT(APGD):
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         assert isinstance(state, APGDState | apgd_l1.L1State)
-        return targeted_dlr(logits, problem.y, state.target)
+        score = targeted_dlr if self.loss == "dlr" else targeted_margin
+        return score(logits, problem.y, state.target)

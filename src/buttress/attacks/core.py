@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -56,6 +56,15 @@ class State:
         return {k: v for k, v in vars(self).items() if isinstance(v, Tensor)}
 
 
+class Standing(NamedTuple):
+    """How far the samples that are left have been moved, for an ensemble to decide who goes on."""
+
+    norm: Norm
+    margin: Tensor  # (N,) the best so far, negative
+    clean: Tensor  # (N,) that of the clean image
+    is_blind: Tensor  # (N,) all gradients were zero, or some not finite
+
+
 @dataclass(frozen=True)
 class Attack(ABC):
     """The arguments of an attack, and its mathematics."""
@@ -76,6 +85,10 @@ class Attack(ABC):
     def parts(self, problem: Problem) -> Sequence[Attack]:
         """The attacks of an ensemble, in order; a single attack is its own only part."""
         return (self,)
+
+    def enlists(self, number: int, standing: Standing) -> Tensor | None:
+        """(N,) which of the samples left part ``number`` of an ensemble is for; None: all."""
+        return None
 
     def runs(self, problem: Problem) -> int:
         """Restarts, or targets, or both multiplied."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import Attack, State
+from buttress.attacks.core import Attack, Standing, State
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Meter, Problem, Seen
 
@@ -64,7 +64,16 @@ def run(
     for number, part in enumerate(parts):
         here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
         before, share = sum(costs[:number]) / sum(costs), costs[number] / sum(costs)
-        queue = Queue(everyone[~best.broken] if drop else everyone, part.runs(here))
+        rows = everyone[~best.broken] if drop else everyone
+        clean = margin(problem.clean[rows], problem.y[rows])
+        is_blind = meter.flat[rows] | meter.broken_numerics[rows]
+        chosen = attack.enlists(
+            number, Standing(problem.threat.norm, best.margin[rows], clean, is_blind)
+        )
+        if chosen is not None:
+            rows = rows[chosen]
+        meter.parts[rows] += 1
+        queue = Queue(rows, part.runs(here))
         told = None if on_step is None else _told(on_step, before, share, queue)
         _drain(part, here, queue, best, Ways(batch_size, drop, told))
     return Outcome(best.x, best.broken, best.margin, meter)

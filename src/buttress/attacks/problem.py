@@ -30,12 +30,13 @@ class Meter:
     backward: Tensor
     broken_numerics: Tensor  # (N,) bool: a loss or gradient was not finite
     flat: Tensor  # (N,) bool: every gradient so far was zero
+    parts: Tensor  # (N,) parts of an ensemble that attacked the sample
 
     @classmethod
     def of(cls, n: int, device: torch.device) -> Meter:
         zero = torch.zeros(n, dtype=torch.int64, device=device)
         no = torch.zeros(n, dtype=torch.bool, device=device)
-        return cls(zero, zero.clone(), no, ~no)
+        return cls(zero, zero.clone(), no, ~no, zero.clone())
 
     def add(self, rows: Tensor, is_wrong: Tensor) -> None:
         """A forward pass; a sample may be in several rows."""
