@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS, Attack, check_norm
 from buttress.attacks.freeze import device_of, frozen, on_device_of
-from buttress.attacks.loop import OnStep, Outcome, run
+from buttress.attacks.loop import OnStep, Outcome, run, wrong
+from buttress.attacks.losses import margin
+from buttress.attacks.prepare import Prepared
 from buttress.attacks.problem import Meter, Problem
 from buttress.errors import RunError, UserError
 from buttress.registry import canonical
@@ -82,6 +84,7 @@ class How:
     batch_size: int = 256
     stop_when_broken: bool = False
     on_step: OnStep | None = None
+    prepared: Prepared | None = None  # of this very model: where to search
 
 
 HOW = How()
@@ -112,16 +115,54 @@ def run_attack(
             streams = Streams(how.seed, name, ids[piece])
             problem = Problem(model, xb, yb, threat, streams)
             check_logits(model, xb[:1], yb)
-            out = run(
-                chosen,
-                problem,
-                batch_size=how.batch_size,
-                stop_when_broken=how.stop_when_broken,
-                on_step=_within(how.on_step, piece, len(x)),
-            )
+            told = _within(how.on_step, piece, len(x))
+            out = _searched(chosen, problem, dataclasses.replace(how, on_step=told))
             verify(name, problem, out.x_adv)
             parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x)))
     return _joined(parts, x)
+
+
+def _searched(chosen: Attack, problem: Problem, how: How) -> Outcome:
+    """Searches in the prepared forms of the model, if any, and confirms in the model itself.
+
+    A sample counts as broken only if the model itself is wrong on the point. What a search in low
+    precision did not break, and what was not confirmed, is searched again in full precision.
+    """
+
+    def searched(model: nn.Module, rows: Tensor | None = None) -> Outcome:
+        here = dataclasses.replace(problem, model=model)
+        return run(
+            chosen,
+            here if rows is None else here.select(rows),
+            batch_size=how.batch_size,
+            stop_when_broken=how.stop_when_broken,
+            on_step=how.on_step,
+        )
+
+    ready = how.prepared
+    if ready is None or chosen.passes > 1:
+        return searched(problem.model)
+    stages = [m for m in (ready.low, ready.model, problem.model) if m is not None]
+    out = searched(stages[0])
+    for was_low, stage in zip([ready.low is not None, False], stages[1:], strict=False):
+        denied = _confirm(problem, out, how.batch_size)
+        again = denied | ~out.broken if was_low else denied
+        if again.any():
+            out.replace(again, searched(stage, again))
+    return out
+
+
+def _confirm(problem: Problem, out: Outcome, batch_size: int) -> Tensor:
+    """(N,) successes that the model itself denies; they count no more."""
+    denied = torch.zeros_like(out.broken)
+    for rows in out.broken.nonzero()[:, 0].split(batch_size):
+        with torch.no_grad():
+            logits = problem.model(out.x_adv[rows])
+        out.meter.forward[rows] += 1
+        denied[rows] = ~wrong(logits, problem.y[rows])
+        out.margin[rows] = margin(logits, problem.y[rows])
+    out.broken &= ~denied
+    return denied
 
 
 def pieces(x: Tensor, batch_size: int) -> list[slice]:

@@ -29,6 +29,12 @@ class Outcome:
     margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
     meter: Meter
 
+    def replace(self, rows: Tensor, other: Outcome) -> None:
+        """Takes over the results of a second search on some rows, and adds its cost."""
+        self.x_adv[rows], self.broken[rows] = other.x_adv, other.broken
+        self.margin[rows] = other.margin
+        self.meter.merge(rows, other.meter)
+
 
 OnStep = Callable[[float], None]  # called with the share of the work that is done
 

@@ -38,6 +38,14 @@ class Meter:
         no = torch.zeros(n, dtype=torch.bool, device=device)
         return cls(zero, zero.clone(), no, ~no, zero.clone())
 
+    def merge(self, rows: Tensor, other: Meter) -> None:
+        """Adds what a second search on some rows cost and saw."""
+        self.forward[rows] += other.forward
+        self.backward[rows] += other.backward
+        self.parts[rows] += other.parts
+        self.broken_numerics[rows] |= other.broken_numerics
+        self.flat[rows] &= other.flat
+
     def add(self, rows: Tensor, is_wrong: Tensor) -> None:
         """A forward pass; a sample may be in several rows."""
         one = torch.ones_like(rows)

@@ -23,6 +23,7 @@ from buttress.attacks.call import (
 )
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.attacks.loop import OnStep
+from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.inspect import inspect_model
@@ -44,6 +45,7 @@ class Job:
     batch_size: int
     seed: int
     origin: Mapping[str, Any]  # what identifies model and data in every record
+    prepared: Prepared | None = None
 
 
 def evaluate(
@@ -66,6 +68,9 @@ def evaluate(
         seed: of the attacks' random starts.
         out: a folder for the records; attacks whose record is there and fits are not done again.
         progress: where to show progress.
+
+    Attacks search in the fastest form of the network that passes its checks; what they find counts
+    only if the network itself confirms it.
     """
     progress = progress or Silent()
     spec = load_suite(suite)
@@ -80,7 +85,7 @@ def evaluate(
         "split": data.split,
         "seed": seed,
     }
-    job = Job(model, data, spec.name, batch_size, seed, origin)
+    job = Job(model, data, spec.name, batch_size, seed, origin, _prepared(model, data))
     records: dict[str, AttackRecord] = {}
     for position, entry in enumerate(entries):
         path = None if out is None else out / f"{entry.name}.parquet"
@@ -95,6 +100,11 @@ def evaluate(
                 write_record(path, record)
         records[entry.name] = record
     return Evaluation(spec.name, records, tuple(warnings) + _numerics(records))
+
+
+def _prepared(model: nn.Module, data: Dataset) -> Prepared:
+    x, _, _ = data.take(torch.arange(min(PROBE, len(data))))
+    return prepare(model, on_device_of(model, x))
 
 
 def load_evaluation(folder: Path) -> Evaluation:
@@ -159,6 +169,7 @@ def _attack(job: Job, entry: Entry, clean: AttackRecord | None, progress: Progre
         "forward": round(float(costs[0].double().mean()), 3),
         "backward": round(float(costs[1].double().mean()), 3),
         "not_finite": numerics,
+        "prepared": [] if job.prepared is None else list(job.prepared.notes),
     }
     return AttackRecord(
         entry.name,
@@ -193,7 +204,7 @@ def _attacked(
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
         if here.any():
-            how = How(job.seed, job.batch_size, True, _advance(task, len(x)))
+            how = How(job.seed, job.batch_size, True, _advance(task, len(x)), job.prepared)
             out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()

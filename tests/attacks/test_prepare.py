@@ -1,0 +1,103 @@
+"""A prepared network answers like the original or is dropped; nothing false counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import buttress as bt
+from buttress.attacks import prepare as preparing
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.prepare import Prepared, prepare
+from buttress.models import MODELS
+from buttress.threat import Threat
+from conftest import images, small_net
+
+TINY = [name for name in MODELS.names() if name.endswith("_tiny")]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_family_is_prepared_without_another_answer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "WORTH", 100.0)  # whatever can be done is done
+    model = bt.create_model(name, num_classes=10, image_size=32).eval()
+    x = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    weights = {k: v.clone() for k, v in model.state_dict().items()}
+    ready = prepare(model, x)
+    more = torch.rand(7, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(ready.model(more), model(more), rtol=1e-3, atol=1e-4)
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+    assert len(ready.notes) >= 2
+
+
+def test_batch_normalisation_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "WORTH", 100.0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    net[1].running_mean.uniform_()
+    ready = prepare(net.train(), images(8)[0])
+    assert net.training
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in ready.model.modules())
+    assert "BatchNorm folded" in ready.notes[0]
+
+
+def test_what_cannot_be_prepared_says_why() -> None:
+    class Stubborn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small_net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if float(x.detach().sum()) < 0:  # no trace can follow this
+                return x.flatten(1)
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    ready = prepare(Stubborn().eval(), images(8)[0])
+    assert any("BatchNorm folded: not used, TypeError" in note for note in ready.notes)
+
+
+def test_randomised_networks_are_used_as_they_are() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small_net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + torch.randn(len(x), 10)  # type: ignore[no-any-return]
+
+    model = Noisy().eval()
+    ready = prepare(model, images(8)[0])
+    assert ready.model is model
+    assert any("differ" in note for note in ready.notes)
+
+
+class Shifted(nn.Module):
+    """Almost the model: it finds successes that the model denies, and misses some."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.shift = torch.linspace(-0.03, 0.03, 10, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + self.shift  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("is_low", [False, True])
+def test_no_false_success_counts_and_nothing_is_missed(is_low: bool) -> None:
+    model, (x, _) = small_net().double(), images(24)
+    x = x.double()
+    y = model(x).argmax(1)
+    wrong = Shifted(model)
+    ready = Prepared(model, low=wrong) if is_low else Prepared(wrong)
+    threat = Threat("Linf", 0.01)
+    args = {"steps": 5, "loss": "margin"}
+    plain = run_attack(create_attack("pgd", **args), model, x, y, threat)
+    found = run_attack(create_attack("pgd", **args), model, x, y, threat, how=How(prepared=ready))
+    with torch.no_grad():
+        assert torch.equal(model(found.x_adv).argmax(1) != y, found.broken)
+    if is_low:  # survivors were searched again
+        assert (found.broken >= plain.broken).all()
+    assert found.meter.forward.sum() > plain.meter.forward.sum()
