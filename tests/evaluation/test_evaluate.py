@@ -144,6 +144,9 @@ def test_killed_inside_an_attack_the_finished_ones_stay(tmp_path: Path) -> None:
         def state_dict(self, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]
             return self.net.state_dict()
 
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            raise TypeError("no copies: they would not count")
+
         def forward(self, x: Tensor) -> Tensor:
             self.left -= 1
             if self.left < 0:
@@ -234,3 +237,19 @@ def test_accuracy_falls_with_eps() -> None:
     assert list(curve.accuracy) == sorted(curve.accuracy, reverse=True)
     assert curve.accuracy[-1] == 0.0
     assert (np.diff(curve.survived.astype(int), axis=0) <= 0).all()
+
+
+def test_worst_case_only_leaves_broken_images_alone(tmp_path: Path) -> None:
+    model = small_net()
+    data = labelled(model)
+    table = bt.evaluate(model, data, SUITE)
+    spec = load_suite(SUITE).model_copy(update={"mode": "worst_case"})
+    union = bt.evaluate(model, data, spec, out=tmp_path)
+    assert np.array_equal(union.survived, table.survived)
+    names = [n for n in union.records if n != "clean"]
+    last = union.records[names[-1]]
+    assert np.array_equal(last.correct, table.survived)  # what is left after all
+    assert last.meta["mode"] == "worst_case"
+    assert table.accuracy["clean"] > last.accuracy > 0, "the case must have both kinds"
+    assert last.meta["forward"] < table.records[names[-1]].meta["forward"]
+    assert "mode" not in table.records[names[-1]].meta

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from buttress.attacks.freeze import frozen
 from buttress.attacks.problem import gradient
@@ -80,13 +81,28 @@ def _tried(
 
 
 def _folded(model: nn.Module) -> nn.Module:
-    from torch.fx.experimental.optimization import fuse
-
-    if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+    """A copy in which each BatchNorm after a convolution that feeds nothing else is part of it."""
+    if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
         raise ValueError("there is none")
-    made = fuse(model)
-    made.delete_all_unused_submodules()  # type: ignore[operator]
-    return made
+    traced = fx.symbolic_trace(copy.deepcopy(model))
+    modules, count = dict(traced.named_modules()), 0
+    for node in traced.graph.nodes:
+        before = node.args[0] if node.args else None
+        if not isinstance(before, fx.Node) or len(before.users) != 1:
+            continue
+        if node.op != "call_module" or before.op != "call_module":
+            continue
+        norm, conv = modules[node.target], modules[str(before.target)]
+        if type(norm) is nn.BatchNorm2d and type(conv) is nn.Conv2d:
+            traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
+            count += 1
+    if not count:
+        raise ValueError("none follows a convolution")
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
 
 
 def _channels_last(model: nn.Module) -> nn.Module:

@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), help="Where records go; the run by default."
 )
 @click.option("--device", default="cpu", show_default=True)
+@click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     what: str, suite: str, model: str | None, data: str | None, split: str, limit: int | None,
-    seed: int, batch_size: int, out: Path | None, device: str, as_json: bool,
+    seed: int, batch_size: int, out: Path | None, device: str,
+    worst_case_only: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
 
     Finished attacks are kept and not done again.
     """
     from buttress.data import load_dataset
-    from buttress.evaluation import evaluate
+    from buttress.evaluation import evaluate, load_suite
     from buttress.records.run import Run
 
     run = Run(what)
@@ -52,10 +54,14 @@ def command(
     images = load_dataset(data, split, limit=limit)
     network = _network(what, model, images, device)
     wanted = suite.split(",") if "," in suite or ":" in suite else suite
+    spec = load_suite(wanted)
+    if worst_case_only:
+        spec = spec.model_copy(update={"mode": "worst_case"})
     name = "custom" if isinstance(wanted, list) else Path(suite).stem
+    name += "-worst-case" if worst_case_only else ""
     folder = None if out is None else out / (name if limit is None else f"{name}-{limit}")
     with showing() as progress:
-        found = evaluate(network, images, wanted, batch_size=batch_size, seed=seed,
+        found = evaluate(network, images, spec, batch_size=batch_size, seed=seed,
                          out=folder, progress=progress)  # fmt: skip
     if as_json:
         say_json(found.to_dict())

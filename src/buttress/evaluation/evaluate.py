@@ -27,7 +27,7 @@ from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.inspect import inspect_model
-from buttress.evaluation.suite import CLEAN, Entry, load_suite, resolve_suite
+from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent, Task
@@ -51,7 +51,7 @@ class Job:
 def evaluate(
     model: nn.Module,
     data: Dataset,
-    suite: str | Path | Sequence[str],
+    suite: str | Path | Sequence[str] | SuiteSpec,
     *,
     batch_size: int = 256,
     seed: int = 0,
@@ -85,14 +85,21 @@ def evaluate(
         "split": data.split,
         "seed": seed,
     }
+    if spec.mode != "table":
+        origin["mode"] = spec.mode
     job = Job(model, data, spec.name, batch_size, seed, origin, _prepared(model, data))
     records: dict[str, AttackRecord] = {}
     for position, entry in enumerate(entries):
         path = None if out is None else out / f"{entry.name}.parquet"
         made = _identity(job, entry) | {"position": position}
+        if spec.mode == "worst_case":  # what was broken before decides who is attacked
+            made["after"] = list(records)
         record = None if path is None else _finished(path, made, progress)
         if record is None:
-            record = _attack(job, entry, records.get(CLEAN), progress)
+            before = (
+                list(records.values()) if spec.mode == "worst_case" else [*records.values()][:1]
+            )
+            record = _attack(job, entry, _survivors(before), progress)
             meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
             meta["suite_attacks"] = [e.name for e in entries]
             record = replace(record, meta={**meta, **provenance(command_line())})
@@ -149,16 +156,23 @@ def _finished(path: Path, made: Mapping[str, Any], progress: Progress) -> Attack
     return record
 
 
-def _attack(job: Job, entry: Entry, clean: AttackRecord | None, progress: Progress) -> AttackRecord:
+def _survivors(before: Sequence[AttackRecord]) -> AttackRecord | None:
+    """The last record, right only where all are: what is not right here is not attacked again."""
+    if not before:
+        return None
+    return replace(before[-1], correct=np.logical_and.reduce([r.correct for r in before]))
+
+
+def _attack(job: Job, entry: Entry, left: AttackRecord | None, progress: Progress) -> AttackRecord:
     started = time.perf_counter()
     task = progress.task(f"{job.suite}: {entry.name}", len(job.data))
     try:
-        if entry.threat is None or clean is None:
+        if entry.threat is None or left is None:
             rows = [_score(job, b.x, b.y, b.x) for b in _advancing(job, task)]
             costs = [torch.ones(len(job.data)), torch.zeros(len(job.data))]
             numerics = 0
         else:
-            rows, costs, numerics = _attacked(job, entry, clean, task)
+            rows, costs, numerics = _attacked(job, entry, left, task)
     finally:
         task.close()
     columns = [np.concatenate(c) for c in zip(*rows, strict=True)]
@@ -176,7 +190,7 @@ def _attack(job: Job, entry: Entry, clean: AttackRecord | None, progress: Progre
         ids=job.data.ids.numpy(),
         labels=labels,
         predictions=predictions,
-        correct=predictions == labels,
+        correct=predictions == labels if left is None else (predictions == labels) & left.correct,
         loss=loss,
         distance=distance,
         meta=meta,
@@ -190,15 +204,15 @@ def _advancing(job: Job, task: Task) -> Iterator[Batch]:
 
 
 def _attacked(
-    job: Job, entry: Entry, clean: AttackRecord, task: Task
+    job: Job, entry: Entry, left: AttackRecord, task: Task
 ) -> tuple[list[tuple[Any, Any, Any]], list[Tensor], int]:
-    """Attacks the images that are right without an attack; the others are wrong already.
+    """Attacks the images that are right so far; the others are wrong already.
 
     Images come in pieces that bound the memory; inside a piece the attack keeps its batch full.
     """
     chosen, threat = create_attack(entry.attack, **_with_models(entry.args)), entry.threat
     assert threat is not None
-    right = torch.from_numpy(clean.correct)
+    right = torch.from_numpy(left.correct)
     rows, costs, numerics, start = [], [], 0, 0
     for x, y, ids in job.data.batches(piece_length(job.data.shape, job.batch_size)):
         here = right[start : start + len(x)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -45,6 +45,7 @@ class SuiteSpec(Spec):
     name: str = ""
     about: str = ""
     source: str = ""
+    mode: Literal["table", "worst_case"] = "table"  # worst_case: a broken image is left alone
     entries: tuple[Line, ...] = Field(min_length=1)
 
 
@@ -64,8 +65,10 @@ def list_suites() -> list[str]:
     return SUITES.names()
 
 
-def load_suite(suite: str | Path | Sequence[str]) -> SuiteSpec:
+def load_suite(suite: str | Path | Sequence[str] | SuiteSpec) -> SuiteSpec:
     """A suite by name, from a YAML file, or from a list of entries."""
+    if isinstance(suite, SuiteSpec):
+        return suite
     if not isinstance(suite, (str, Path)):
         return SuiteSpec.parse({"name": "custom", "entries": list(suite)}, "suite")
     where, raw = SUITES.read(suite)
