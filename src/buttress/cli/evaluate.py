@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
-from buttress.errors import UserError
+from buttress.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,12 +33,14 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), help="Where records go; the run by default."
 )
 @click.option("--device", default="cpu", show_default=True)
+@click.option("--shard", metavar="I/N", help="Every N-th image only; the last shard to end merges.")
+@click.option("--workers", default=1, show_default=True, help="Processes that share the images.")
 @click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     what: str, suite: str, model: str | None, data: str | None, split: str, limit: int | None,
     seed: int, batch_size: int, out: Path | None, device: str,
-    worst_case_only: bool, as_json: bool,
+    shard: str | None, workers: int, worst_case_only: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
 
@@ -43,6 +48,7 @@ def command(
     """
     from buttress.data import load_dataset
     from buttress.evaluation import evaluate, load_suite
+    from buttress.evaluation.shards import Shard, merge_shards
     from buttress.records.run import Run
 
     run = Run(what)
@@ -60,9 +66,23 @@ def command(
     name = "custom" if isinstance(wanted, list) else Path(suite).stem
     name += "-worst-case" if worst_case_only else ""
     folder = None if out is None else out / (name if limit is None else f"{name}-{limit}")
+    part = None if shard is None else Shard.parse(shard)
+    if (part is not None or workers > 1) and folder is None:
+        raise UserError("shards and workers meet in files: say where with --out")
+    count = workers if part is None else part.count
     with showing() as progress:
-        found = evaluate(network, images, spec, batch_size=batch_size, seed=seed,
-                         out=folder, progress=progress)  # fmt: skip
+        if part is None and workers > 1:
+            assert folder is not None
+            _spread(click.get_current_context().params, workers)
+            found = merge_shards(folder, count, images)
+            assert found is not None
+        else:
+            here = images if part is None else part.of(images)
+            where = folder if part is None or folder is None else part.folder(folder)
+            found = evaluate(network, here, spec, batch_size=batch_size, seed=seed,
+                             out=where, progress=progress)  # fmt: skip
+            if part is not None and folder is not None:
+                found = merge_shards(folder, count, images) or found
     if as_json:
         say_json(found.to_dict())
         return
@@ -72,6 +92,29 @@ def command(
     say(f"{len(found)} images of {images.name} {images.split}")
     for warning in found.warnings:
         say(f"warning: {warning}")
+
+
+def _spread(given: dict[str, Any], workers: int) -> None:
+    """The same command in several processes, one shard each, with their share of the cores."""
+    own = {"what", "workers", "shard", "as_json", "worst_case_only"}
+    args = [str(given["what"]), *(["--worst-case-only"] if given["worst_case_only"] else [])]
+    for name, value in given.items():
+        if name not in own and value is not None:
+            args += [f"--{name.replace('_', '-')}", str(value)]
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
+    running = [
+        subprocess.Popen([*command, f"{k + 1}/{workers}"], env=env, stdout=subprocess.DEVNULL)
+        for k in range(workers)
+    ]
+    try:
+        failed = [k + 1 for k, process in enumerate(running) if process.wait()]
+    finally:
+        for process in running:
+            process.terminate()
+    if failed:
+        raise RunError(f"worker {failed[0]} of {workers} failed; what it said is above")
 
 
 def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:

@@ -1,0 +1,82 @@
+"""An evaluation in shards: each attacks every n-th image, anywhere; together they are the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from buttress.data import Dataset
+from buttress.errors import RunError, UserError
+from buttress.evaluation.evaluate import load_evaluation
+from buttress.records.evaluation import AttackRecord, Evaluation, write_record
+from buttress.records.run import differences
+
+SAME = ("weights", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode", "after")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard ``number`` of ``count``, from 1 on."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """``2/4`` -> the second of four."""
+        left, _, right = text.partition("/")
+        if not (left.isdigit() and right.isdigit() and 1 <= int(left) <= int(right)):
+            raise UserError(f"a shard is written like 2/4, from 1/4 to 4/4, but got {text!r}")
+        return cls(int(left), int(right))
+
+    def of(self, data: Dataset) -> Dataset:
+        """The images of this shard: every n-th, so that classes are spread alike."""
+        if len(data) < self.count:
+            raise UserError(f"{len(data)} images cannot be cut into {self.count} shards")
+        return data.select(list(range(self.number - 1, len(data), self.count)))
+
+    def folder(self, whole: Path) -> Path:
+        return whole / f"shard-{self.number}-of-{self.count}"
+
+
+def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
+    """Writes the records of the whole from those of its shards; None while some are missing."""
+    shards = [load_evaluation(Shard(k + 1, count).folder(folder)) for k in range(count)]
+    wanted = next((s.records["clean"].meta["suite_attacks"] for s in shards if s.records), None)
+    if wanted is None or any(set(s.records) != set(wanted) for s in shards):
+        return None
+    for name in wanted:
+        record = _joined(name, [shard.records[name] for shard in shards])
+        if not np.array_equal(record.ids, data.ids.numpy()):
+            raise RunError(f"the shards in {folder} are not of these {len(data)} images")
+        meta = {**record.meta, "data": data.fingerprint()}
+        write_record(folder / f"{name}.parquet", replace(record, meta=meta))
+    return load_evaluation(folder)
+
+
+def _joined(name: str, parts: list[AttackRecord]) -> AttackRecord:
+    first = {k: parts[0].meta.get(k) for k in SAME}
+    for part in parts[1:]:
+        if changed := differences(first, {k: part.meta.get(k) for k in SAME}):
+            raise RunError(f"shards of {name} were made with different {', '.join(changed)}")
+    order = np.argsort(
+        np.concatenate([np.arange(len(p)) * len(parts) + k for k, p in enumerate(parts)])
+    )
+    sizes = [len(p) for p in parts]
+
+    def mean(key: str) -> float:
+        return round(float(np.average([p.meta[key] for p in parts], weights=sizes)), 3)
+
+    meta = {
+        **parts[0].meta,
+        "forward": mean("forward"),
+        "backward": mean("backward"),
+        "seconds": round(sum(p.meta["seconds"] for p in parts), 3),
+        "not_finite": sum(p.meta["not_finite"] for p in parts),
+        "shards": len(parts),
+    }
+    fields = ("ids", "labels", "predictions", "correct", "loss", "distance")
+    columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
+    return AttackRecord(name, meta=meta, **columns)
