@@ -1,0 +1,60 @@
+"""Our own ensemble spends restarts where they pay, and queries where gradients may be hidden."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.core import Standing
+from buttress.threat import Norm, Threat
+from conftest import Linear, images, small_net
+
+EPS: dict[Norm, float] = {"Linf": 0.03, "L2": 0.3, "L1": 3.0}
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_breaks_all_that_autoattack_breaks(norm: Norm) -> None:
+    model, (x, _) = small_net(), images(24)
+    y = model(x).argmax(1)
+    how = How(stop_when_broken=True)
+    threat = Threat(norm, EPS[norm] / 3)
+    slow = create_attack("autoattack", steps=50, queries=100)
+    theirs = run_attack(slow, model, x, y, threat, how=how)
+    ours = run_attack(create_attack("fast"), model, x, y, threat, how=how)
+    assert 0 < int(theirs.broken.sum()) < 24, "the case must have both kinds"
+    assert int(ours.broken.sum()) >= int(theirs.broken.sum())
+
+
+def test_only_samples_near_the_border_get_more() -> None:
+    fast = create_attack("fast")
+    clean = torch.tensor([-1.0, -1.0, -1.0, -1.0])
+    margin = torch.tensor([-0.05, -0.5, -0.99, -0.5])
+    blind = torch.tensor([False, False, False, True])
+    standing = Standing("Linf", margin, clean, blind)
+    assert fast.enlists(0, standing) is None
+    assert fast.enlists(1, standing).tolist() == [True, False, False, False]
+    assert fast.enlists(2, standing).tolist() == [False, False, True, True]
+    assert fast.enlists(1, standing._replace(norm="L1")).tolist() == [True, True, False, True]
+
+
+class Hidden(nn.Module):
+    """A linear model behind rounding, whose gradient is zero everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Linear(192, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner((x * 64).round() / 64)  # type: ignore[no-any-return]
+
+
+def test_hidden_gradients_are_met_with_queries() -> None:
+    model, (x, _) = Hidden(), images(16)
+    y = model(x).argmax(1)
+    out = run_attack(create_attack("fast"), model, x, y, Threat("Linf", 0.03))
+    assert out.meter.flat.all()
+    assert out.broken.float().mean() > 0.3
+    searched = run_attack(create_attack("pgd"), model, x, y, Threat("Linf", 0.03))
+    assert out.broken.sum() > searched.broken.sum()
