@@ -28,16 +28,15 @@ PULL = 0.1  # the largest weight of the step from the clean image
 class FABState(State):
     """Per run: the class aimed at, and what the next look is for.
 
-    A step forward is followed by a look at the label. If it is wrong the point goes back towards
-    the image, else it goes on from there. Which of the two will happen is guessed from the last
-    time, so that a gradient is computed only where one will be needed.
+    A step forward is followed by a look at the label alone. If it is wrong the point goes back
+    towards the image; there, or where it stayed, the gradient is asked for. So all rows of a batch
+    ask for the same thing at the same time.
     """
 
     target: Tensor
     rounds: Tensor  # (N,) steps forward so far
     has_stepped: Tensor  # (N,) the current point is a step forward, not a step back
     asks_grad: Tensor  # (N,) the gradient is wanted there
-    was_fooled: Tensor  # (N,) the last step forward was misclassified
 
 
 @ATTACKS.register("fab-t", paper="arXiv:1907.02044", tags=("white_box", "iterative", "targeted"))
@@ -56,8 +55,7 @@ class FABT(Attack):
     starts at the image, restarts at a random point of half the radius. As in the reference there is
     no final search on the boundary.
 
-    Departures: a run ends once a point inside the ball is misclassified; the forward pass that
-    checks a point also serves the next step.
+    Departure: a run ends once a point inside the ball is misclassified.
     """
 
     steps: int = 100
@@ -73,7 +71,7 @@ class FABT(Attack):
 
     @property
     def length(self) -> int:
-        return 3 * self.steps + 1  # a round has at most three looks
+        return 2 * self.steps  # a round has two looks
 
     def runs(self, problem: Problem) -> int:
         return min(self.targets, problem.num_classes - 1) * self.restarts
@@ -96,7 +94,6 @@ class FABT(Attack):
             rounds=torch.zeros_like(run),
             has_stepped=no,
             asks_grad=~no,
-            was_fooled=no,
         )
 
     def wants_grad(self, state: State) -> bool | Tensor:
@@ -126,10 +123,9 @@ class FABT(Attack):
             assert seen.grad is not None
             part = Seen(seen.logits[goes_on], seen.loss[goes_on], seen.grad[goes_on])
             new[goes_on] = self.forward(problem, x[goes_on], x_t[goes_on], part)
-        state.was_fooled = is_fooled.where(state.has_stepped, state.was_fooled)
         state.rounds = state.rounds + goes_on.long()
         state.has_stepped = goes_on
-        state.asks_grad = ~(goes_on & state.was_fooled)
+        state.asks_grad = ~goes_on
         return new
 
     def forward(self, problem: Problem, x: Tensor, x_t: Tensor, seen: Seen) -> Tensor:
