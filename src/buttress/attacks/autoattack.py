@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from torch import Tensor
-
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
-from buttress.attacks.core import ATTACKS, Attack, State, check_norm
+from buttress.attacks.core import ATTACKS, Attack, check_norm
+from buttress.attacks.ensemble import Ensemble
 from buttress.attacks.fab import FAB, FABT
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
 from buttress.errors import UserError
 from buttress.threat import Norm
@@ -22,7 +21,7 @@ EOT = 20  # passes averaged in the version for randomised models
 
 @ATTACKS.register("autoattack", paper="arXiv:2003.01690", tags=("ensemble",))
 @dataclass(frozen=True)
-class AutoAttack(Attack):
+class AutoAttack(Ensemble):
     """Each part sees only what the parts before it left; every part starts at the clean image.
 
     - standard: `apgd-ce`, `apgd-t` (9 targets), `fab-t` (9 targets), `square` (5000 queries). In L1
@@ -62,10 +61,6 @@ class AutoAttack(Attack):
         self.members("Linf")
 
     @property
-    def length(self) -> int:
-        return 0
-
-    @property
     def passes(self) -> int:
         return max(member.passes for member in self.members("Linf"))
 
@@ -91,12 +86,6 @@ class AutoAttack(Attack):
             kinds = (APGDCE, APGDDLR)
             return tuple(k(steps=steps, eot=EOT, wide_start=False) for k in kinds)
         return tuple(_member(entry) for entry in self.attacks)
-
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        raise NotImplementedError("an ensemble begins with its parts")
-
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        raise NotImplementedError("an ensemble has no steps of its own")
 
 
 def _member(entry: str | Mapping[str, Any]) -> Attack:

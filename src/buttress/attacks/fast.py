@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from buttress.attacks.apgd import APGDT
-from buttress.attacks.core import ATTACKS, Attack, Standing, State
+from buttress.attacks.core import ATTACKS, Attack, Standing
+from buttress.attacks.ensemble import Ensemble
 from buttress.attacks.pgd import PGD
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
 from buttress.errors import UserError
 from buttress.threat import Norm
@@ -22,7 +23,7 @@ STUCK = 0.98  # steps that leave this much of the margin found no slope: it may 
 
 @ATTACKS.register("fast", tags=("ensemble",))
 @dataclass(frozen=True)
-class Fast(Attack):
+class Fast(Ensemble):
     r"""Margins to each other class, most likely first; more for those that are nearly broken.
 
     1. 20 steps on z_t - z_y for each of the 9 most likely other classes: sign steps (Linf), unit
@@ -49,10 +50,6 @@ class Fast(Attack):
                 f"effort={self.effort}, steps={self.steps}, queries={self.queries}"
             )
 
-    @property
-    def length(self) -> int:
-        return 0
-
     def parts(self, problem: Problem) -> Sequence[Attack]:
         nine = min(9, problem.num_classes - 1)
         again: Attack = _margins(5 * self.steps // 2, nine * self.effort)
@@ -67,12 +64,6 @@ class Fast(Attack):
         if number == 2:
             return standing.is_blind | (left >= STUCK)
         return None
-
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        raise NotImplementedError("an ensemble begins with its parts")
-
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        raise NotImplementedError("an ensemble has no steps of its own")
 
 
 def _margins(steps: int, runs: int) -> PGD:
