@@ -74,7 +74,8 @@ class Threat:
         return cls(parse_norm(norm), parse_eps(eps))
 
     def __str__(self) -> str:
-        return f"{self.norm}:{format_eps(self.eps)}"
+        eps = format_eps(self.eps) if self.norm == "Linf" else f"{self.eps:.12g}"
+        return f"{self.norm}:{eps}"
 
     def scaled(self, factor: float) -> Threat:
         return Threat(self.norm, self.eps * factor)

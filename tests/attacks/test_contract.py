@@ -320,8 +320,8 @@ def test_a_targeted_attack_reaches_its_target() -> None:
     streams, clean = Streams(0, "t", torch.arange(12)), model(x).detach()
     problem = Problem(model, x, y, Threat("Linf", 0.5), streams, clean=clean)
     target = choose_target(problem, "most_likely", torch.zeros(12, dtype=torch.int64))
-    for loss in ("ce", "margin"):
-        attack = create_attack("pgd", target="most_likely", loss=loss, rel_step=0.1, steps=40)
+    for name, given in (("pgd", {"loss": "ce"}), ("pgd", {"loss": "margin"}), ("cw", {})):
+        attack = create_attack(name, target="most_likely", rel_step=0.1, steps=40, **given)
         said = model(last_point(attack, problem)).argmax(1)
         assert (said == target).float().mean() > 0.8
 

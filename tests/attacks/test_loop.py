@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.loop import Queue, wrong
+from buttress.attacks.losses import margin
+from buttress.attacks.problem import Meter, Problem
+from buttress.streams import Streams
 from buttress.threat import Threat
 from conftest import images, small_net
 
@@ -92,3 +95,23 @@ def test_progress_rises_to_the_end() -> None:
     assert told == sorted(told)
     assert told[0] >= 0
     assert told[-1] == pytest.approx(1.0)
+
+
+def test_gradients_of_some_rows_are_those_of_all_rows() -> None:
+    model, (x, y) = small_net().double().requires_grad_(False), images(5)
+    x, rows = x.double(), torch.arange(5)
+    wanted = torch.tensor([True, False, True, True, False])
+    meter = Meter.of(5, x.device)
+    problem = Problem(
+        model, x, y, Threat("Linf", 0.1), Streams(0, "t", rows), meter=meter, rows=rows
+    )
+    whole = problem.look(x, lambda z: margin(z, y))
+    part = problem.look(x, lambda z: margin(z, y), grad=wanted)
+    torch.testing.assert_close(part.logits, whole.logits)
+    torch.testing.assert_close(part.loss, whole.loss)
+    assert whole.grad is not None
+    assert part.grad is not None
+    torch.testing.assert_close(part.grad[wanted], whole.grad[wanted])
+    assert not part.grad[~wanted].any()
+    assert meter.forward.tolist() == [2] * 5
+    assert meter.backward.tolist() == [2, 1, 2, 2, 1]

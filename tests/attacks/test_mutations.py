@@ -95,9 +95,9 @@ NOT_LABEL = contract.test_targets_are_never_the_label
 M = Mutation
 MUTATIONS = [
     # The step and the ball.
-    M("the step goes down", "attacks.pgd:PGD.advance",
+    M("the step goes down", "attacks.pgd:Ascent.advance",
       "move.add_(state.x_t)", "state.x_t - move", MARGIN, (*LINF, oracles.binary)),
-    M("no projection", "attacks.pgd:PGD.advance",
+    M("no projection", "attacks.pgd:Ascent.advance",
       "problem.project(move.add_(state.x_t))", "move.add_(state.x_t)", BALL, (*LINF, *SMALL)),
     M("the box is forgotten", "threat:Threat.bounds",
       ".clamp_max_(1)", "", BALL, (*LINF, *SMALL)),
@@ -114,7 +114,7 @@ MUTATIONS = [
     M("points of the larger balls count", "attacks.apgd_l1:is_last_phase",
       "== 1", ">= 1", BALL, ("apgd-ce", "L1", *SMALL)),
     # Starts and random numbers.
-    M("no random start", "attacks.pgd:PGD.begin",
+    M("no random start", "attacks.pgd:Ascent.begin",
       'if self.start == "clean":', "if True:", OTHER_SEED, LINF),
     M("the start is biased", "threat:Threat.random_start",
       "(2 * streams.uniform(x, restart) - 1)", "streams.uniform(x, restart)",
@@ -132,8 +132,8 @@ MUTATIONS = [
       apgd.test_starts_are_stretched_to_the_border_of_the_ball, ("L2",)),
     # What is raised, and towards which class.
     M("one hinge for the whole batch", "attacks.pgd:CW.goal",
-      "-(-margin(logits, problem.y)).clamp_min(0)",
-      "-(-margin(logits, problem.y).sum()).clamp_min(0).expand(len(logits))",
+      "gap(problem, state, logits).clamp_max(0)",
+      "gap(problem, state, logits).sum().clamp_max(0).expand(len(logits))",
       contract.test_the_hinge_on_the_batch_sum_stops_everyone),
     M("a drawn target may be the label", "attacks.targets:choose_target",
       "(problem.y + 1 + (draw", "(problem.y + (draw", NOT_LABEL, ("random", 10)),
@@ -173,7 +173,7 @@ MUTATIONS = [
     M("the last point, not the best", "attacks.loop:Best.improve",
       "((broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap)))", "(gap == gap)",
       BALL, ("noise", "Linf", *SMALL)),
-    M("points outside the ball count", "attacks.fab:FABT.inside",
+    M("points outside the ball count", "attacks.fab:Boundary.inside",
       "distance <= problem.threat.eps", "distance >= 0",
       oracles.test_breaks_exactly_what_can_be_broken, ("fab-t", "Linf", 2)),
     M("logits that are not finite count", "attacks.loop:wrong",
@@ -188,7 +188,7 @@ MUTATIONS = [
       contract.test_passes_are_counted),
     M("gradients of some rows are counted for all", "attacks.problem:Problem._some",
       "slope), wanted)", "slope))",
-      autoattack.test_passes_are_counted_as_the_model_sees_them, ("standard",)),
+      loop.test_gradients_of_some_rows_are_those_of_all_rows),
     M("broken samples stay", "attacks.loop:_drain",
       "alive &= ~best.broken[rows]", "pass", DROPPING, LINF),
     M("later parts see everyone", "attacks.loop:run",

@@ -39,34 +39,18 @@ class FABState(State):
     asks_grad: Tensor  # (N,) the gradient is wanted there
 
 
-@ATTACKS.register("fab-t", paper="arXiv:1907.02044", tags=("white_box", "iterative", "targeted"))
 @dataclass(frozen=True)
-class FABT(Attack):
-    r"""FAB towards each of the ``targets`` most likely other classes.
-
-    With :math:`f = z_t - z_y` linear around the point, x_t and x are both projected onto
-    :math:`\{f = 0\} \cap [0,1]^d` in the norm of the threat, which gives d_1 and d_2:
-
-    .. math:: x_{t+1} = (1-\alpha)(x_t + 1.05\,d_1) + \alpha\,(x + 1.05\,d_2), \quad
-              \alpha = \min\Bigl(\tfrac{\lVert d_1 \rVert}{\lVert d_1 \rVert + \lVert d_2 \rVert},
-              0.1\Bigr)
-
-    A misclassified point goes back to :math:`x + 0.9\,(x_{t+1} - x)`. The first run of a class
-    starts at the image, restarts at a random point of half the radius. As in the reference there is
-    no final search on the boundary.
-
-    Departure: a run ends once a point inside the ball is misclassified.
-    """
+class Boundary(Attack):
+    """Steps to the nearest boundary of the linear model, and back."""
 
     steps: int = 100
-    targets: int = 9
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.targets < 1 or self.restarts < 1:
+        if self.steps < 1 or self.restarts < 1:
             raise UserError(
-                "`steps >= 1`, `targets >= 1` and `restarts >= 1` must hold, but got "
-                f"steps={self.steps}, targets={self.targets}, restarts={self.restarts}"
+                "`steps >= 1` and `restarts >= 1` must hold, but got "
+                f"steps={self.steps}, restarts={self.restarts}"
             )
 
     @property
@@ -74,10 +58,11 @@ class FABT(Attack):
         return 2 * self.steps  # a round has two looks
 
     def runs(self, problem: Problem) -> int:
-        return min(self.targets, problem.num_classes - 1) * self.restarts
+        return self.restarts
 
     def aim(self, problem: Problem, run: Tensor) -> Tensor:
-        return choose_target(problem, "each", run // self.restarts)
+        """(N,) the class whose boundary is looked for; the label if that changes at each look."""
+        return problem.y
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         assert isinstance(state, FABState)
@@ -142,23 +127,49 @@ class FABT(Attack):
         return ahead.lerp_(d2.mul_(OVERSHOOT).add_(clean), alpha).clamp_(0, 1).view_as(x)
 
 
+@ATTACKS.register("fab-t", paper="arXiv:1907.02044", tags=("white_box", "iterative", "targeted"))
+@dataclass(frozen=True)
+class FABT(Boundary):
+    r"""FAB towards each of the ``targets`` most likely other classes.
+
+    With :math:`f = z_t - z_y` linear around the point, x_t and x are both projected onto
+    :math:`\{f = 0\} \cap [0,1]^d` in the norm of the threat, which gives d_1 and d_2:
+
+    .. math:: x_{t+1} = (1-\alpha)(x_t + 1.05\,d_1) + \alpha\,(x + 1.05\,d_2), \quad
+              \alpha = \min\Bigl(\tfrac{\lVert d_1 \rVert}{\lVert d_1 \rVert + \lVert d_2 \rVert},
+              0.1\Bigr)
+
+    A misclassified point goes back to :math:`x + 0.9\,(x_{t+1} - x)`. The first run of a class
+    starts at the image, restarts at a random point of half the radius. As in the reference there is
+    no final search on the boundary.
+
+    Departure: a run ends once a point inside the ball is misclassified.
+    """
+
+    targets: int = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.targets < 1:
+            raise UserError(f"`targets >= 1` must hold, but got targets={self.targets}")
+
+    def runs(self, problem: Problem) -> int:
+        return min(self.targets, problem.num_classes - 1) * self.restarts
+
+    def aim(self, problem: Problem, run: Tensor) -> Tensor:
+        return choose_target(problem, "each", run // self.restarts)
+
+
 @ATTACKS.register("fab", paper="arXiv:1907.02044", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
-class FAB(FABT):
+class FAB(Boundary):
     r"""FAB towards the class whose boundary is nearest in the linear model.
 
     At each point it is the class k that minimises :math:`|z_k - z_y| / \lVert \nabla (z_k - z_y)
     \rVert_*`, which costs one backward pass per class.
     """
 
-    targets: int = 1
     restarts: int = 5
-
-    def runs(self, problem: Problem) -> int:
-        return self.restarts
-
-    def aim(self, problem: Problem, run: Tensor) -> Tensor:
-        return problem.y  # chosen at each look
 
     def look(self, problem: Problem, state: State) -> Seen:
         assert isinstance(state, FABState)

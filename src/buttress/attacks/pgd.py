@@ -17,32 +17,19 @@ from buttress.threat import Norm
 
 
 @dataclass
-class PGDState(State):
+class AscentState(State):
     """The current points, and the class each is driven to in a targeted attack."""
 
     target: Tensor | None = field(default=None)
 
 
-@ATTACKS.register("pgd", paper="arXiv:1706.06083", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
-class PGD(Attack):
-    r"""Projected gradient ascent from a random start.
-
-    .. math:: x_{t+1} = \Pi\bigl(x_t + \alpha_t\, s(\nabla_{x_t} \ell(f(x_t), y))\bigr)
-
-    where :math:`\Pi` projects exactly onto :math:`B_\epsilon(x) \cap [0,1]^d`, :math:`s` is
-    `Threat.ascent` and :math:`\alpha_t` = ``rel_step * eps``, constant or falling as a cosine.
-    With a ``target`` class t it maximises -CE(f(x), t), or z_t - z_y if the loss is ``margin``;
-    any wrong class counts as a success.
-
-    Departures from the paper: each sample's best iterate is returned, not its last; the L1 step
-    moves the largest 1% of the gradient's coordinates, not all of them.
-    """
+class Ascent(Attack):
+    """Steps of a set length along the gradient, from a random start; what rises is for others."""
 
     steps: int = 20
     rel_step: float = 0.25
     restarts: int = 1
-    loss: Literal["ce", "margin", "kl"] = "ce"
     start: Literal["random", "clean"] = "random"
     schedule: Literal["constant", "cosine"] = "constant"
     target: Target | int = "none"
@@ -61,6 +48,41 @@ class PGD(Attack):
     def runs(self, problem: Problem) -> int:
         return self.restarts
 
+    def begin(self, problem: Problem, run: Tensor) -> State:
+        x_t = problem.random_start(run)
+        if self.start == "clean":  # the first run; others must differ
+            x_t = problem.x.where(column(run == 0), x_t)
+        target = None if self.target == "none" else choose_target(problem, self.target, run)
+        return AscentState(x_t, target=target)
+
+    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+        assert seen.grad is not None
+        move = problem.threat.ascent(state.x_t, seen.grad)
+        move *= self.rel_step * problem.threat.eps
+        if self.schedule == "cosine":
+            share = (1 + torch.cos(torch.pi * state.step.to(move.dtype) / self.steps)) / 2
+            move *= column(share)
+        return problem.project(move.add_(state.x_t))
+
+
+@ATTACKS.register("pgd", paper="arXiv:1706.06083", tags=("white_box", "iterative"))
+@dataclass(frozen=True)
+class PGD(Ascent):
+    r"""Projected gradient ascent from a random start.
+
+    .. math:: x_{t+1} = \Pi\bigl(x_t + \alpha_t\, s(\nabla_{x_t} \ell(f(x_t), y))\bigr)
+
+    where :math:`\Pi` projects exactly onto :math:`B_\epsilon(x) \cap [0,1]^d`, :math:`s` is
+    `Threat.ascent` and :math:`\alpha_t` = ``rel_step * eps``, constant or falling as a cosine.
+    With a ``target`` class t it maximises -CE(f(x), t), or z_t - z_y if the loss is ``margin``;
+    any wrong class counts as a success.
+
+    Departures from the paper: each sample's best iterate is returned, not its last; the L1 step
+    moves the largest 1% of the gradient's coordinates, not all of them.
+    """
+
+    loss: Literal["ce", "margin", "kl"] = "ce"
+
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         target = getattr(state, "target", None)
         if target is not None and self.loss == "margin":
@@ -71,22 +93,6 @@ class PGD(Attack):
             assert problem.clean is not None
             return kl(logits, problem.clean)
         return (margin if self.loss == "margin" else cross_entropy)(logits, problem.y)
-
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        x_t = problem.random_start(run)
-        if self.start == "clean":  # the first run; others must differ
-            x_t = problem.x.where(column(run == 0), x_t)
-        target = None if self.target == "none" else choose_target(problem, self.target, run)
-        return PGDState(x_t, target=target)
-
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        assert seen.grad is not None
-        move = problem.threat.ascent(state.x_t, seen.grad)
-        move *= self.rel_step * problem.threat.eps
-        if self.schedule == "cosine":
-            share = (1 + torch.cos(torch.pi * state.step.to(move.dtype) / self.steps)) / 2
-            move *= column(share)
-        return problem.project(move.add_(state.x_t))
 
 
 @ATTACKS.register("fgsm", paper="arXiv:1412.6572", tags=("white_box", "one_step"))
@@ -140,16 +146,17 @@ class DensePGD(PGD):
 
 @ATTACKS.register("cw", paper="arXiv:1608.04644", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
-class CW(PGD):
+class CW(Ascent):
     r"""Carlini and Wagner's margin in a ball: PGD on :math:`-\max(0, z_y - \max_{k \ne y} z_k)`.
 
-    The hinge is taken per sample, so a sample that is broken stops and the others go on.
+    The hinge is taken per sample, so a sample that is broken stops and the others go on. With a
+    ``target`` class t the margin is that of t.
     """
 
     rel_step: float = 0.1
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
-        return -(-margin(logits, problem.y)).clamp_min(0)
+        return gap(problem, state, logits).clamp_max(0)
 
 
 @ATTACKS.register(
@@ -164,5 +171,13 @@ class BatchSumCW(CW):
     """
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
-        gaps = margin(logits, problem.y)
+        gaps = gap(problem, state, logits)
         return gaps if float(gaps.detach().sum()) < 0 else torch.zeros_like(gaps) * gaps
+
+
+def gap(problem: Problem, state: State, logits: Tensor) -> Tensor:
+    """(N,) the margin of the target, or of the best other class if there is none."""
+    target = getattr(state, "target", None)
+    if target is None:
+        return margin(logits, problem.y)
+    return targeted_margin(logits, problem.y, target)
