@@ -291,6 +291,12 @@ def test_the_model_is_restored_after_an_exception() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_a_gradient_that_was_never_asked_for_is_not_called_zero() -> None:
+    model, (x, y) = small_net(), images(4)
+    out = run_attack(create_attack("noise"), model, x, y, Threat("Linf", 0.01))
+    assert not out.meter.flat.any()
+
+
 def test_passes_are_counted() -> None:
     model, (x, y) = small_net(), images(4)
     out = run_attack(create_attack("pgd", steps=7), model, x, y, Threat("Linf", 0.01))

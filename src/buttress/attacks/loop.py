@@ -82,6 +82,7 @@ def run(
         queue = Queue(rows, part.runs(here))
         told = None if on_step is None else _told(on_step, before, share, queue)
         _drain(part, here, queue, best, Ways(batch_size, drop, told))
+    meter.flat &= meter.backward > 0  # where there was no gradient at all, none was zero
     return Outcome(best.x, best.broken, best.margin, meter)
 
 
