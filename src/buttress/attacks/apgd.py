@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from buttress.attacks import apgd_l1
-from buttress.attacks.core import ATTACKS, Attack, State, column, put, some
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put, some
 from buttress.attacks.losses import dlr, targeted_dlr, targeted_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.targets import choose_target
-from buttress.errors import UserError
 
 RISING = 0.75  # a window in which at most this share of the steps rose halves the step
 SHARE = 0.75  # of a move that is new; the rest repeats the last move
@@ -50,11 +49,7 @@ class APGD(Attack):
     wide_start: bool = True
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.restarts < 1 or self.eot < 1:
-            raise UserError(
-                "`steps >= 1`, `restarts >= 1` and `eot >= 1` must hold, but got "
-                f"steps={self.steps}, restarts={self.restarts}, eot={self.eot}"
-            )
+        at_least_one(steps=self.steps, restarts=self.restarts, eot=self.eot)
 
     @property
     def length(self) -> int:
@@ -221,8 +216,7 @@ class APGDT(APGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.targets < 1:
-            raise UserError(f"`targets >= 1` must hold, but got targets={self.targets}")
+        at_least_one(targets=self.targets)
 
     def runs(self, problem: Problem) -> int:
         return min(self.targets, problem.num_classes - 1) * self.restarts

@@ -135,6 +135,14 @@ class Attack(ABC):
 ATTACKS: Registry[type[Attack]] = Registry("attack")
 
 
+def at_least_one(**given: int) -> None:
+    """Refuses counts below one, and names them all."""
+    if any(value < 1 for value in given.values()):
+        must = " and ".join(f"`{name} >= 1`" for name in given)
+        came = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise UserError(f"{must} must hold, but got {came}")
+
+
 def check_norm(attack: Attack, threat: Threat) -> None:
     if threat.norm not in attack.norms:
         name = next((e.name for e in ATTACKS if e.value is type(attack)), type(attack).__name__)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, column
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
 from buttress.attacks.hyperplane import nearest_move
 from buttress.attacks.losses import targeted_margin
 from buttress.attacks.problem import Problem, Seen, gradient
 from buttress.attacks.targets import choose_target
-from buttress.errors import UserError
 from buttress.threat import TINY
 
 OVERSHOOT = 1.05  # how far beyond the boundary a step goes
@@ -47,11 +46,7 @@ class Boundary(Attack):
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.restarts < 1:
-            raise UserError(
-                "`steps >= 1` and `restarts >= 1` must hold, but got "
-                f"steps={self.steps}, restarts={self.restarts}"
-            )
+        at_least_one(steps=self.steps, restarts=self.restarts)
 
     @property
     def length(self) -> int:
@@ -150,8 +145,7 @@ class FABT(Boundary):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.targets < 1:
-            raise UserError(f"`targets >= 1` must hold, but got targets={self.targets}")
+        at_least_one(targets=self.targets)
 
     def runs(self, problem: Problem) -> int:
         return min(self.targets, problem.num_classes - 1) * self.restarts

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from buttress.attacks.apgd import APGDT
-from buttress.attacks.core import ATTACKS, Attack, Standing
+from buttress.attacks.core import ATTACKS, Attack, Standing, at_least_one
 from buttress.attacks.ensemble import Ensemble
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
-from buttress.errors import UserError
 from buttress.threat import Norm
 
 # Samples with more of their clean margin left than this get no further restarts.
@@ -44,11 +43,7 @@ class Fast(Ensemble):
     queries: int = 1000
 
     def __post_init__(self) -> None:
-        if self.effort < 1 or self.steps < 1 or self.queries < 1:
-            raise UserError(
-                "`effort >= 1`, `steps >= 1` and `queries >= 1` must hold, but got "
-                f"effort={self.effort}, steps={self.steps}, queries={self.queries}"
-            )
+        at_least_one(effort=self.effort, steps=self.steps, queries=self.queries)
 
     def parts(self, problem: Problem) -> Sequence[Attack]:
         nine = min(9, problem.num_classes - 1)

@@ -8,10 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, column
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
 from buttress.attacks.losses import probability_margin
 from buttress.attacks.problem import Problem, Seen
-from buttress.errors import UserError
 from buttress.threat import Norm
 
 
@@ -43,10 +42,7 @@ class GAMA(Attack):
     weight: float = 50.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.restarts < 1:
-            raise UserError(
-                f"`steps >= 1` and `restarts >= 1` must hold, but got {self.steps}, {self.restarts}"
-            )
+        at_least_one(steps=self.steps, restarts=self.restarts)
 
     @property
     def length(self) -> int:

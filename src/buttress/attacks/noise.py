@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one
 from buttress.attacks.problem import Problem, Seen
-from buttress.errors import UserError
 
 
 @ATTACKS.register("noise", tags=("black_box",))
@@ -21,8 +20,7 @@ class Noise(Attack):
     points: int = 10
 
     def __post_init__(self) -> None:
-        if self.points < 1:
-            raise UserError(f"`points >= 1` must hold, but got points={self.points}")
+        at_least_one(points=self.points)
 
     @property
     def length(self) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, column
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
 from buttress.attacks.losses import cross_entropy, kl, margin, targeted_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.targets import Target, choose_target
@@ -35,11 +35,9 @@ class Ascent(Attack):
     target: Target | int = "none"
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.restarts < 1 or not self.rel_step > 0:
-            raise UserError(
-                "`steps >= 1`, `restarts >= 1` and `rel_step > 0` must hold, but got "
-                f"steps={self.steps}, restarts={self.restarts}, rel_step={self.rel_step}"
-            )
+        at_least_one(steps=self.steps, restarts=self.restarts)
+        if not self.rel_step > 0:
+            raise UserError(f"`rel_step > 0` must hold, but got rel_step={self.rel_step}")
 
     @property
     def length(self) -> int:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, column, put
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.errors import UserError
@@ -55,11 +55,9 @@ class Square(Attack):
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.queries < 1 or self.restarts < 1 or not 0 < self.share <= 1:
-            raise UserError(
-                "`queries >= 1`, `restarts >= 1` and `0 < share <= 1` must hold, but got "
-                f"queries={self.queries}, restarts={self.restarts}, share={self.share}"
-            )
+        at_least_one(queries=self.queries, restarts=self.restarts)
+        if not 0 < self.share <= 1:
+            raise UserError(f"`0 < share <= 1` must hold, but got share={self.share}")
 
     @property
     def length(self) -> int:
