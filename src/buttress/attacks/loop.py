@@ -147,14 +147,15 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
         room = ways.batch_size - len(rows)
         if len(queue) and room >= max(1, REFILL * ways.batch_size):
             new, number = queue.take(room, best.broken if ways.drop else None, rows)
-            fresh = problem.select(new)
-            begun = attack.begin(fresh, number)
-            if state is None or not len(rows):
-                rows, here, state = new, fresh, begun
-            elif len(new):
-                rows, state = torch.cat([rows, new]), state.joined(begun)
-                here = problem.select(rows)
-            alive = torch.cat([alive, torch.ones_like(new, dtype=torch.bool)])
+            if len(new):  # none if all that wait are still busy in another run
+                fresh = problem.select(new)
+                begun = attack.begin(fresh, number)
+                if state is None or not len(rows):
+                    rows, here, state = new, fresh, begun
+                else:
+                    rows, state = torch.cat([rows, new]), state.joined(begun)
+                    here = problem.select(rows)
+                alive = torch.cat([alive, torch.ones_like(new, dtype=torch.bool)])
         if state is None or not len(rows):
             return
         seen = attack.look(here, state)

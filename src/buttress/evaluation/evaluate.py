@@ -87,7 +87,7 @@ def evaluate(
     }
     if spec.mode != "table":
         origin["mode"] = spec.mode
-    job = Job(model, data, spec.name, batch_size, seed, origin, _prepared(model, data))
+    job = Job(model, data, spec.name, batch_size, seed, origin)
     records: dict[str, AttackRecord] = {}
     for position, entry in enumerate(entries):
         path = None if out is None else out / f"{entry.name}.parquet"
@@ -99,6 +99,8 @@ def evaluate(
             before = (
                 list(records.values()) if spec.mode == "worst_case" else [*records.values()][:1]
             )
+            if job.prepared is None and entry.threat is not None:  # not for what is done already
+                job = replace(job, prepared=_prepared(model, data))
             record = _attack(job, entry, _survivors(before), progress)
             meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
             meta["suite_attacks"] = [e.name for e in entries]
