@@ -142,7 +142,9 @@ def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: in
     whole = run_attack(attack, model, x, y, threat, ids=ids)
     assert not torch.equal(whole.x_adv, x), "the case must not be empty"
     parts = run_attack(attack, model, x, y, threat, ids=ids, how=How(batch_size=batch_size))
-    torch.testing.assert_close(parts.x_adv, whole.x_adv, rtol=0, atol=1e-9)
+    # In an ensemble a broken sample leaves, and any of its runs may be the first to break it.
+    same = ~whole.broken if "ensemble" in ATTACKS.entry(name).tags else torch.full_like(y, 1) > 0
+    torch.testing.assert_close(parts.x_adv[same], whole.x_adv[same], rtol=0, atol=1e-9)
     assert torch.equal(parts.broken, whole.broken)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
     mixed = run_attack(attack, model, x[order], y[order], threat, ids=ids[order])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from buttress.attacks import loop
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.loop import Queue, wrong
 from buttress.attacks.losses import margin
@@ -57,7 +58,10 @@ def test_the_queue_gives_every_run_of_every_sample_once() -> None:
     assert given == [(s, run) for run in (0, 1) for s in (3, 5, 8)]
 
 
-def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones() -> None:
+def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "FULL", 0)
     queue = Queue(torch.tensor([3, 5, 8]), 2)
     assert taken(queue, 9, []) == [(3, 0), (5, 0), (8, 0)], "one run at a time"
     assert taken(queue, 2, [3, 5, 8]) == []
@@ -68,9 +72,25 @@ def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones() -> None:
     assert len(queue) == 0
 
 
+def test_a_batch_with_room_takes_several_runs_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "FULL", 5)
+    queue = Queue(torch.tensor([3, 5, 8]), 3)
+    assert taken(queue, 9, []) == [(3, 0), (5, 0), (8, 0), (3, 1), (5, 1)], "up to five rows"
+    assert taken(queue, 4, [3, 5, 8, 3, 5]) == []
+    assert taken(queue, 4, [3, 5, 3, 5]) == [(8, 1)]
+    assert len(queue) == 3
+
+
+@pytest.mark.parametrize("full", [0, 128])
 @pytest.mark.parametrize("name", ["pgd", "apgd-t", "fab-t", "square"])
-def test_rows_that_come_and_go_change_nothing(name: str) -> None:
-    """Samples that break leave, others take their place in the middle of the runs of the rest."""
+def test_rows_that_come_and_go_change_nothing(
+    name: str, full: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that break leave, others take their place in the middle of the runs of the rest.
+
+    Where several runs of a sample go on at once, another of them may be the first to break it.
+    """
+    monkeypatch.setattr(loop, "FULL", full)
     model, x = small_net().double(), images(16)[0].double()
     y = model(x).argmax(1)
     args = {"queries": 60} if name == "square" else {"steps": 6, "restarts": 2}
@@ -81,9 +101,12 @@ def test_rows_that_come_and_go_change_nothing(name: str) -> None:
     )
     assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
     assert torch.equal(parts.broken, whole.broken)
-    torch.testing.assert_close(parts.x_adv, whole.x_adv, rtol=0, atol=1e-9)
-    assert torch.equal(parts.meter.forward, whole.meter.forward)
-    assert torch.equal(parts.meter.backward, whole.meter.backward)
+    same = torch.ones(16, dtype=torch.bool) if full == 0 else ~whole.broken
+    torch.testing.assert_close(parts.x_adv[same], whole.x_adv[same], rtol=0, atol=1e-9)
+    assert torch.equal(parts.meter.forward[same], whole.meter.forward[same])
+    assert torch.equal(parts.meter.backward[same], whole.meter.backward[same])
+    with torch.no_grad():
+        assert torch.equal(model(whole.x_adv).argmax(1) != y, whole.broken)
 
 
 def test_progress_rises_to_the_end() -> None:

@@ -10,9 +10,11 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
+from buttress.allocator import keep_freed_memory
 from buttress.attacks.core import ATTACKS, Attack, check_norm
+from buttress.attacks.fork import Task, in_processes, processes
 from buttress.attacks.freeze import device_of, frozen, on_device_of
-from buttress.attacks.loop import OnStep, Outcome, run, wrong
+from buttress.attacks.loop import OnStep, Outcome, attack_cost, run, wrong
 from buttress.attacks.losses import margin
 from buttress.attacks.prepare import Prepared
 from buttress.attacks.problem import Meter, Problem
@@ -73,6 +75,7 @@ def attack(
     return run_attack(chosen, model, x, y, Threat.parse(threat), ids=ids, how=How(seed)).x_adv
 
 
+LONG = 50_000  # passes: shorter attacks are not worth more processes
 MEMORY = 1 << 27  # bytes of images attacked at once: 10,000 of CIFAR-10, 200 of ImageNet
 
 
@@ -85,6 +88,7 @@ class How:
     stop_when_broken: bool = False
     on_step: OnStep | None = None
     prepared: Prepared | None = None  # of this very model: where to search
+    workers: int | None = None  # processes; None: one per thread where that is faster
 
 
 HOW = How()
@@ -109,17 +113,39 @@ def run_attack(
         raise UserError(f"`ids` must have one entry per image, {len(x)}, but got {len(ids)}")
     name = attack_name(chosen)
     parts = []
+    keep_freed_memory()
     with frozen(model):
         for piece in pieces(x, how.batch_size):
             xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
             streams = Streams(how.seed, name, ids[piece])
             problem = Problem(model, xb, yb, threat, streams)
-            check_logits(model, xb[:1], yb)
+            first = check_logits(model, xb[:1], yb)
             told = _within(how.on_step, piece, len(x))
-            out = _searched(chosen, problem, dataclasses.replace(how, on_step=told))
+            sized = dataclasses.replace(problem, clean=first)
+            is_long = len(xb) * attack_cost(chosen, sized) >= LONG and chosen.passes == 1
+            count = how.workers or (processes(len(xb), xb.device) if is_long else 1)
+            out = _spread(chosen, problem, dataclasses.replace(how, on_step=told, workers=count))
             verify(name, problem, out.x_adv)
             parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x)))
     return _joined(parts, x)
+
+
+def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
+    """Searches in one process or in several, each with its share of the images."""
+    count = how.workers or 1
+    if count == 1:
+        return _searched(chosen, problem, how)
+    own = dataclasses.replace(how, batch_size=max(1, how.batch_size // count))
+    shares = [problem.rows_of()[k::count] for k in range(count)]
+
+    def task(rows: Tensor) -> Task[Outcome]:
+        def search(told: OnStep) -> Outcome:
+            return _searched(chosen, problem.select(rows), dataclasses.replace(own, on_step=told))
+
+        return search
+
+    parts = in_processes([task(rows) for rows in shares], how.on_step)
+    return _joined(parts, problem.x).ordered(torch.cat(shares).argsort())
 
 
 def _searched(chosen: Attack, problem: Problem, how: How) -> Outcome:
@@ -226,8 +252,10 @@ def check_labels(x: Tensor, y: Tensor) -> None:
         )
 
 
-def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None) -> None:
-    """Refuses a model whose output cannot be class scores for these labels."""
+def check_logits(
+    model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None
+) -> Tensor:
+    """Refuses a model whose output cannot be class scores for these labels; returns them."""
     with torch.no_grad():
         out = model(x)
     if not isinstance(out, Tensor) or out.ndim != 2:
@@ -242,6 +270,7 @@ def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None
         raise UserError(f"labels must be class numbers from 0 on, but there is {int(y.min())}")
     if highest >= out.shape[1]:
         raise UserError(f"there is a label {highest}, but the model returns {out.shape[1]} classes")
+    return out
 
 
 def verify(name: str, problem: Problem, x_adv: Tensor) -> None:

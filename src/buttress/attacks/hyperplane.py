@@ -24,9 +24,9 @@ def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tenso
     """
     towards = slope * -gap.sign()[:, None]
     room = torch.where(towards > 0, 1 - point, point)
-    size, need = slope.abs(), gap.abs()[:, None]
+    size, need = slope.abs(), gap.abs()
     if norm == "L1":
-        moved = _greedy(size, room, need)
+        moved = _greedy(size, room, need[:, None])
     elif norm == "L2":
         size = size.masked_fill_(size < IMMOVABLE, 0)
         moved = _common(size, size, room, need)
@@ -39,30 +39,23 @@ def _common(size: Tensor, speed: Tensor | None, room: Tensor, need: Tensor) -> T
     r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
 
     The sum is concave and piecewise linear in lam, so that Newton's method from the left climbs to
-    the root through pieces and never passes it. Rows that are there take no part in the next round.
+    the root through pieces and never passes it: coordinates that are at the end of their room give
+    what they have, the others share the rest.
     """
     rate = size if speed is None else size * speed
-    whole = rate.sum(1, keepdim=True)
-    lam = need / whole.clamp_min(1e-30)
-    open_rows, parts = torch.arange(len(size), device=size.device), (rate, whole, size, room, need)
+    given, full = size * room, room if speed is None else room / speed  # 0 / 0: never moves
+    whole = rate.sum(1)
+    lam, shut = need / whole.clamp_min(1e-30), torch.empty_like(room)
     for _ in range(ROUNDS):
-        rates, wholes, sizes, rooms, needs = parts
-        here = lam[open_rows]
-        far = here if speed is None else here * speed[open_rows]
-        moved = rooms.minimum(far)
-        # What is moved in all, and how much of it grows with lam.
-        total = torch.linalg.vecdot(sizes, moved)[:, None]
-        free = wholes - (rates * (far >= rooms)).sum(1, keepdim=True)
-        step = (needs - total) / free
-        better = here + torch.where(free > 1e-6 * wholes, step, torch.inf).clamp_min(0)
-        lam[open_rows] = better.where(total < needs * (1 - 1e-5), here)
-        more = ((total < needs * (1 - 1e-5)) & (better < torch.inf))[:, 0]
-        if not more.any():
+        torch.le(full, lam[:, None], out=shut)
+        free = whole - torch.linalg.vecdot(rate, shut)
+        rest = need - torch.linalg.vecdot(given, shut)
+        better = torch.where(free > 1e-6 * whole, rest / free, torch.inf)
+        is_there = ~(better > lam * (1 + 1e-6))
+        lam = lam.maximum(better)
+        if is_there.all():
             break
-        if more.sum() < 0.7 * len(more):
-            open_rows = open_rows[more]
-            parts = (rates[more], wholes[more], sizes[more], rooms[more], needs[more])
-    far = lam if speed is None else lam * speed
+    far = lam[:, None] if speed is None else lam[:, None] * speed
     return torch.nan_to_num_(far, nan=0.0, posinf=torch.inf).minimum(room)
 
 

@@ -7,7 +7,7 @@ for; a run that is over, or whose sample is broken, leaves at once and the next 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from buttress.attacks.losses import margin
 from buttress.attacks.problem import Meter, Problem, Seen
 
 REFILL = 1 / 8  # of the batch must be free before new runs are taken in: each intake has its price
+FULL = 128  # rows with which a processor is busy: more of them go no faster
 PATIENCE = 4  # steps between two looks at who is broken, on a device that is slow to ask
 
 
@@ -34,6 +35,11 @@ class Outcome:
         self.x_adv[rows], self.broken[rows] = other.x_adv, other.broken
         self.margin[rows] = other.margin
         self.meter.merge(rows, other.meter)
+
+    def ordered(self, order: Tensor) -> Outcome:
+        """The same samples in another order."""
+        meter = Meter(*(getattr(self.meter, f.name)[order] for f in fields(Meter)))
+        return Outcome(self.x_adv[order], self.broken[order], self.margin[order], meter)
 
 
 OnStep = Callable[[float], None]  # called with the share of the work that is done
@@ -118,8 +124,9 @@ class Queue:
     def take(self, room: int, out: Tensor | None, busy: Tensor) -> tuple[Tensor, Tensor]:
         """Up to ``room`` samples and the numbers of their runs.
 
-        Samples of the mask ``out`` need no more runs. On a processor, which gains little from a
-        fuller batch, a sample that is still ``busy`` in one run waits with the next: it may break.
+        Samples of the mask ``out`` need no more runs. On a processor, which gains little from more
+        than ``FULL`` rows, a sample that is still ``busy`` in one run then waits with the next: it
+        may break.
         """
         n, is_patient = len(self.samples), self.samples.device.type == "cpu"
         samples, numbers = [self.samples[:0]], [self.samples[:0]]
@@ -127,7 +134,10 @@ class Queue:
             number, first = divmod(self.taken, n)
             found = self.samples[first : first + room]
             if is_patient and bool((waits := torch.isin(found, busy)).any()):
-                found, room = found[: int(waits.int().argmax())], 0
+                free, wanted = int(waits.int().argmax()), FULL - len(busy)
+                if len(found) > max(free, wanted):
+                    found = found[: max(free, wanted)]
+                    room = len(found)
             self.taken += len(found)
             if out is not None:
                 found = found[~out[found]]
@@ -143,9 +153,10 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
     is_cpu = problem.x.device.type == "cpu"
     rows, here, state = problem.rows_of(0), problem, None
     alive, turn = torch.ones_like(rows, dtype=torch.bool), 0
+    batch = _even(len(queue), ways.batch_size)
     while True:
-        room = ways.batch_size - len(rows)
-        if len(queue) and room >= max(1, REFILL * ways.batch_size):
+        room = batch - len(rows)
+        if len(queue) and room >= max(1, REFILL * batch):
             new, number = queue.take(room, best.broken if ways.drop else None, rows)
             if len(new):  # none if all that wait are still busy in another run
                 fresh = problem.select(new)
@@ -177,6 +188,11 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
             state.step += 1
 
 
+def _even(waiting: int, batch_size: int) -> int:
+    """Rows of a batch such that the last batch is not much smaller than the others."""
+    return -(-waiting // max(1, -(-waiting // batch_size)))
+
+
 def _clean_logits(problem: Problem, batch_size: int, passes: int) -> Tensor:
     def nothing(logits: Tensor) -> Tensor:
         return logits.new_zeros(len(logits))
@@ -186,6 +202,11 @@ def _clean_logits(problem: Problem, batch_size: int, passes: int) -> Tensor:
         for rows in problem.rows_of().split(batch_size)
     ]
     return torch.cat(pieces)
+
+
+def attack_cost(attack: Attack, problem: Problem) -> float:
+    """Passes of an attack for a sample that survives it, a backward pass counted as two."""
+    return sum(_cost(part, problem) for part in attack.parts(problem))
 
 
 def _cost(attack: Attack, problem: Problem) -> float:
@@ -229,7 +250,8 @@ class Best:
         inside = attack.inside(problem, state, broken)
         if inside is not None:
             better = better & inside
-        if rows.device.type != "cpu":  # there a sample may be in several runs at once
+        if rows.device.type != "cpu" or len(rows[better].unique()) < int(better.sum()):
+            # A sample may be in several runs at once.
             better &= _winners(rows, gap.where(better, -torch.inf), broken, len(self.broken))
         chosen = rows[better]
         self.x[chosen] = state.x_t[better]

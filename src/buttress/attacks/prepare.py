@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch import Tensor, nn
 
+from buttress.attacks import rewrite
 from buttress.attacks.freeze import frozen
 from buttress.attacks.problem import gradient
 
-CLOSE = 1e-4  # logits may differ by this much of their size: rounding in another order
-WORTH = 0.95  # of the time of the original: less gain is not worth another network
+CLOSE = 1e-4  # logits may differ by this much of their size: sums in another order
+CLOSE_SLOPE = 2e-2  # gradients by more: a rounding may take another side of a ReLU
+WORTH = 0.97  # of the time before: less gain is not worth another network
 WORTH_LOW = 0.7  # low precision needs a second look at survivors, so it must gain more
-PROBE = 32  # images that are timed and compared
+PROBE = 128  # images that are timed and compared, at most
+TURN = 0.15  # seconds that one pass over the probe may take
+TURNS = 5
 
 
 @dataclass(frozen=True)
@@ -30,127 +32,144 @@ class Prepared:
     notes: tuple[str, ...] = ()  # what was done, and what was not and why
 
 
-def prepare(model: nn.Module, x: Tensor) -> Prepared:
+@dataclass(frozen=True)
+class Rewrite:
+    """A form to try, and whether passes without a gradient are what it is for."""
+
+    name: str
+    change: Callable[[nn.Module, Tensor], nn.Module]
+    grad: bool = True
+
+
+REWRITES = (
+    Rewrite("BatchNorm folded", rewrite.fold_batchnorm),
+    Rewrite("strided gradients", rewrite.strided_gradients),
+    Rewrite("channels last", rewrite.channels_last),
+    Rewrite("frozen forward", rewrite.frozen_forward, grad=False),
+)
+COMPILED = Rewrite("compiled", rewrite.compiled)
+
+
+def prepare(model: nn.Module, x: Tensor, *, compile: bool = False) -> Prepared:
     """The fastest form of a model that gives its answers on the images ``x``.
 
-    Tried are BatchNorm folded into convolutions, the memory order channels-last, and bfloat16; each
-    is measured (forward pass and gradient of the image) and compared with the original.
+    Forms are tried one upon the other; each is compared with the original, logits and gradients,
+    and timed in turns with the best so far. ``compile`` tries torch.compile too.
     """
-    x, notes = x[:PROBE], []
     with frozen(model):
-        best, base = model, _seconds(model, x)
-        fastest = base
-        for name, change in (("BatchNorm folded", _folded), ("channels last", _channels_last)):
-            made = _tried(change, best, x)
-            why = made if isinstance(made, str) else _difference(model, made, x)
-            if isinstance(made, str) or why:
-                notes.append(f"{name}: not used, {why}")
-                continue
-            seconds = _seconds(made, x)
-            if seconds > WORTH * fastest:
-                notes.append(f"{name}: not used, {seconds / base:.2f} of the time")
-                continue
-            best, fastest = made, seconds
-            notes.append(f"{name}: {seconds / base:.2f} of the time")
-        low = _low_precision(best, x, fastest, notes)
-    return Prepared(best, low, tuple(notes))
+        trial = Trial(model, x[: _probe(model, x[:PROBE])])
+        for form in (*REWRITES, *([COMPILED] if compile else [])):
+            trial.attempt(form)
+        low = trial.low_precision()
+    return Prepared(trial.best, low, tuple(trial.notes))
 
 
-class Cast(nn.Module):
-    """A network in another floating type, with images and logits in the old one."""
-
-    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.inner, self.dtype = inner.to(dtype), dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.to(self.dtype)).to(x.dtype)
+class Different(Exception):
+    """A form does not answer like the model."""
 
 
-def _tried(
-    change: Callable[[nn.Module], nn.Module], model: nn.Module, x: Tensor
-) -> nn.Module | str:
-    """The changed network, or why there is none."""
-    try:
-        made = change(model).eval().requires_grad_(False)
-        with torch.no_grad():
-            made(x[:1])  # a trace may have fixed the number of images
-    except Exception as error:  # any user's network may refuse in its own way
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return made
+@dataclass
+class Trial:
+    """The best form so far."""
+
+    model: nn.Module
+    x: Tensor
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.best = self.model
+
+    def attempt(self, form: Rewrite) -> None:
+        """Takes a form over if it is right and faster."""
+        made = self._tried(form.change, self._check)
+        if isinstance(made, str):
+            self.notes.append(f"{form.name}: not used, {made}")
+            return
+        share = self._share(made, form.grad)
+        if share <= WORTH:
+            self.best = made
+        used = "" if share <= WORTH else "not used, "
+        self.notes.append(f"{form.name}: {used}{share:.2f} of the time before")
+
+    def low_precision(self) -> nn.Module | None:
+        """The best form in bfloat16 where that is much faster; it need only be nearly right."""
+        made = self._tried(rewrite.bfloat16)
+        if isinstance(made, str):
+            self.notes.append(f"bfloat16: not used, {made}")
+            return None
+        few = self.x[:8]
+        _seconds(made, few, grad=False)
+        if _seconds(made, few, grad=False) > 2 * _seconds(self.best, few, grad=False):
+            self.notes.append("bfloat16: not used, more than 2 times the time")
+            return None
+        share = self._share(made, grad=True)
+        used = "" if share <= WORTH_LOW else "not used, "
+        self.notes.append(f"bfloat16: {used}{share:.2f} of the time before")
+        return made if share <= WORTH_LOW else None
+
+    def _tried(
+        self,
+        change: Callable[[nn.Module, Tensor], nn.Module],
+        check: Callable[[nn.Module], None] = lambda made: None,
+    ) -> nn.Module | str:
+        """The changed network, or why there is none."""
+        try:
+            made = change(self.best, self.x).eval().requires_grad_(False)
+            with torch.no_grad():
+                made(self.x[:1])  # a trace may have fixed the number of images
+            check(made)
+        except Different as error:
+            return str(error)
+        except Exception as error:  # any user's network may refuse in its own way
+            return " ".join([type(error).__name__, *str(error).strip().splitlines()[-1:]])
+        return made
+
+    def _check(self, made: nn.Module) -> None:
+        """Refuses a network that does not stand for the model."""
+        with torch.no_grad():  # also on points that no data set has: a trace knows one way only
+            x = torch.cat([self.x, 1 - self.x[:1], torch.zeros_like(self.x[:1])])
+            right, found = self.model(x), made(x)
+        if right.shape != found.shape or not found.isfinite().all():
+            raise Different("its logits have another shape or are not finite")
+        if (gap := _gap(right, found)) > CLOSE:
+            raise Different(f"its logits differ by {gap:.1e} of their size")
+        if (gap := _gap(_slope(self.model, self.x), _slope(made, self.x))) > CLOSE_SLOPE:
+            raise Different(f"its gradients differ by {gap:.1e} of their size")
+
+    def _share(self, made: nn.Module, grad: bool) -> float:
+        """Time of a form over that of the best so far: both in turns, so that load hits both."""
+        shares = []
+        for turn in range(TURNS + 1):
+            before, after = (_seconds(m, self.x, grad) for m in (self.best, made))
+            if turn:  # the first warms up
+                shares.append(after / before)
+        return statistics.median(shares)
 
 
-def _folded(model: nn.Module) -> nn.Module:
-    """A copy in which each BatchNorm after a convolution that feeds nothing else is part of it."""
-    if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
-        raise ValueError("there is none")
-    traced = fx.symbolic_trace(copy.deepcopy(model))
-    modules, count = dict(traced.named_modules()), 0
-    for node in traced.graph.nodes:
-        before = node.args[0] if node.args else None
-        if not isinstance(before, fx.Node) or len(before.users) != 1:
-            continue
-        if node.op != "call_module" or before.op != "call_module":
-            continue
-        norm, conv = modules[node.target], modules[str(before.target)]
-        if type(norm) is nn.BatchNorm2d and type(conv) is nn.Conv2d:
-            traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
-            node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
-            count += 1
-    if not count:
-        raise ValueError("none follows a convolution")
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    return traced
+def _probe(model: nn.Module, x: Tensor) -> int:
+    """How many images are enough to measure with, in passes that do not take long."""
+    _seconds(model, x[:4], grad=True)
+    each = _seconds(model, x[:4], grad=True) / max(1, len(x[:4]))
+    return max(4, min(len(x), int(TURN / each)))
 
 
-def _channels_last(model: nn.Module) -> nn.Module:
-    if not any(isinstance(m, nn.Conv2d) for m in model.modules()):
-        raise ValueError("there is no convolution")
-    return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+def _gap(right: Tensor, found: Tensor) -> float:
+    return float((right - found).norm() / right.norm().clamp_min(1e-12))
 
 
-def _low_precision(
-    model: nn.Module, x: Tensor, seconds: float, notes: list[str]
-) -> nn.Module | None:
-    """The model in bfloat16 where that is much faster; it need only be nearly right."""
-    if x.dtype != torch.float32:
-        return None
-    made = _tried(lambda m: Cast(copy.deepcopy(m), torch.bfloat16), model, x)
-    if isinstance(made, str):
-        notes.append(f"bfloat16: not used, {made}")
-        return None
+def _slope(model: nn.Module, x: Tensor) -> Tensor:
+    """Gradient of the sum of the squared logits: every class takes part."""
+    with torch.enable_grad():
+        point = x.detach().clone().requires_grad_(True)
+        return gradient(model(point).square().sum(), point)
+
+
+def _seconds(model: nn.Module, x: Tensor, grad: bool) -> float:
+    """Time of a forward pass, and of the gradient of the images."""
     started = time.perf_counter()
-    with torch.no_grad():
-        made(x)
-    if time.perf_counter() - started > 2 * seconds:  # hopeless: do not measure it at length
-        notes.append("bfloat16: not used, more than 2 times the time")
-        return None
-    share = _seconds(made, x) / seconds
-    notes.append(f"bfloat16: {'' if share <= WORTH_LOW else 'not used, '}{share:.2f} of the time")
-    return made if share <= WORTH_LOW else None
-
-
-def _difference(model: nn.Module, made: nn.Module, x: Tensor) -> str:
-    """Why another network does not stand for the model; nothing if it does."""
-    with torch.no_grad():
-        right, found = model(x), made(x)
-    if right.shape != found.shape or not found.isfinite().all():
-        return "its logits have another shape or are not finite"
-    gap = float((right - found).abs().max() / right.abs().max().clamp_min(1e-12))
-    if gap > CLOSE:
-        return f"its logits differ by {gap:.1e} of their size"
-    return ""
-
-
-def _seconds(model: nn.Module, x: Tensor) -> float:
-    """Median time of a forward pass with the gradient of the images, after one to warm up."""
-    times = []
-    for _ in range(4):
-        started = time.perf_counter()
-        with torch.enable_grad():
-            point = x.detach().clone().requires_grad_(True)
-            float(gradient(model(point).sum(), point).flatten()[:1].sum())  # waits for the device
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])
+    with torch.set_grad_enabled(grad):
+        point = x.detach().requires_grad_(grad)
+        logits = model(point)
+        last = gradient(logits.sum(), point) if grad else logits
+    float(last.flatten()[:1].sum())  # waits for the device
+    return time.perf_counter() - started

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put
+from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put, some
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.errors import UserError
@@ -24,6 +24,8 @@ from buttress.threat import TINY, Norm
 # After these queries the share of the image is halved.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
+AHEAD = 64  # queries whose random numbers are drawn at once
+SMALL = 1 / 4  # of the image's side: smaller windows are written pixel by pixel
 
 
 @dataclass
@@ -33,6 +35,7 @@ class SquareState(State):
     best_x: Tensor
     best: Tensor  # (N,)
     key: Tensor  # (N,) int64
+    drawn: Tensor  # (N, AHEAD) int64: the random bits of the queries of this block
 
 
 @ATTACKS.register("square", paper="arXiv:1912.00049", tags=("black_box", "iterative"))
@@ -74,7 +77,11 @@ class Square(Attack):
         start = _stripes if problem.threat.norm == "Linf" else _tiles
         x_t = start(problem, key)
         return SquareState(
-            x_t, best_x=x_t.clone(), best=x_t.new_full((len(x_t),), -torch.inf), key=key
+            x_t,
+            best_x=x_t.clone(),
+            best=x_t.new_full((len(x_t),), -torch.inf),
+            key=key,
+            drawn=_draw(key, torch.zeros_like(key)),
         )
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
@@ -86,11 +93,25 @@ class Square(Attack):
         table = sides(self.queries, self.share, height, width, problem.threat.norm)
         side = table.to(state.step.device)[state.step.clamp_max(self.queries - 1)]
         # Two hashes of (sample, run, query) hold all numbers of a query in their bits.
-        first = mix(state.key ^ mix(2 * state.step + 1))
-        second = mix(first)
+        first = _drawn(state)
         if problem.threat.norm == "Linf":
             return _squares(problem, state, side, first)
-        return _moved_mass(problem, state, side, first, second)
+        return _moved_mass(problem, state, side, first, mix(first))
+
+
+def _draw(key: Tensor, step: Tensor) -> Tensor:
+    """(N, AHEAD) the bits of a query and of those after it."""
+    steps = step[:, None] + torch.arange(AHEAD, device=step.device)
+    return mix(key[:, None] ^ mix(2 * steps + 1))
+
+
+def _drawn(state: SquareState) -> Tensor:
+    """(N,) the bits of this query."""
+    place = state.step % AHEAD
+    if some(begins := place == 0):
+        first = state.step - place
+        put(state.drawn, begins, _draw(state.key, first))
+    return state.drawn.gather(1, place[:, None])[:, 0]
 
 
 @lru_cache
@@ -154,10 +175,32 @@ def _stripes(problem: Problem, key: Tensor) -> Tensor:
 def _squares(problem: Problem, state: SquareState, side: Tensor, bits: Tensor) -> Tensor:
     assert problem.bounds is not None
     low, high = problem.bounds
+    if bits.device.type == "cpu" and (widest := int(side.max())) <= SMALL * problem.x.shape[3]:
+        return _patched(problem, state.best_x, side, bits, widest)
     window = _mask(*_window(bits, side, problem.x.shape), side)
     up = _signs(bits, problem.x.shape[1], problem.x) > 0
     corner = torch.where(up, high, low)
     return torch.where(window, corner, state.best_x)
+
+
+def _patched(
+    problem: Problem, best: Tensor, side: Tensor, bits: Tensor, widest: int
+) -> Tensor:
+    """The same for small windows: only their pixels are looked at."""
+    assert problem.bounds is not None
+    n, channels, height, width = best.shape
+    top = _position(bits & 0xFFFF, side, height)
+    left = _position(shift(bits, 16) & 0xFFFF, side, width)
+    across = torch.arange(widest).minimum(side[:, None] - 1)  # smaller windows repeat a pixel
+    rows, columns = top[:, None] + across, left[:, None] + across
+    place = (rows[:, :, None] * width + columns[:, None, :]).view(n, 1, -1)
+    place = place + (height * width * torch.arange(channels))[:, None]
+    up = (_signs(bits, channels, best) > 0)[:, :, 0]
+    low, high = (bound.flatten(1).gather(1, place.flatten(1)) for bound in problem.bounds)
+    corner = torch.where(up, high.view(place.shape), low.view(place.shape))
+    new = best.clone()
+    new.view(n, -1).scatter_(1, place.flatten(1), corner.flatten(1))
+    return new
 
 
 @lru_cache

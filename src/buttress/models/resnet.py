@@ -70,6 +70,11 @@ FAMILY.register(
     "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
 )
 FAMILY.register(
+    "resnet_18_slim",
+    Plan((2, 2, 2, 2), (16, 32, 64, 128), block="basic", stem_channels=16),
+    "ResNet-18 with a quarter of the channels, for benchmarks on a processor",
+)
+FAMILY.register(
     "resnet_mini",
     Plan((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
     "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",

@@ -1,0 +1,186 @@
+"""Other forms of a network that compute the same, each perhaps faster: `prepare` tries them.
+
+A rewrite returns a new network and leaves the given one alone, or says by an error why it does not
+apply.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+
+def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
+    """Each BatchNorm after a convolution that feeds nothing else becomes part of it."""
+    if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
+        raise ValueError("there is none")
+    traced = fx.symbolic_trace(copy.deepcopy(model))
+    modules, count = dict(traced.named_modules()), 0
+    for node in traced.graph.nodes:
+        before = node.args[0] if node.args else None
+        if not isinstance(before, fx.Node) or len(before.users) != 1:
+            continue
+        if node.op != "call_module" or before.op != "call_module":
+            continue
+        norm, conv = modules[node.target], modules[str(before.target)]
+        if type(norm) is nn.BatchNorm2d and type(conv) is nn.Conv2d:
+            traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
+            count += 1
+    if not count:
+        raise ValueError("none follows a convolution")
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def channels_last(model: nn.Module, x: Tensor) -> nn.Module:
+    """Weights, and so the features, with the channels of a pixel side by side in memory."""
+    if not any(isinstance(m, nn.Conv2d) for m in model.modules()):
+        raise ValueError("there is no convolution")
+    return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
+    """The gradient of strided convolutions with few inputs as a plain convolution.
+
+    Those are the first of a network, on which libraries are slow: many times the forward pass.
+    """
+    new = copy.deepcopy(model)
+    found = [(name, m) for name, m in new.named_modules() if _is_strided(m)]
+    if not found:
+        raise ValueError("there is no strided convolution of few channels")
+    for name, conv in found:
+        new.set_submodule(name, Strided(conv))  # type: ignore[arg-type]
+    return new
+
+
+FEW = 4  # input channels: with more the library's own gradient is as fast
+
+
+def _is_strided(m: nn.Module) -> bool:
+    if type(m) is not nn.Conv2d or not isinstance(m.padding, tuple):
+        return False
+    is_square = len({*m.stride}) == len({*m.padding}) == len({*m.kernel_size}) == 1
+    is_plain = m.groups == 1 and set(m.dilation) == {1} and m.padding_mode == "zeros"
+    return is_square and is_plain and m.stride[0] > 1 and m.in_channels <= FEW
+
+
+class Strided(nn.Module):
+    r"""A convolution of stride s whose gradient is one convolution of stride 1 and a reshape.
+
+    With :math:`y_i = \sum_u w_u x_{si-p+u}` the gradient of pixel h = sm + a is
+    :math:`\sum_t g_{m+t}\, w_{a+p-st}`: for each of the s offsets a another short kernel over g, so
+    that one convolution gives all offsets as channels.
+    """
+
+    kernel: Tensor
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+        weight, k, s, p = conv.weight.detach(), conv.kernel_size[0], conv.stride[0], conv.padding[0]
+        assert isinstance(p, int)
+        first = min(-((k - 1 - a - p) // s) for a in range(s))
+        last = max((a + p) // s for a in range(s))
+        taps = range(first, last + 1)
+        kernel = weight.new_zeros(conv.in_channels, s, s, conv.out_channels, len(taps), len(taps))
+        for a, b in ((a, b) for a in range(s) for b in range(s)):
+            for t, r in ((t, r) for t in taps for r in taps):
+                u, v = a + p - s * t, b + p - s * r
+                if 0 <= u < k and 0 <= v < k:
+                    kernel[:, a, b, :, t - first, r - first] = weight[:, :, u, v].T
+        self.register_buffer("kernel", kernel.flatten(0, 2), persistent=False)
+        self.first, self.last, self.stride = first, last, s
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2] % self.stride or x.shape[3] % self.stride:
+            return self.conv(x)  # type: ignore[no-any-return]
+        return _Strided.apply(x, self)  # type: ignore[no-any-return,no-untyped-call]
+
+    def gradient(self, grad: Tensor, shape: torch.Size) -> Tensor:
+        """From the gradient of the output to that of an input of this shape."""
+        height, width = shape[2] // self.stride, shape[3] // self.stride
+        rows, columns = grad.shape[2:]
+        before = max(0, -self.first)
+        after = max(0, height + self.last - rows, width + self.last - columns)
+        pad = max(before, after)
+        found = F.conv2d(grad, self.kernel, padding=pad)
+        start = pad + self.first
+        found = found[:, :, start : start + height, start : start + width]
+        return F.pixel_shuffle(found, self.stride)
+
+
+class _Strided(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Strided) -> Tensor:
+        ctx.layer, ctx.shape = layer, x.shape
+        return layer.conv(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.layer.gradient(grads[0], ctx.shape), None
+
+
+def frozen_forward(model: nn.Module, x: Tensor) -> nn.Module:
+    """A second form for passes without a gradient: one graph with the weights packed once."""
+    if x.device.type != "cpu":
+        raise ValueError("it gains only on a processor")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of branches on shapes; `prepare` compares the answers
+        plain = _without_strided(model)
+        traced = torch.jit.trace(plain, x, check_trace=False)  # type: ignore[no-untyped-call]
+        quick = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
+    return TwoForms(model, quick)
+
+
+def _without_strided(model: nn.Module) -> nn.Module:
+    """The same with plain convolutions: no graph can hold a gradient of our own."""
+    plain = copy.deepcopy(model)
+    for name, layer in list(plain.named_modules()):
+        if isinstance(layer, Strided):
+            plain.set_submodule(name, layer.conv)
+    return plain
+
+
+class TwoForms(nn.Module):
+    """One network for passes with a gradient, another for those without."""
+
+    def __init__(self, slope: nn.Module, quick: nn.Module) -> None:
+        super().__init__()
+        self.slope, self.quick = slope, quick
+
+    def forward(self, x: Tensor) -> Tensor:
+        net = self.slope if torch.is_grad_enabled() else self.quick
+        return net(x)  # type: ignore[no-any-return]
+
+
+class Cast(nn.Module):
+    """A network in another floating type, with images and logits in the old one."""
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.dtype = copy.deepcopy(inner).to(dtype), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.to(self.dtype)).to(x.dtype)  # type: ignore[no-any-return]
+
+
+def bfloat16(model: nn.Module, x: Tensor) -> nn.Module:
+    """Half the bits; it is only nearly the same network."""
+    if x.dtype != torch.float32:
+        raise ValueError(f"the images are {x.dtype}")
+    return Cast(model, torch.bfloat16)
+
+
+def compiled(model: nn.Module, x: Tensor) -> nn.Module:
+    """Compiled by torch: fast on accelerators; takes a minute and a C++ compiler on a processor."""
+    made: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
+    return made

@@ -1,0 +1,1 @@
+"""Races: Buttress beside other tools on the same images, in one run."""

@@ -1,0 +1,124 @@
+"""Races of attacks: what is raced, in which order, and the table of what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from buttress.bench import networks
+from buttress.bench.race import Race, Result
+from buttress.bench.racers import installed
+from buttress.errors import RunError
+from buttress.progress import Progress
+
+PGD_IMAGES = 256
+LONG = 60.0  # seconds: a racer that took longer is not raced again
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Racers that attack the same network under the same threat."""
+
+    event: str
+    races: tuple[Race, ...]
+
+    @property
+    def title(self) -> str:
+        first = self.races[0]
+        what = "PGD-20" if self.event == "pgd" else "AutoAttack standard"
+        return f"{networks.NETWORKS[first.network].title}, {what}, {first.threat}"
+
+
+def heats(
+    names: Sequence[str], checkpoint: str | None, images: int | None, events: Sequence[str]
+) -> Iterator[Heat]:
+    """All heats; ``checkpoint`` stands for the small network, ``images`` for every count."""
+    for name in names:
+        chosen = networks.network(name)
+        for event in events:
+            racers = installed(event)
+            threats = chosen.threats if event == "autoattack" else ("Linf:8/255",)
+            count = images or (chosen.images if event == "autoattack" else PGD_IMAGES)
+            for threat in threats:
+                base = Race("", name, count, threat, warm=event == "pgd")
+                base = replace(base, checkpoint=checkpoint if name == "small" else None)
+                yield Heat(event, tuple(replace(base, racer=r) for r in racers))
+
+
+def run_heat(heat: Heat, repeats: int, progress: Progress) -> list[dict[str, Any]]:
+    """Races in turns: every racer once, then every racer again; a row of medians for each."""
+    found: dict[str, list[Result]] = {race.racer: [] for race in heat.races}
+    task = progress.task(heat.title, repeats * len(heat.races))
+    try:
+        for _ in range(repeats):
+            for race in heat.races:
+                if not found[race.racer] or found[race.racer][0].seconds < LONG:
+                    found[race.racer].append(_in_process(race))
+                task.advance(1, race.racer)
+    finally:
+        task.close()
+    return [_row(heat, race, found[race.racer]) for race in heat.races]
+
+
+def _row(heat: Heat, race: Race, results: Sequence[Result]) -> dict[str, Any]:
+    middle = {
+        key: statistics.median(asdict(r)[key] for r in results) for key in asdict(results[0])
+    }
+    what = {"event": heat.event, **asdict(race), "title": heat.title}
+    return {**what, **middle, "repeats": len(results), "all_seconds": [r.seconds for r in results]}
+
+
+def _in_process(race: Race) -> Result:
+    command = [sys.executable, "-m", "buttress.bench.race", json.dumps(asdict(race))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise RunError(f"{race.racer} failed on {race.network}: {last[0]}")
+    return Result(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    name = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
+        name = names[0] if names else name
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+HEAD = ("seconds", "of the slowest", "× bare passes", "passes per image (F, B)", "MB", "robust")
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A Markdown table for each heat."""
+    for title in dict.fromkeys(row["title"] for row in rows):
+        here = [row for row in rows if row["title"] == title]
+        slowest = max(row["seconds"] for row in here)
+        yield f"\n{title}, {here[0]['images']} images\n"
+        yield "| | " + " | ".join(HEAD) + " |"
+        yield "| --- |" + " --- |" * len(HEAD)
+        for row in here:
+            cells = (
+                f"{row['seconds']:.2f}",
+                f"{row['seconds'] / slowest:.3f}",
+                f"{row['seconds'] / row['floor']:.2f}",
+                f"{row['forward']:.0f}, {row['backward']:.0f}",
+                f"{row['memory']:.0f}",
+                "" if row["racer"] == "bare passes" else f"{row['robust']:.0f}",
+            )
+            yield f"| {row['racer']} | " + " | ".join(cells) + " |"

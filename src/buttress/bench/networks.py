@@ -1,0 +1,90 @@
+"""The networks that are attacked in a race: trained for the purpose, or a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from buttress.data import load_dataset
+from buttress.data.cache import cache_dir
+from buttress.errors import UserError
+from buttress.models import load_model
+from buttress.progress import Progress
+from buttress.records.spec import Recipe
+from buttress.training import train
+
+DATA, TRAINING = "cifar10", 10_000  # images that the networks are trained on
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to attack, and budgets at which some of its images fall and some survive."""
+
+    title: str
+    model: str  # a registered name
+    images: int  # for AutoAttack: a survivor costs the reference thousands of passes
+    epochs: int
+    threats: tuple[str, ...] = ("Linf:4/255", "L2:0.25", "L1:5")
+
+
+NETWORKS = {
+    "small": Network("small network", "resnet_tiny", 256, 10, ("Linf:2/255", "L2:0.25", "L1:5")),
+    "slim": Network("slim ResNet-18", "resnet_18_slim", 24, 4),
+    "vit": Network("ViT mini", "vit_mini", 32, 8),
+}
+
+
+def network(name: str) -> Network:
+    if name not in NETWORKS:
+        raise UserError(f"`networks` must be of {', '.join(NETWORKS)}, but got {name!r}")
+    return NETWORKS[name]
+
+
+def recipe(chosen: Network) -> Recipe:
+    """A few minutes of adversarial training, enough for some images to survive."""
+    return Recipe.parse(
+        {
+            "name": "bench",
+            "epochs": chosen.epochs,
+            "objective": {"name": "pgd_at", "args": {"steps": 1, "rel_step": 1.25}},
+            "threat": "Linf:4/255",
+            "optimiser": {"name": "adamw", "lr": 3e-3, "weight_decay": 0.05},
+            "schedule": {"name": "cosine", "warmup_epochs": 1},
+            "augmentation": {"crop": 4, "flip": True},
+            "validation": {"every": chosen.epochs},
+        },
+        "the recipe of the benchmark",
+    )
+
+
+def folder(name: str) -> Path:
+    """Where a trained network is kept for the next benchmark."""
+    return cache_dir() / "bench" / name
+
+
+def make(name: str, progress: Progress) -> None:
+    """Trains a network unless that was done before."""
+    chosen = network(name)
+    train(
+        chosen.model, DATA, recipe(chosen), folder(name), limit=TRAINING, progress=progress
+    )
+
+
+def load(name: str, checkpoint: str | None) -> nn.Module:
+    """The network, frozen; from ``FILE=file.py:function`` where a checkpoint is given."""
+    if checkpoint is None:
+        return load_model(folder(name)).eval().requires_grad_(False)
+    path, _, structure = checkpoint.partition("=")
+    if not structure:
+        raise UserError(f"a checkpoint is given as FILE=file.py:function, but got {checkpoint!r}")
+    return load_model(path, model=structure, mean=MEAN, std=STD).eval().requires_grad_(False)
+
+
+def images(count: int) -> tuple[Tensor, Tensor]:
+    """The first test images."""
+    x, y, _ = load_dataset(DATA, "test", limit=count).take(torch.arange(count))
+    return x, y

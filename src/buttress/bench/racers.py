@@ -1,0 +1,143 @@
+"""Who takes part in a race: our attacks, the bare passes, and the tools that are installed.
+
+A racer gets a frozen network, images, labels and a threat, and returns adversarial images. All
+PGD racers take 20 steps of a tenth of the ball's diameter from a random start.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.prepare import prepare
+from buttress.registry import Registry
+from buttress.threat import Threat
+
+STEPS, STEP = 20, 0.1  # of PGD; the step in units of eps
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a racer brought back."""
+
+    x_adv: Tensor
+    passes: tuple[float, float] | None = None  # forward and backward per image, if it counts them
+
+
+Racer = Callable[[nn.Module, Tensor, Tensor, Threat], Found]
+RACERS: Registry[Racer] = Registry("racer")
+
+
+def installed(event: str) -> list[str]:
+    """The racers of an event whose package is here, ours and the floor first."""
+    return [
+        entry.name
+        for entry in RACERS
+        if event in entry.tags and importlib.util.find_spec(entry.extra["package"])
+    ]
+
+
+@RACERS.register("bare passes", tags=("pgd",), package="torch")
+def bare(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+    """The passes of our PGD-20 and nothing else."""
+    for _ in range(STEPS):
+        point = x.detach().requires_grad_(True)
+        torch.autograd.grad(F.cross_entropy(model(point), y, reduction="sum"), point)
+    with torch.no_grad():
+        model(x)
+        model(x)
+    return Found(x)
+
+
+def _ours(name: str, *, is_prepared: bool, **args: object) -> Racer:
+    def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+        ready = prepare(model, x) if is_prepared else None
+        how = How(stop_when_broken=is_prepared, prepared=ready)
+        out = run_attack(create_attack(name, **args), model, x, y, threat, how=how)
+        counts = [float(c.double().mean()) for c in (out.meter.forward, out.meter.backward)]
+        return Found(out.x_adv, (counts[0], counts[1]))
+
+    return racer
+
+
+RACERS.register("buttress pgd", tags=("pgd",), package="buttress")(
+    _ours("pgd", is_prepared=False, steps=STEPS, rel_step=STEP)
+)
+RACERS.register("buttress autoattack", tags=("autoattack",), package="buttress")(
+    _ours("autoattack", is_prepared=True)
+)
+RACERS.register("buttress fast", tags=("autoattack",), package="buttress")(
+    _ours("fast", is_prepared=True)
+)
+
+
+@RACERS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
+def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+    from pyautoattack import AutoAttack
+
+    attack = AutoAttack(model, norm=threat.norm, eps=threat.eps, version="standard", seed=0)
+    found = attack.run_standard_evaluation(x, y)
+    return Found(found[0] if isinstance(found, tuple) else found)
+
+
+@RACERS.register("torchattacks", tags=("pgd",), package="torchattacks")
+def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+    import torchattacks
+
+    eps = threat.eps
+    return Found(torchattacks.PGD(model, eps, STEP * eps, STEPS, random_start=True)(x, y))
+
+
+@RACERS.register("foolbox", tags=("pgd",), package="foolbox")
+def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+    from foolbox import PyTorchModel
+    from foolbox.attacks import LinfPGD
+
+    wrapped = PyTorchModel(model, bounds=(0, 1), device=x.device)
+    attack = LinfPGD(steps=STEPS, rel_stepsize=STEP)
+    _, clipped, _ = attack(wrapped, x, y, epsilons=[threat.eps])
+    return Found(clipped[0])
+
+
+@RACERS.register("ART", tags=("pgd",), package="art")
+def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+    from art.attacks.evasion import ProjectedGradientDescentPyTorch
+    from art.estimators.classification import PyTorchClassifier
+
+    with torch.no_grad():
+        classes = model(x[:1]).shape[1]
+    wrapped = PyTorchClassifier(
+        model, nn.CrossEntropyLoss(), tuple(x.shape[1:]), classes, clip_values=(0, 1)
+    )
+    attack = ProjectedGradientDescentPyTorch(
+        wrapped,
+        eps=threat.eps,
+        eps_step=STEP * threat.eps,
+        max_iter=STEPS,
+        num_random_init=1,
+        batch_size=len(x),
+        verbose=False,
+    )
+    return Found(torch.from_numpy(attack.generate(x.numpy(), y.numpy())))
+
+
+@RACERS.register("adv-lib", tags=("pgd",), package="adv_lib")
+def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+    if importlib.util.find_spec("visdom") is None:  # for plots only, which nobody asks for here
+        stub = types.ModuleType("visdom")
+        stub.Visdom = object  # type: ignore[attr-defined]
+        sys.modules["visdom"] = stub
+    from adv_lib.attacks import pgd_linf
+
+    found = pgd_linf(
+        model, x, y, threat.eps, steps=STEPS, random_init=True, restarts=1, relative_step_size=STEP
+    )
+    return Found(found)

@@ -1,0 +1,55 @@
+"""`buttress bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from buttress.cli.console import say, say_json, showing
+from buttress.files import write_text
+
+
+@click.group("bench")
+def command() -> None:
+    """Race Buttress against the tools that are installed here."""
+
+
+@command.command("attacks")
+@click.option("--networks", default="small,slim,vit", show_default=True)
+@click.option("--events", default="pgd,autoattack", show_default=True)
+@click.option("--checkpoint", help="FILE=file.py:function, for the small network.")
+@click.option("--images", type=int, help="Images per race; by default what takes minutes.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
+              help="Turns; a racer that took over a minute has one.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results/bench-attacks.json"),
+              show_default=True, help="Where the numbers go.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+def attacks(
+    networks: str, events: str, checkpoint: str | None, images: int | None, repeats: int,
+    out: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """PGD-20 and AutoAttack side by side: seconds, passes, memory, robust images.
+
+    Networks are trained for a few minutes the first time.
+    """
+    from buttress.bench import attacks as races
+    from buttress.bench.networks import make
+
+    names, rows = networks.split(","), []
+    heats = list(races.heats(names, checkpoint, images, events.split(",")))
+    with showing() as progress:
+        for name in names:
+            if not (name == "small" and checkpoint):
+                make(name, progress)
+        for heat in heats:
+            rows += races.run_heat(heat, repeats, progress)
+            write_text(out, json.dumps({"machine": races.machine(), "rows": rows}, indent=1))
+    if as_json:
+        say_json({"machine": races.machine(), "rows": rows})
+        return
+    say(", ".join(f"{k} {v}" for k, v in races.machine().items()))
+    for line in races.lines(rows):
+        say(line)
+    say(f"\nNumbers: {out}")
