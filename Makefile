@@ -4,6 +4,8 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+# The published network that `make bench` attacks; without it a small one is trained.
+CHECKPOINT ?= $(firstword $(wildcard resnet2b.pth ../*/checkpoints/resnet2b.pth))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +46,7 @@ docs: $(VENV)/.installed $(VENV)/.docs
 	@echo "Documentation: docs/_build/html/index.html"
 
 bench: $(VENV)/.installed $(VENV)/.bench
-	$(BIN)/python benchmarks/pgd.py $(ARGS)
+	$(BIN)/buttress bench attacks $(CHECKPOINT:%=--checkpoint %=examples/resnet2b.py:ResNet2B) $(ARGS)
 
 clean:
 	rm -rf $(VENV) docs/_build docs/_generated build dist
@@ -69,4 +71,5 @@ $(VENV)/.installed: $(VENV)/.pip pyproject.toml constraints.txt
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing the packages of group $*; a few seconds."
 	@$(PIP) --group $*
+	@if [ $* = bench ]; then $(PIP) --no-deps torchattacks adv-lib; fi
 	@touch $@

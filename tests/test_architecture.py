@@ -22,6 +22,7 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 ORDER: tuple[frozenset[str], ...] = (
     frozenset(
         {
+            "allocator",
             "errors",
             "registry",
             "shelf",
@@ -41,6 +42,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"study"}),
     frozenset({"running"}),
     frozenset({"report"}),
+    frozenset({"bench"}),
     frozenset({""}),  # the public names of the package itself: for users and the command line
     frozenset({"cli"}),
 )

@@ -34,6 +34,7 @@ _HOME = {
     "Evaluation": "evaluation",
     "accuracy_curve": "evaluation",
     "evaluate": "evaluation",
+    "evaluate_until": "evaluation",
     "list_suites": "evaluation",
     "list_analyses": "analysis",
     "analyse": "analysis",

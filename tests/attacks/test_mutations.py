@@ -93,6 +93,8 @@ OTHER_SEED = contract.test_same_seed_same_answer_other_seed_other_start
 NOT_LABEL = contract.test_targets_are_never_the_label
 
 M = Mutation
+
+
 def come_and_go() -> None:
     with pytest.MonkeyPatch.context() as patch:
         loop.test_rows_that_come_and_go_change_nothing("pgd", 0, patch)
@@ -110,7 +112,7 @@ MUTATIONS = [
       "_place(x, sign, moved, eps, 1)", "_place(x, sign, room, eps, 1)",
       threat.test_projection_keeps_float32_in_ball_and_box, ("L1",)),
     M("L2 is scaled and then clipped", "threat:_shrink_l2",
-      "moved.where(everything > eps**2, room)", "size", NEAREST, ("L2", 3, 6, 0.9, 0.5)),
+      "(t[:, None] * size).minimum(room)", "size", NEAREST, ("L2", 3, 6, 0.9, 0.5)),
     M("the L1 step is dense", "threat:Threat.ascent",
       "max(1, round(density * flat.shape[1]))", "flat.shape[1]",
       threat.test_l1_ascent_skips_what_the_box_blocks),
@@ -179,7 +181,8 @@ MUTATIONS = [
       "((broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap)))", "(gap == gap)",
       BATCHES, ("noise", "Linf", 1)),
     M("points outside the ball count", "attacks.fab:Boundary.inside",
-      "distance <= problem.threat.eps", "distance >= 0",
+      "near[near.clone()] = threat.distance(problem.x[near], state.x_t[near]) <= threat.eps",
+      "near = broken.clone()",
       oracles.test_breaks_exactly_what_can_be_broken, ("fab-t", "Linf", 2)),
     M("logits that are not finite count", "attacks.loop:wrong",
       " & logits.isfinite().all(1)", "",
@@ -218,8 +221,8 @@ MUTATIONS = [
     M("worse squares are kept", "attacks.square:Square.advance",
       "seen.loss > state.best", "seen.loss < torch.inf",
       square.test_only_a_better_point_is_kept),
-    M("the shortest move ignores the box", "attacks.hyperplane:nearest_move",
-      "torch.where(towards > 0, 1 - point, point)", "torch.full_like(point, 1e3)",
+    M("the shortest move ignores the box", "attacks.hyperplane:Plane.amounts",
+      "rises.mul_(-gap.sign()[:, None]).add_(0.5)", "torch.full_like(point, 1e3)",
       hyperplane.test_the_move_is_feasible_and_as_short_as_can_be, ("Linf", 3)),
     M("the L1 move takes small slopes first", "attacks.hyperplane:_greedy",
       "size.topk(count, dim=1)", "size.topk(count, dim=1, largest=False)",

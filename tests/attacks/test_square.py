@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from buttress.attacks import square as squares
 from buttress.attacks.call import create_attack, run_attack
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
@@ -201,3 +202,31 @@ def test_no_gradient_is_computed_and_every_query_is_one_pass() -> None:
     out = run_attack(Square(queries=17), problem.model, problem.x, problem.y, Threat("Linf", 1e-6))
     assert out.meter.forward.tolist() == [1 + 1 + 17] * 3  # clean, start, queries
     assert out.meter.backward.tolist() == [0] * 3
+
+
+@pytest.mark.parametrize("query", [201, 501, 2001])
+def test_small_windows_are_written_as_large_ones_are(
+    query: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = problem_of("Linf", torch.arange(40), (3, 32, 32))
+    points = []
+    for share in (1.0, 0.0):  # pixel by pixel, and over the whole image
+        monkeypatch.setattr(squares, "SMALL", share)
+        points.append(proposed(problem, query)[1])
+    assert torch.equal(*points)
+
+
+def test_random_numbers_do_not_depend_on_where_a_block_of_queries_begins() -> None:
+    """Rows that joined later are at another query; each draws what it would have drawn alone."""
+    problem = problem_of("Linf", torch.arange(6))
+    state = begun(problem)
+    late = torch.tensor([0, 0, 0, 1, 1, 1])
+    seen = {}
+    for turn in range(2 * squares.AHEAD + 3):
+        drawn = squares._drawn(state).tolist()
+        for row, bits in enumerate(drawn):
+            seen[row, int(state.step[row])] = bits
+        state.step += 1 if turn else 1 - late  # three rows begin one query later
+    for (row, query), bits in seen.items():
+        expected = squares._draw(state.key[row : row + 1], torch.tensor([query]))[0, 0]
+        assert bits == int(expected)

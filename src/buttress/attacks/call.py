@@ -126,8 +126,13 @@ def run_attack(
             count = how.workers or (processes(len(xb), xb.device) if is_long else 1)
             out = _spread(chosen, problem, dataclasses.replace(how, on_step=told, workers=count))
             verify(name, problem, out.x_adv)
-            parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x)))
+            names = _names(chosen.parts(sized))
+            parts.append(dataclasses.replace(out, x_adv=out.x_adv.to(x), names=names))
     return _joined(parts, x)
+
+
+def _names(parts: Sequence[Attack]) -> tuple[str, ...]:
+    return tuple(attack_name(part) for part in parts) if len(parts) > 1 else ()
 
 
 def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
@@ -226,6 +231,7 @@ def _joined(parts: list[Outcome], x: Tensor) -> Outcome:
         torch.cat([p.broken for p in parts]),
         torch.cat([p.margin for p in parts]),
         meter,
+        parts[0].names,
     )
 
 
@@ -252,9 +258,7 @@ def check_labels(x: Tensor, y: Tensor) -> None:
         )
 
 
-def check_logits(
-    model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None
-) -> Tensor:
+def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None) -> Tensor:
     """Refuses a model whose output cannot be class scores for these labels; returns them."""
     with torch.no_grad():
         out = model(x)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
-from buttress.attacks.hyperplane import nearest_move
+from buttress.attacks.hyperplane import Plane
 from buttress.attacks.losses import targeted_margin
 from buttress.attacks.problem import Problem, Seen, gradient
 from buttress.attacks.targets import choose_target
@@ -81,9 +81,10 @@ class Boundary(Attack):
         return state.asks_grad
 
     def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
-        near = broken.clone()
-        distance = problem.threat.distance(problem.x[broken], state.x_t[broken])
-        near[broken] = distance <= problem.threat.eps
+        # Most points are far outside: only those that rounding could decide are measured exactly.
+        threat = problem.threat
+        near = broken & (threat.length(state.x_t - problem.x) <= 1.001 * threat.eps)
+        near[near.clone()] = threat.distance(problem.x[near], state.x_t[near]) <= threat.eps
         return near
 
     def finished(self, state: State) -> Tensor | None:
@@ -93,16 +94,16 @@ class Boundary(Attack):
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert isinstance(state, FABState)
         x, x_t = problem.x, state.x_t
-        is_fooled = seen.logits.argmax(1) != problem.y
-        goes_back = state.has_stepped & is_fooled
+        goes_back = state.has_stepped & (seen.logits.argmax(1) != problem.y)
         goes_on = state.asks_grad & ~goes_back
-        new = torch.where(column(goes_back), torch.lerp(x, x_t, BACK), x_t)
         if goes_on.all():
             new = self.forward(problem, x, x_t, seen)
-        elif goes_on.any():
-            assert seen.grad is not None
-            part = Seen(seen.logits[goes_on], seen.loss[goes_on], seen.grad[goes_on])
-            new[goes_on] = self.forward(problem, x[goes_on], x_t[goes_on], part)
+        else:
+            new = torch.lerp(x, x_t, column(torch.where(goes_back, BACK, 1.0).to(x.dtype)))
+            if goes_on.any():
+                assert seen.grad is not None
+                part = Seen(seen.logits[goes_on], seen.loss[goes_on], seen.grad[goes_on])
+                new[goes_on] = self.forward(problem, x[goes_on], x_t[goes_on], part)
         state.rounds = state.rounds + goes_on.long()
         state.has_stepped = goes_on
         state.asks_grad = ~goes_on
@@ -111,15 +112,16 @@ class Boundary(Attack):
     def forward(self, problem: Problem, x: Tensor, x_t: Tensor, seen: Seen) -> Tensor:
         """One step across the boundary of the linear model."""
         assert seen.grad is not None
-        norm, slope = problem.threat.norm, seen.grad.flatten(1)
-        here, clean = x_t.flatten(1), x.flatten(1)
-        gap = seen.loss + torch.linalg.vecdot(slope, clean - here)
-        d1 = nearest_move(norm, slope, here, seen.loss)
-        d2 = nearest_move(norm, slope, clean, gap)
+        slope, here, clean = seen.grad.flatten(1), x_t.flatten(1), x.flatten(1)
+        plane, loss = Plane(problem.threat.norm, slope), seen.loss
+        gap = loss + torch.linalg.vecdot(slope, clean - here)
+        d1, d2 = plane.amounts(here, loss), plane.amounts(clean, gap)
         near, far = (problem.threat.length(d).clamp_min(1e-8) for d in (d1, d2))
         alpha = (near / (near + far)).clamp_max(PULL)[:, None]
-        ahead = torch.add(here, d1, alpha=OVERSHOOT)
-        return ahead.lerp_(d2.mul_(OVERSHOOT).add_(clean), alpha).clamp_(0, 1).view_as(x)
+        # (1 - alpha) (x_t + 1.05 d1) + alpha (x + 1.05 d2), with the signs put in at the end
+        d1.mul_((alpha - 1) * loss.sign()[:, None] * OVERSHOOT)
+        d1.addcmul_(d2, -alpha * gap.sign()[:, None] * OVERSHOOT)
+        return torch.lerp(here, clean, alpha).addcmul_(d1, plane.sign).clamp_(0, 1).view_as(x)
 
 
 @ATTACKS.register("fab-t", paper="arXiv:1907.02044", tags=("white_box", "iterative", "targeted"))

@@ -22,41 +22,51 @@ def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tenso
     - L2: by :math:`\min(\lambda |w_i|, p_i)`.
     - L1: the coordinates with the largest slopes first, fully.
     """
-    towards = slope * -gap.sign()[:, None]
-    room = torch.where(towards > 0, 1 - point, point)
-    size, need = slope.abs(), gap.abs()
-    if norm == "L1":
-        moved = _greedy(size, room, need[:, None])
-    elif norm == "L2":
-        size = size.masked_fill_(size < IMMOVABLE, 0)
-        moved = _common(size, size, room, need)
-    else:
-        moved = _common(size, None, room, need)
-    return moved.mul_(towards.sign_())
+    plane = Plane(norm, slope)
+    return plane.amounts(point, gap).mul_(plane.sign).mul_(-gap.sign()[:, None])
 
 
-def _common(size: Tensor, speed: Tensor | None, room: Tensor, need: Tensor) -> Tensor:
-    r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
+class Plane:
+    """Hyperplanes of given slopes (N, d); what several points need of them is computed once."""
 
-    The sum is concave and piecewise linear in lam, so that Newton's method from the left climbs to
-    the root through pieces and never passes it: coordinates that are at the end of their room give
-    what they have, the others share the rest.
-    """
-    rate = size if speed is None else size * speed
-    given, full = size * room, room if speed is None else room / speed  # 0 / 0: never moves
-    whole = rate.sum(1)
-    lam, shut = need / whole.clamp_min(1e-30), torch.empty_like(room)
-    for _ in range(ROUNDS):
-        torch.le(full, lam[:, None], out=shut)
-        free = whole - torch.linalg.vecdot(rate, shut)
-        rest = need - torch.linalg.vecdot(given, shut)
-        better = torch.where(free > 1e-6 * whole, rest / free, torch.inf)
-        is_there = ~(better > lam * (1 + 1e-6))
-        lam = lam.maximum(better)
-        if is_there.all():
-            break
-    far = lam[:, None] if speed is None else lam[:, None] * speed
-    return torch.nan_to_num_(far, nan=0.0, posinf=torch.inf).minimum(room)
+    def __init__(self, norm: Norm, slope: Tensor) -> None:
+        self.norm, self.sign, self.size = norm, slope.sign(), slope.abs()
+        self.speed: Tensor | None = None
+        if norm == "L2":
+            self.speed = self.size.masked_fill_(self.size < IMMOVABLE, 0)
+        self.rate = self.size if self.speed is None else self.size * self.speed
+        self.whole = self.rate.sum(1)
+
+    def amounts(self, point: Tensor, gap: Tensor) -> Tensor:
+        """(N, d) how far each coordinate moves, against ``sign`` times the sign of the gap."""
+        # The room is 1 - p where the coordinate rises and p where it falls.
+        rises = (0.5 - point).mul_(self.sign)
+        room = rises.mul_(-gap.sign()[:, None]).add_(0.5)
+        if self.norm == "L1":
+            return _greedy(self.size, room, gap.abs()[:, None])
+        return self._common(room, gap.abs())
+
+    def _common(self, room: Tensor, need: Tensor) -> Tensor:
+        r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
+
+        The sum is concave and piecewise linear in lam, so that Newton's method from the left climbs
+        to the root through pieces and never passes it: coordinates that are at the end of their
+        room give what they have, the others share the rest.
+        """
+        whole, speed = self.whole, self.speed
+        given, full = self.size * room, room if speed is None else room / speed  # 0 / 0: no move
+        lam, shut = need / whole.clamp_min(1e-30), torch.empty_like(room)
+        for _ in range(ROUNDS):
+            torch.le(full, lam[:, None], out=shut)
+            free = whole - torch.linalg.vecdot(self.rate, shut)
+            rest = need - torch.linalg.vecdot(given, shut)
+            better = torch.where(free > 1e-6 * whole, rest / free, torch.inf)
+            is_there = ~(better > lam * (1 + 1e-6))
+            lam = lam.maximum(better)
+            if is_there.all():
+                break
+        far = lam[:, None] if speed is None else lam[:, None] * speed
+        return torch.nan_to_num_(far, nan=0.0, posinf=torch.inf).minimum(room)
 
 
 def _greedy(size: Tensor, room: Tensor, need: Tensor) -> Tensor:

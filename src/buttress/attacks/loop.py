@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import Attack, Standing, State
+from buttress.attacks.core import Attack, Standing, State, some
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Meter, Problem, Seen
 
@@ -29,6 +29,7 @@ class Outcome:
     broken: Tensor  # (N,) bool: x_adv is misclassified
     margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
     meter: Meter
+    names: tuple[str, ...] = ()  # of the parts, for an ensemble
 
     def replace(self, rows: Tensor, other: Outcome) -> None:
         """Takes over the results of a second search on some rows, and adds its cost."""
@@ -75,7 +76,7 @@ def run(
     costs = [_cost(part, problem) for part in parts]
     for number, part in enumerate(parts):
         here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
-        before, share = sum(costs[:number]) / sum(costs), costs[number] / sum(costs)
+        shares = sum(costs[:number]) / sum(costs), costs[number] / sum(costs)
         rows = everyone[~best.broken] if drop else everyone
         clean = margin(problem.clean[rows], problem.y[rows])
         is_blind = meter.flat[rows] | meter.broken_numerics[rows]
@@ -83,11 +84,14 @@ def run(
             number, Standing(problem.threat.norm, best.margin[rows], clean, is_blind)
         )
         if chosen is not None:
+            meter.spared[rows[~chosen]] |= 1 << number
             rows = rows[chosen]
-        meter.parts[rows] += 1
+        meter.parts[rows] |= 1 << number
         queue = Queue(rows, part.runs(here))
-        told = None if on_step is None else _told(on_step, before, share, queue)
+        told = None if on_step is None else _told(on_step, shares, len(queue))
         _drain(part, here, queue, best, Ways(batch_size, drop, told))
+        if told is not None:
+            told(len(rows) * part.runs(here))
     meter.flat &= meter.backward > 0  # where there was no gradient at all, none was zero
     return Outcome(best.x, best.broken, best.margin, meter)
 
@@ -107,7 +111,7 @@ class Ways:
 
     batch_size: int
     drop: bool  # samples leave when they are broken
-    told: Callable[[], None] | None
+    told: Callable[[float], None] | None  # with the number of runs that are done
 
 
 @dataclass
@@ -171,8 +175,9 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
             return
         seen = attack.look(here, state)
         best.improve(rows, alive, attack, here, state, seen.logits)
-        if ways.told is not None:
-            ways.told()
+        if ways.told is not None and (is_cpu or turn % PATIENCE == 0):
+            under_way = float(state.step.sum()) / max(1, attack.length)
+            ways.told(queue.taken - len(rows) + under_way)
         alive &= state.step < attack.length
         if (over := attack.finished(state)) is not None:
             alive &= ~over
@@ -215,9 +220,16 @@ def _cost(attack: Attack, problem: Problem) -> float:
     return float(attack.runs(problem) * (attack.length + 1) * each * attack.passes)
 
 
-def _told(on_step: OnStep, before: float, share: float, queue: Queue) -> Callable[[], None]:
-    total = max(1, len(queue))
-    return lambda: on_step(before + share * (1 - len(queue) / total))
+def _told(on_step: OnStep, shares: tuple[float, float], runs: int) -> Callable[[float], None]:
+    """Progress in runs of one part as progress of the whole; it never goes back."""
+    before, share, most = *shares, 0.0
+
+    def told(done: float) -> None:
+        nonlocal most
+        most = max(most, min(1.0, done / max(1, runs)))
+        on_step(before + share * most)
+
+    return told
 
 
 def _renamed(problem: Problem, suffix: str) -> Problem:
@@ -247,6 +259,8 @@ class Best:
         broken, gap = wrong(logits, problem.y), _rank(margin(logits, problem.y))
         old_broken, old_gap = self.broken[rows], self.margin[rows]
         better = alive & ((broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap)))
+        if not some(better):
+            return
         inside = attack.inside(problem, state, broken)
         if inside is not None:
             better = better & inside

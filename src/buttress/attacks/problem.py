@@ -30,19 +30,21 @@ class Meter:
     backward: Tensor
     broken_numerics: Tensor  # (N,) bool: a loss or gradient was not finite
     flat: Tensor  # (N,) bool: every gradient so far was zero
-    parts: Tensor  # (N,) parts of an ensemble that attacked the sample
+    parts: Tensor  # (N,) int64: bit k is set if part k of an ensemble attacked the sample
+    spared: Tensor  # (N,) int64: bit k is set if it was left, but not worth part k
 
     @classmethod
     def of(cls, n: int, device: torch.device) -> Meter:
         zero = torch.zeros(n, dtype=torch.int64, device=device)
         no = torch.zeros(n, dtype=torch.bool, device=device)
-        return cls(zero, zero.clone(), no, ~no, zero.clone())
+        return cls(zero, zero.clone(), no, ~no, zero.clone(), zero.clone())
 
     def merge(self, rows: Tensor, other: Meter) -> None:
         """Adds what a second search on some rows cost and saw."""
         self.forward[rows] += other.forward
         self.backward[rows] += other.backward
-        self.parts[rows] += other.parts
+        self.parts[rows] |= other.parts
+        self.spared[rows] |= other.spared
         self.broken_numerics[rows] |= other.broken_numerics
         self.flat[rows] &= other.flat
 

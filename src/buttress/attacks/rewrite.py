@@ -58,7 +58,7 @@ def strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
     if not found:
         raise ValueError("there is no strided convolution of few channels")
     for name, conv in found:
-        new.set_submodule(name, Strided(conv))  # type: ignore[arg-type]
+        new.set_submodule(name, Strided(conv))
     return new
 
 
@@ -102,8 +102,8 @@ class Strided(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % self.stride or x.shape[3] % self.stride:
-            return self.conv(x)  # type: ignore[no-any-return]
-        return _Strided.apply(x, self)  # type: ignore[no-any-return,no-untyped-call]
+            return self.conv(x)
+        return _Strided.apply(x, self)
 
     def gradient(self, grad: Tensor, shape: torch.Size) -> Tensor:
         """From the gradient of the output to that of an input of this shape."""
@@ -122,7 +122,7 @@ class _Strided(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Strided) -> Tensor:
         ctx.layer, ctx.shape = layer, x.shape
-        return layer.conv(x)  # type: ignore[no-any-return]
+        return layer.conv(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -136,7 +136,7 @@ def frozen_forward(model: nn.Module, x: Tensor) -> nn.Module:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of branches on shapes; `prepare` compares the answers
         plain = _without_strided(model)
-        traced = torch.jit.trace(plain, x, check_trace=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(plain, x, check_trace=False)
         quick = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
     return TwoForms(model, quick)
 
@@ -159,7 +159,7 @@ class TwoForms(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         net = self.slope if torch.is_grad_enabled() else self.quick
-        return net(x)  # type: ignore[no-any-return]
+        return net(x)
 
 
 class Cast(nn.Module):
@@ -170,7 +170,7 @@ class Cast(nn.Module):
         self.inner, self.dtype = copy.deepcopy(inner).to(dtype), dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.to(self.dtype)).to(x.dtype)  # type: ignore[no-any-return]
+        return self.inner(x.to(self.dtype)).to(x.dtype)
 
 
 def bfloat16(model: nn.Module, x: Tensor) -> nn.Module:

@@ -25,7 +25,7 @@ from buttress.threat import TINY, Norm
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 AHEAD = 64  # queries whose random numbers are drawn at once
-SMALL = 1 / 4  # of the image's side: smaller windows are written pixel by pixel
+SMALL = 1 / 3  # of the image's side: smaller windows are written pixel by pixel
 
 
 @dataclass
@@ -177,15 +177,13 @@ def _squares(problem: Problem, state: SquareState, side: Tensor, bits: Tensor) -
     low, high = problem.bounds
     if bits.device.type == "cpu" and (widest := int(side.max())) <= SMALL * problem.x.shape[3]:
         return _patched(problem, state.best_x, side, bits, widest)
-    window = _mask(*_window(bits, side, problem.x.shape), side)
-    up = _signs(bits, problem.x.shape[1], problem.x) > 0
-    corner = torch.where(up, high, low)
-    return torch.where(window, corner, state.best_x)
+    window = _mask(*_window(bits, side, problem.x.shape), side).to(low.dtype)
+    up = _signs(bits, problem.x.shape[1], problem.x).add_(1).div_(2)
+    # Weights of 0 and 1: a choice, but many times faster on a processor than `where`.
+    return torch.lerp(state.best_x, torch.lerp(low, high, up), window)
 
 
-def _patched(
-    problem: Problem, best: Tensor, side: Tensor, bits: Tensor, widest: int
-) -> Tensor:
+def _patched(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, widest: int) -> Tensor:
     """The same for small windows: only their pixels are looked at."""
     assert problem.bounds is not None
     n, channels, height, width = best.shape
@@ -195,9 +193,9 @@ def _patched(
     rows, columns = top[:, None] + across, left[:, None] + across
     place = (rows[:, :, None] * width + columns[:, None, :]).view(n, 1, -1)
     place = place + (height * width * torch.arange(channels))[:, None]
-    up = (_signs(bits, channels, best) > 0)[:, :, 0]
+    up = _signs(bits, channels, best).add_(1).div_(2)[:, :, 0]
     low, high = (bound.flatten(1).gather(1, place.flatten(1)) for bound in problem.bounds)
-    corner = torch.where(up, high.view(place.shape), low.view(place.shape))
+    corner = torch.lerp(low.view(place.shape), high.view(place.shape), up)
     new = best.clone()
     new.view(n, -1).scatter_(1, place.flatten(1), corner.flatten(1))
     return new

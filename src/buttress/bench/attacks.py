@@ -17,11 +17,18 @@ import torch
 from buttress.bench import networks
 from buttress.bench.race import Race, Result
 from buttress.bench.racers import installed
-from buttress.errors import RunError
+from buttress.errors import RunError, UserError
 from buttress.progress import Progress
 
 PGD_IMAGES = 256
 LONG = 60.0  # seconds: a racer that took longer is not raced again
+
+
+EVENTS = {
+    "pgd": "PGD-20",
+    "autoattack": "AutoAttack standard",
+    "workers": "short AutoAttack in one and two processes",
+}
 
 
 @dataclass(frozen=True)
@@ -34,24 +41,29 @@ class Heat:
     @property
     def title(self) -> str:
         first = self.races[0]
-        what = "PGD-20" if self.event == "pgd" else "AutoAttack standard"
-        return f"{networks.NETWORKS[first.network].title}, {what}, {first.threat}"
+        return f"{networks.network(first.network).title}, {EVENTS[self.event]}, {first.threat}"
 
 
-def heats(
-    names: Sequence[str], checkpoint: str | None, images: int | None, events: Sequence[str]
-) -> Iterator[Heat]:
-    """All heats; ``checkpoint`` stands for the small network, ``images`` for every count."""
+def heats(names: Sequence[str], events: Sequence[str], base: Race) -> Iterator[Heat]:
+    """All heats; what ``base`` says of images, data and checkpoint holds for every race.
+
+    A checkpoint stands for the small network, which alone races its processes.
+    """
+    if strange := [event for event in events if event not in EVENTS]:
+        raise UserError(f"`events` must be of {', '.join(EVENTS)}, but got {strange[0]!r}")
     for name in names:
         chosen = networks.network(name)
-        for event in events:
-            racers = installed(event)
-            threats = chosen.threats if event == "autoattack" else ("Linf:8/255",)
-            count = images or (chosen.images if event == "autoattack" else PGD_IMAGES)
-            for threat in threats:
-                base = Race("", name, count, threat, warm=event == "pgd")
-                base = replace(base, checkpoint=checkpoint if name == "small" else None)
-                yield Heat(event, tuple(replace(base, racer=r) for r in racers))
+        for event in (e for e in events if e != "workers" or name == "small"):
+            threats = {"pgd": ("Linf:8/255",), "workers": chosen.threats[:1]}
+            count = base.images or (chosen.images if event == "autoattack" else PGD_IMAGES)
+            for threat in threats.get(event, chosen.threats):
+                here = replace(base, network=name, images=count, threat=threat)
+                if name != "small":
+                    here = replace(here, checkpoint=None)
+                racers = installed(event)
+                yield Heat(
+                    event, tuple(replace(here, racer=r, warm=event == "pgd") for r in racers)
+                )
 
 
 def run_heat(heat: Heat, repeats: int, progress: Progress) -> list[dict[str, Any]]:
@@ -70,9 +82,7 @@ def run_heat(heat: Heat, repeats: int, progress: Progress) -> list[dict[str, Any
 
 
 def _row(heat: Heat, race: Race, results: Sequence[Result]) -> dict[str, Any]:
-    middle = {
-        key: statistics.median(asdict(r)[key] for r in results) for key in asdict(results[0])
-    }
+    middle = {key: statistics.median(asdict(r)[key] for r in results) for key in asdict(results[0])}
     what = {"event": heat.event, **asdict(race), "title": heat.title}
     return {**what, **middle, "repeats": len(results), "all_seconds": [r.seconds for r in results]}
 
@@ -101,7 +111,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-HEAD = ("seconds", "of the slowest", "× bare passes", "passes per image (F, B)", "MB", "robust")
+HEAD = (
+    "seconds",
+    "of the slowest",
+    "times the bare passes",
+    "passes per image (F, B)",
+    "MB",
+    "robust",
+)
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from buttress.progress import Progress
 from buttress.records.spec import Recipe
 from buttress.training import train
 
-DATA, TRAINING = "cifar10", 10_000  # images that the networks are trained on
+TRAINING = 10_000  # images that the networks are trained on, at most
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 
@@ -61,30 +61,29 @@ def recipe(chosen: Network) -> Recipe:
     )
 
 
-def folder(name: str) -> Path:
+def folder(name: str, data: str) -> Path:
     """Where a trained network is kept for the next benchmark."""
-    return cache_dir() / "bench" / name
+    return cache_dir() / "bench" / f"{name}-{data}"
 
 
-def make(name: str, progress: Progress) -> None:
+def make(name: str, data: str, progress: Progress) -> None:
     """Trains a network unless that was done before."""
-    chosen = network(name)
-    train(
-        chosen.model, DATA, recipe(chosen), folder(name), limit=TRAINING, progress=progress
-    )
+    chosen, count = network(name), len(load_dataset(data, "train"))
+    limit = TRAINING if count > TRAINING else None
+    train(chosen.model, data, recipe(chosen), folder(name, data), limit=limit, progress=progress)
 
 
-def load(name: str, checkpoint: str | None) -> nn.Module:
+def load(name: str, data: str, checkpoint: str | None) -> nn.Module:
     """The network, frozen; from ``FILE=file.py:function`` where a checkpoint is given."""
     if checkpoint is None:
-        return load_model(folder(name)).eval().requires_grad_(False)
+        return load_model(folder(name, data)).eval().requires_grad_(False)
     path, _, structure = checkpoint.partition("=")
     if not structure:
         raise UserError(f"a checkpoint is given as FILE=file.py:function, but got {checkpoint!r}")
     return load_model(path, model=structure, mean=MEAN, std=STD).eval().requires_grad_(False)
 
 
-def images(count: int) -> tuple[Tensor, Tensor]:
+def images(data: str, count: int) -> tuple[Tensor, Tensor]:
     """The first test images."""
-    x, y, _ = load_dataset(DATA, "test", limit=count).take(torch.arange(count))
+    x, y, _ = load_dataset(data, "test", limit=count).take(torch.arange(count))
     return x, y

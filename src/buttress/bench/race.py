@@ -33,6 +33,7 @@ class Race:
     network: str
     images: int
     threat: str
+    data: str = "cifar10"
     checkpoint: str | None = None
     warm: bool = False  # run once before it counts
 
@@ -67,8 +68,8 @@ class Counting(nn.Module):
 
 def run(race: Race) -> Result:
     """Runs a race in this process."""
-    model = networks.load(race.network, race.checkpoint)
-    x, y = networks.images(race.images)
+    model = networks.load(race.network, race.data, race.checkpoint)
+    x, y = networks.images(race.data, race.images)
     threat, racer = Threat.parse(race.threat), RACERS.get(race.racer)
     if race.warm:
         racer(model, x, y, threat)

@@ -79,6 +79,21 @@ RACERS.register("buttress fast", tags=("autoattack",), package="buttress")(
 )
 
 
+def _processes(count: int) -> Racer:
+    def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+        torch.set_num_threads(1)
+        attack = create_attack("autoattack", steps=20, queries=1000)
+        how = How(stop_when_broken=True, workers=count)
+        return Found(run_attack(attack, model, x, y, threat, how=how).x_adv, (0.0, 0.0))
+
+    return racer
+
+
+for count in (1, 2):
+    name = f"buttress, {count} process{'es' * (count > 1)} of one thread"
+    RACERS.register(name, tags=("workers",), package="buttress")(_processes(count))
+
+
 @RACERS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
 def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     from pyautoattack import AutoAttack

@@ -18,7 +18,8 @@ def command() -> None:
 
 @command.command("attacks")
 @click.option("--networks", default="small,slim,vit", show_default=True)
-@click.option("--events", default="pgd,autoattack", show_default=True)
+@click.option("--events", default="pgd,autoattack,workers", show_default=True)
+@click.option("--data", default="cifar10", show_default=True)
 @click.option("--checkpoint", help="FILE=file.py:function, for the small network.")
 @click.option("--images", type=int, help="Images per race; by default what takes minutes.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
@@ -27,7 +28,7 @@ def command() -> None:
               show_default=True, help="Where the numbers go.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def attacks(
-    networks: str, events: str, checkpoint: str | None, images: int | None, repeats: int,
+    networks: str, events: str, data: str, checkpoint: str | None, images: int | None, repeats: int,
     out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """PGD-20 and AutoAttack side by side: seconds, passes, memory, robust images.
@@ -36,13 +37,15 @@ def attacks(
     """
     from buttress.bench import attacks as races
     from buttress.bench.networks import make
+    from buttress.bench.race import Race
 
     names, rows = networks.split(","), []
-    heats = list(races.heats(names, checkpoint, images, events.split(",")))
+    base = Race("", "", images or 0, "", data=data, checkpoint=checkpoint)
+    heats = list(races.heats(names, events.split(","), base))
     with showing() as progress:
         for name in names:
             if not (name == "small" and checkpoint):
-                make(name, progress)
+                make(name, data, progress)
         for heat in heats:
             rows += races.run_heat(heat, repeats, progress)
             write_text(out, json.dumps({"machine": races.machine(), "rows": rows}, indent=1))

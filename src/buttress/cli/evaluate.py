@@ -36,18 +36,21 @@ if TYPE_CHECKING:
 @click.option("--shard", metavar="I/N", help="Every N-th image only; the last shard to end merges.")
 @click.option("--workers", default=1, show_default=True, help="Processes that share the images.")
 @click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
+@click.option("--until-width", type=float, metavar="SHARE",
+              help="Stop when the worst case's 95% interval is narrower, e.g. 0.05.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     what: str, suite: str, model: str | None, data: str | None, split: str, limit: int | None,
     seed: int, batch_size: int, out: Path | None, device: str,
-    shard: str | None, workers: int, worst_case_only: bool, as_json: bool,
+    shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
 
     Finished attacks are kept and not done again.
     """
     from buttress.data import load_dataset
-    from buttress.evaluation import evaluate, load_suite
+    from buttress.evaluation import evaluate, evaluate_until, load_suite
     from buttress.evaluation.shards import Shard, merge_shards
     from buttress.records.run import Run
 
@@ -65,17 +68,24 @@ def command(
         spec = spec.model_copy(update={"mode": "worst_case"})
     name = "custom" if isinstance(wanted, list) else Path(suite).stem
     name += "-worst-case" if worst_case_only else ""
+    name += f"-until-{until_width:g}" if until_width is not None else ""
     folder = None if out is None else out / (name if limit is None else f"{name}-{limit}")
     part = None if shard is None else Shard.parse(shard)
     if (part is not None or workers > 1) and folder is None:
         raise UserError("shards and workers meet in files: say where with --out")
+    if until_width is not None and (part is not None or workers > 1):
+        raise UserError("--until-width looks at all images together: leave out shards and workers")
     count = workers if part is None else part.count
     with showing() as progress:
-        if part is None and workers > 1:
+        if until_width is not None:
+            found = evaluate_until(network, images, spec, until_width, batch_size=batch_size,
+                                   seed=seed, out=folder, progress=progress)  # fmt: skip
+        elif part is None and workers > 1:
             assert folder is not None
             _spread(click.get_current_context().params, workers)
-            found = merge_shards(folder, count, images)
-            assert found is not None
+            merged = merge_shards(folder, count, images)
+            assert merged is not None
+            found = merged
         else:
             here = images if part is None else part.of(images)
             where = folder if part is None or folder is None else part.folder(folder)
@@ -90,13 +100,16 @@ def command(
     rows.append(_row("worst case", found.worst_case, found.interval()))
     say(table(["attack", "accuracy", "95% interval"], rows))
     say(f"{len(found)} images of {images.name} {images.split}")
+    for record in found.records.values():
+        if parts := record.meta.get("parts"):
+            say(f"{record.name}: {', '.join(_part(*part) for part in parts)}")
     for warning in found.warnings:
         say(f"warning: {warning}")
 
 
 def _spread(given: dict[str, Any], workers: int) -> None:
     """The same command in several processes, one shard each, with their share of the cores."""
-    own = {"what", "workers", "shard", "as_json", "worst_case_only"}
+    own = {"what", "workers", "shard", "as_json", "worst_case_only", "until_width"}
     args = [str(given["what"]), *(["--worst-case-only"] if given["worst_case_only"] else [])]
     for name, value in given.items():
         if name not in own and value is not None:
@@ -129,6 +142,10 @@ def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.M
         made = create_model(what, num_classes=classes, image_size=size, in_channels=channels)
         return made.eval().to(device)
     return load_model(what, model=model, device=device, num_classes=classes, image_size=size)
+
+
+def _part(name: str, images: int, spared: int) -> str:
+    return f"{name} on {images} images" + (f" ({spared} spared)" if spared else "")
 
 
 def _row(name: str, share: float, interval: tuple[float, float]) -> list[str]:

@@ -3,6 +3,7 @@
 from buttress.evaluation.curve import Curve, accuracy_curve
 from buttress.evaluation.evaluate import evaluate, load_evaluation
 from buttress.evaluation.suite import list_suites, load_suite
+from buttress.evaluation.until import evaluate_until
 from buttress.records.evaluation import Evaluation
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Evaluation",
     "accuracy_curve",
     "evaluate",
+    "evaluate_until",
     "list_suites",
     "load_evaluation",
     "load_suite",

@@ -24,6 +24,7 @@ from buttress.attacks.call import (
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.attacks.loop import OnStep
 from buttress.attacks.prepare import PROBE, Prepared, prepare
+from buttress.attacks.problem import Meter
 from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.inspect import inspect_model
@@ -46,6 +47,16 @@ class Job:
     seed: int
     origin: Mapping[str, Any]  # what identifies model and data in every record
     prepared: Prepared | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an attack took, and what is worth telling of how it went."""
+
+    forward: Tensor  # (N,) passes
+    backward: Tensor
+    not_finite: int = 0  # images with a loss or gradient that was not finite
+    parts: Sequence[tuple[str, int, int]] = ()  # of an ensemble: name, images, spared images
 
 
 def evaluate(
@@ -108,7 +119,7 @@ def evaluate(
             if path is not None:
                 write_record(path, record)
         records[entry.name] = record
-    return Evaluation(spec.name, records, tuple(warnings) + _numerics(records))
+    return Evaluation(spec.name, records, tuple(warnings) + notes_of(records))
 
 
 def _prepared(model: nn.Module, data: Dataset) -> Prepared:
@@ -122,7 +133,7 @@ def load_evaluation(folder: Path) -> Evaluation:
     found.sort(key=lambda r: r.meta.get("position", 0))
     warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
     records = {r.name: r for r in found}
-    return Evaluation(folder.name, records, warnings + _numerics(records))
+    return Evaluation(folder.name, records, warnings + notes_of(records))
 
 
 def _first_look(model: nn.Module, data: Dataset) -> list[str]:
@@ -171,10 +182,9 @@ def _attack(job: Job, entry: Entry, left: AttackRecord | None, progress: Progres
     try:
         if entry.threat is None or left is None:
             rows = [_score(job, b.x, b.y, b.x) for b in _advancing(job, task)]
-            costs = [torch.ones(len(job.data)), torch.zeros(len(job.data))]
-            numerics = 0
+            cost = Cost(torch.ones(len(job.data)), torch.zeros(len(job.data)))
         else:
-            rows, costs, numerics = _attacked(job, entry, left, task)
+            rows, cost = _attacked(job, entry, left, task)
     finally:
         task.close()
     columns = [np.concatenate(c) for c in zip(*rows, strict=True)]
@@ -182,9 +192,10 @@ def _attack(job: Job, entry: Entry, left: AttackRecord | None, progress: Progres
     labels = job.data.labels.numpy()
     meta = {
         "seconds": round(time.perf_counter() - started, 3),
-        "forward": round(float(costs[0].double().mean()), 3),
-        "backward": round(float(costs[1].double().mean()), 3),
-        "not_finite": numerics,
+        "forward": round(float(cost.forward.double().mean()), 3),
+        "backward": round(float(cost.backward.double().mean()), 3),
+        "not_finite": cost.not_finite,
+        "parts": [list(part) for part in cost.parts],
         "prepared": [] if job.prepared is None else list(job.prepared.notes),
     }
     return AttackRecord(
@@ -207,7 +218,7 @@ def _advancing(job: Job, task: Task) -> Iterator[Batch]:
 
 def _attacked(
     job: Job, entry: Entry, left: AttackRecord, task: Task
-) -> tuple[list[tuple[Any, Any, Any]], list[Tensor], int]:
+) -> tuple[list[tuple[Any, Any, Any]], Cost]:
     """Attacks the images that are right so far; the others are wrong already.
 
     Images come in pieces that bound the memory; inside a piece the attack keeps its batch full.
@@ -215,7 +226,7 @@ def _attacked(
     chosen, threat = create_attack(entry.attack, **_with_models(entry.args)), entry.threat
     assert threat is not None
     right = torch.from_numpy(left.correct)
-    rows, costs, numerics, start = [], [], 0, 0
+    rows, costs, meters, start = [], [], [], 0
     for x, y, ids in job.data.batches(piece_length(job.data.shape, job.batch_size)):
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
@@ -224,7 +235,7 @@ def _attacked(
             out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
-            numerics += int(out.meter.broken_numerics.sum())
+            meters.append((out.names, out.meter))
         distance = threat.distance(x, x_adv).float().numpy()
         for part in torch.arange(len(x)).split(job.batch_size):
             predictions, loss, _ = _score(job, x_adv[part], y[part], x[part], chosen.passes)
@@ -232,7 +243,21 @@ def _attacked(
         costs.append(passes + torch.tensor([[chosen.passes], [0]]))
         start += len(x)
     forward, backward = torch.cat(costs, dim=1)
-    return rows, [forward, backward], numerics
+    not_finite = sum(int(meter.broken_numerics.sum()) for _, meter in meters)
+    return rows, Cost(forward, backward, not_finite, _parts(meters))
+
+
+def _parts(meters: Sequence[tuple[tuple[str, ...], Meter]]) -> list[tuple[str, int, int]]:
+    """For an ensemble: each part, the images it attacked, and those it left out as hopeless."""
+    names = meters[0][0] if meters else ()
+    return [
+        (
+            name,
+            sum(int((m.parts >> k & 1).sum()) for _, m in meters),
+            sum(int((m.spared >> k & 1).sum()) for _, m in meters),
+        )
+        for k, name in enumerate(names)
+    ]
 
 
 def _with_models(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,11 +294,24 @@ def _score(job: Job, x_adv: Tensor, y: Tensor, x: Tensor, passes: int = 1) -> tu
     return logits.argmax(1).cpu().numpy(), loss.cpu().float().numpy(), zeros
 
 
-def _numerics(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
-    rows = [(n, r.meta.get("not_finite", 0)) for n, r in records.items()]
-    return tuple(
-        f"{n}: a loss or gradient was not finite for {count} images; they are counted as survivors "
-        "unless another point broke them"
-        for n, count in rows
-        if count
-    )
+def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
+    """What a reader must know of how records were made."""
+    found = [
+        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
+        "counted as survivors unless another point broke them"
+        for n, r in records.items()
+        if r.meta.get("not_finite", 0)
+    ]
+    last = [*records.values()][-1:]
+    if last and last[0].meta.get("mode") == "worst_case":
+        found.append(
+            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
+            "that of all attacks so far"
+        )
+    if last and len(last[0]) < last[0].meta.get("drawn_from", 0):
+        found.append(
+            f"stopped early: {len(last[0])} images drawn at random from "
+            f"{last[0].meta['drawn_from']}, until the 95% interval of the worst case was narrower "
+            f"than {100 * last[0].meta['until']:g} points"
+        )
+    return tuple(found)

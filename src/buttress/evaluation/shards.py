@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from buttress.data import Dataset
 from buttress.errors import RunError, UserError
@@ -48,7 +51,7 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     if wanted is None or any(set(s.records) != set(wanted) for s in shards):
         return None
     for name in wanted:
-        record = _joined(name, [shard.records[name] for shard in shards])
+        record = join_records(name, [s.records[name] for s in shards], data.ids.numpy())
         if not np.array_equal(record.ids, data.ids.numpy()):
             raise RunError(f"the shards in {folder} are not of these {len(data)} images")
         meta = {**record.meta, "data": data.fingerprint()}
@@ -56,14 +59,15 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     return load_evaluation(folder)
 
 
-def _joined(name: str, parts: list[AttackRecord]) -> AttackRecord:
+def join_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int64]) -> AttackRecord:
+    """One record of the images of several, in the order of ``ids``."""
     first = {k: parts[0].meta.get(k) for k in SAME}
     for part in parts[1:]:
         if changed := differences(first, {k: part.meta.get(k) for k in SAME}):
-            raise RunError(f"shards of {name} were made with different {', '.join(changed)}")
-    order = np.argsort(
-        np.concatenate([np.arange(len(p)) * len(parts) + k for k, p in enumerate(parts)])
-    )
+            raise RunError(f"parts of {name} were made with different {', '.join(changed)}")
+    place = {int(i): k for k, i in enumerate(ids)}
+    found = np.concatenate([p.ids for p in parts])
+    order = np.argsort([place.get(int(i), len(place)) for i in found], kind="stable")
     sizes = [len(p) for p in parts]
 
     def mean(key: str) -> float:
@@ -75,8 +79,18 @@ def _joined(name: str, parts: list[AttackRecord]) -> AttackRecord:
         "backward": mean("backward"),
         "seconds": round(sum(p.meta["seconds"] for p in parts), 3),
         "not_finite": sum(p.meta["not_finite"] for p in parts),
+        "parts": _added([p.meta.get("parts", []) for p in parts]),
         "shards": len(parts),
     }
     fields = ("ids", "labels", "predictions", "correct", "loss", "distance")
     columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
     return AttackRecord(name, meta=meta, **columns)
+
+
+def _added(lists: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    """The parts of ensembles with their counts of images added up; some may have had no images."""
+    longest = max(lists, key=len)
+    return [
+        [name, *(sum(rows[k][i] for rows in lists if rows) for i in (1, 2))]
+        for k, (name, *_) in enumerate(longest)
+    ]
