@@ -20,6 +20,7 @@ NAMES = [
     "attack",
     "create_model",
     "evaluate",
+    "evaluate_until",
     "list_analyses",
     "list_attacks",
     "list_datasets",

@@ -39,7 +39,8 @@ def test_shards_give_the_verdicts_of_the_whole(tmp_path: Path) -> None:
         assert np.array_equal(found.correct[name], right.correct[name])
         assert np.array_equal(found.records[name].ids, right.records[name].ids)
         assert found.records[name].meta["forward"] == pytest.approx(
-            right.records[name].meta["forward"], abs=0.01
+            right.records[name].meta["forward"],
+            rel=0.1,  # several runs of an image at once
         )
     again = bt.evaluate(model, whole, SUITE, out=tmp_path)  # the merged records stand for it
     assert again.records[SUITE[1]].meta["shards"] == 3

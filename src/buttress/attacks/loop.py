@@ -6,6 +6,7 @@ for; a run that is over, or whose sample is broken, leaves at once and the next 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
@@ -17,6 +18,7 @@ from buttress.attacks.losses import margin
 from buttress.attacks.problem import Meter, Problem, Seen
 
 REFILL = 1 / 8  # of the batch must be free before new runs are taken in: each intake has its price
+SLACK = 1.25  # of the batch size: a few rows more are better than a second, small batch
 FULL = 128  # rows with which a processor is busy: more of them go no faster
 PATIENCE = 4  # steps between two looks at who is broken, on a device that is slow to ask
 
@@ -157,7 +159,7 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
     is_cpu = problem.x.device.type == "cpu"
     rows, here, state = problem.rows_of(0), problem, None
     alive, turn = torch.ones_like(rows, dtype=torch.bool), 0
-    batch = _even(len(queue), ways.batch_size)
+    batch = _even(len(queue), ways.batch_size, SLACK if is_cpu else 1.0)
     while True:
         room = batch - len(rows)
         if len(queue) and room >= max(1, REFILL * batch):
@@ -193,9 +195,9 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
             state.step += 1
 
 
-def _even(waiting: int, batch_size: int) -> int:
+def _even(waiting: int, batch_size: int, slack: float) -> int:
     """Rows of a batch such that the last batch is not much smaller than the others."""
-    return -(-waiting // max(1, -(-waiting // batch_size)))
+    return -(-waiting // max(1, math.ceil(waiting / (slack * batch_size))))
 
 
 def _clean_logits(problem: Problem, batch_size: int, passes: int) -> Tensor:
@@ -256,11 +258,11 @@ class Best:
         logits: Tensor,
     ) -> None:
         """Takes over the current points that are better, of the runs that are alive."""
-        broken, gap = wrong(logits, problem.y), _rank(margin(logits, problem.y))
-        old_broken, old_gap = self.broken[rows], self.margin[rows]
-        better = alive & ((broken & ~old_broken) | ((broken == old_broken) & (gap > old_gap)))
-        if not some(better):
-            return
+        gap, old_gap = _rank(margin(logits, problem.y)), self.margin[rows]
+        if not some(better := alive & (gap > old_gap)):
+            return  # what is broken has a larger margin than all that is not
+        broken, old_broken = wrong(logits, problem.y), self.broken[rows]
+        better &= broken >= old_broken
         inside = attack.inside(problem, state, broken)
         if inside is not None:
             better = better & inside

@@ -50,9 +50,9 @@ class Meter:
 
     def add(self, rows: Tensor, is_wrong: Tensor) -> None:
         """A forward pass; a sample may be in several rows."""
-        one = torch.ones_like(rows)
-        self.forward.index_add_(0, rows, one)
-        self.broken_numerics[rows[is_wrong]] = True
+        self.forward.index_add_(0, rows, torch.ones_like(rows))
+        if is_wrong.device.type != "cpu" or is_wrong.any():
+            self.broken_numerics[rows[is_wrong]] = True
 
     def add_backward(self, rows: Tensor, size: Tensor, passes: int = 1) -> None:
         """Backward passes whose gradients have these L1 norms."""

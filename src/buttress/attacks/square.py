@@ -86,9 +86,9 @@ class Square(Attack):
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert isinstance(state, SquareState)
-        better = seen.loss > state.best
-        put(state.best_x, better, state.x_t)
-        state.best = seen.loss.where(better, state.best)
+        if some(better := seen.loss > state.best):
+            put(state.best_x, better, state.x_t)
+            state.best = seen.loss.where(better, state.best)
         height, width = problem.x.shape[2:]
         table = sides(self.queries, self.share, height, width, problem.threat.norm)
         side = table.to(state.step.device)[state.step.clamp_max(self.queries - 1)]
@@ -154,12 +154,17 @@ def _mask(rows: Tensor, columns: Tensor, side: Tensor) -> Tensor:
 
 def _signs(bits: Tensor, channels: int, like: Tensor) -> Tensor:
     """(N, C, 1, 1) random signs, from the upper half of 64 bits, and more where 32 do not do."""
+    return (2 * _ups(bits, channels) - 1).to(like.dtype)[:, :, None, None]
+
+
+def _ups(bits: Tensor, channels: int) -> Tensor:
+    """(N, C) random zeros and ones."""
     rows = []
-    for channel in range(channels):
-        if channel and channel % 32 == 0:
-            bits = mix(bits)
-        rows.append(shift(bits, 32 + channel % 32) & 1)
-    return (2 * torch.stack(rows, 1) - 1).to(like.dtype)[:, :, None, None]
+    for first in range(0, channels, 32):
+        bits = mix(bits) if first else bits
+        count = min(32, channels - first)
+        rows.append((bits[:, None] >> torch.arange(32, 32 + count, device=bits.device)) & 1)
+    return torch.cat(rows, 1)
 
 
 def _stripes(problem: Problem, key: Tensor) -> Tensor:
@@ -175,30 +180,37 @@ def _stripes(problem: Problem, key: Tensor) -> Tensor:
 def _squares(problem: Problem, state: SquareState, side: Tensor, bits: Tensor) -> Tensor:
     assert problem.bounds is not None
     low, high = problem.bounds
-    if bits.device.type == "cpu" and (widest := int(side.max())) <= SMALL * problem.x.shape[3]:
-        return _patched(problem, state.best_x, side, bits, widest)
+    up = _ups(bits, problem.x.shape[1]).to(low.dtype)[:, :, None, None]
+    if bits.device.type == "cpu":
+        narrowest, widest = side.aminmax()
+        if narrowest == widest <= SMALL * problem.x.shape[3]:
+            return _patched(problem, state.best_x, int(widest), bits, up)
     window = _mask(*_window(bits, side, problem.x.shape), side).to(low.dtype)
-    up = _signs(bits, problem.x.shape[1], problem.x).add_(1).div_(2)
     # Weights of 0 and 1: a choice, but many times faster on a processor than `where`.
     return torch.lerp(state.best_x, torch.lerp(low, high, up), window)
 
 
-def _patched(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, widest: int) -> Tensor:
-    """The same for small windows: only their pixels are looked at."""
+def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor, up: Tensor) -> Tensor:
+    """The same for small windows of one size: only their pixels are looked at."""
     assert problem.bounds is not None
     n, channels, height, width = best.shape
-    top = _position(bits & 0xFFFF, side, height)
-    left = _position(shift(bits, 16) & 0xFFFF, side, width)
-    across = torch.arange(widest).minimum(side[:, None] - 1)  # smaller windows repeat a pixel
-    rows, columns = top[:, None] + across, left[:, None] + across
-    place = (rows[:, :, None] * width + columns[:, None, :]).view(n, 1, -1)
-    place = place + (height * width * torch.arange(channels))[:, None]
-    up = _signs(bits, channels, best).add_(1).div_(2)[:, :, 0]
-    low, high = (bound.flatten(1).gather(1, place.flatten(1)) for bound in problem.bounds)
-    corner = torch.lerp(low.view(place.shape), high.view(place.shape), up)
+    top = (bits & 0xFFFF) % max(1, height - side)
+    left = ((bits >> 16) & 0xFFFF) % max(1, width - side)
+    place = (top * width + left)[:, None] + _block(side, channels, height, width)
+    low, high = (bound.flatten(1).gather(1, place) for bound in problem.bounds)
+    up = up.view(n, channels, 1)
+    corner = torch.lerp(low.view(n, channels, -1), high.view(n, channels, -1), up)
     new = best.clone()
-    new.view(n, -1).scatter_(1, place.flatten(1), corner.flatten(1))
+    new.view(n, -1).scatter_(1, place, corner.view(n, -1))
     return new
+
+
+@lru_cache
+def _block(side: int, channels: int, height: int, width: int) -> Tensor:
+    """(channels * side * side,) the pixels of a window at the origin, as places in the image."""
+    across = torch.arange(side)
+    plane = (across[:, None] * width + across).flatten()
+    return (torch.arange(channels)[:, None] * (height * width) + plane).flatten()
 
 
 @lru_cache

@@ -1,0 +1,101 @@
+"""An attack in several processes: the same verdicts, errors that arrive, nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.fork import Told, in_processes, processes
+from buttress.errors import RunError, UserError
+from buttress.threat import Threat
+from conftest import images, small_net
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
+
+
+@pytest.mark.parametrize("name", ["pgd", "autoattack", "fast"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_verdicts_and_passes_of_one_process(name: str, workers: int) -> None:
+    model, x = small_net().double(), images(20)[0].double()
+    y = model(x).argmax(1)
+    args = {"pgd": {"steps": 5}, "autoattack": {"steps": 3, "queries": 20}}.get(name, {"steps": 4})
+    chosen, threat = create_attack(name, **args), Threat("Linf", 0.03)
+    one, more = (
+        run_attack(chosen, model, x, y, threat, how=How(stop_when_broken=True, workers=n))
+        for n in (1, workers)
+    )
+    assert 0 < int(one.broken.sum()) < 20, "the case must have both kinds"
+    assert torch.equal(one.broken, more.broken)
+    same = ~one.broken
+    torch.testing.assert_close(one.x_adv[same], more.x_adv[same], rtol=0, atol=1e-9)
+    assert torch.equal(one.meter.forward[same], more.meter.forward[same])
+    assert torch.equal(one.meter.parts, more.meter.parts)
+    assert one.names == more.names
+
+
+def test_progress_comes_from_all_processes() -> None:
+    model, (x, y) = small_net(), images(8)
+    told: list[float] = []
+    how = How(on_step=told.append, workers=2)
+    run_attack(create_attack("pgd", steps=30), model, x, y, Threat("Linf", 0.01), how=how)
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(1.0)
+
+
+class Refuses(nn.Module):
+    """Works for the one image of the check, then not."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.inner, self.error = small_net(), error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 1:
+            raise self.error
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def test_an_error_in_a_process_arrives() -> None:
+    x, y = images(8)
+    for error, expected in ((UserError("mine"), UserError), (ValueError("bad"), RunError)):
+        with pytest.raises(expected, match="mine|ValueError: bad"):
+            run_attack(
+                create_attack("pgd", steps=2), Refuses(error), x, y, Threat("Linf", 0.1),
+                how=How(workers=2),
+            )  # fmt: skip
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_is_said_and_the_others_end() -> None:
+    def dies(told: Told) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def sleeps(told: Told) -> int:
+        time.sleep(60)
+        return 1
+
+    started = time.monotonic()
+    with pytest.raises(RunError, match="ended with code -9"):
+        in_processes([dies, sleeps])
+    assert time.monotonic() - started < 30
+    assert not multiprocessing.active_children()
+
+
+def test_processes_only_where_they_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert processes(1000, cpu) == 4
+    assert processes(33, cpu) == 2, "few images are not worth four"
+    assert processes(5, cpu) == 1
+    assert processes(1000, torch.device("meta")) == 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert processes(1000, cpu) == 1

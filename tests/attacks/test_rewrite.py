@@ -1,0 +1,72 @@
+"""Other forms of a network compute the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.rewrite import (
+    Strided,
+    TwoForms,
+    frozen_forward,
+    strided_gradients,
+)
+from conftest import images
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("padding", [0, 1, 2, 3])
+def test_the_gradient_of_a_strided_convolution(kernel: int, stride: int, padding: int) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(2, 3, kernel, stride, padding).double().requires_grad_(False)
+    x = torch.rand(2, 2, 2 * 12, 12, dtype=torch.float64)
+    slopes, outs = [], []
+    for layer in (conv, Strided(conv)):
+        point = x.clone().requires_grad_(True)
+        out = layer(point)
+        outs.append(out.detach())
+        slopes.append(torch.autograd.grad((out**3).sum(), point)[0])
+    assert torch.equal(*outs)
+    torch.testing.assert_close(slopes[1], slopes[0])
+
+
+def test_sizes_that_the_stride_does_not_divide() -> None:
+    conv = nn.Conv2d(3, 4, 3, 2).double().requires_grad_(False)
+    x = torch.rand(2, 3, 9, 9, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(Strided(conv)(x).square().sum(), x)
+    (right,) = torch.autograd.grad(conv(x).square().sum(), x)
+    torch.testing.assert_close(slope, right)
+
+
+def test_only_plain_strided_convolutions_of_few_channels_are_changed() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1),
+        nn.Conv2d(16, 8, 3, 2, 1),
+        nn.Conv2d(8, 3, 3),
+        nn.Conv2d(3, 3, 3, 2, 1, groups=3),
+    )
+    made = strided_gradients(net, images(1)[0])
+    assert [type(m) for m in made] == [Strided, nn.Conv2d, nn.Conv2d, nn.Conv2d]
+    assert type(net[0]) is nn.Conv2d, "the network itself is left alone"
+    with pytest.raises(ValueError, match="no strided convolution"):
+        strided_gradients(nn.Sequential(nn.Conv2d(3, 4, 3)), images(1)[0])
+
+
+def test_the_frozen_form_serves_passes_without_a_gradient() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10))
+    x = images(6)[0]
+    net(x)
+    net = net.eval().requires_grad_(False)
+    two = frozen_forward(strided_gradients(net, x), x)
+    assert isinstance(two, TwoForms)
+    assert isinstance(two.slope[0], Strided)
+    for count in (6, 1, 4):
+        with torch.no_grad():
+            torch.testing.assert_close(two(x[:count]), net(x[:count]))
+    point = x.clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(two(point).square().sum(), point)
+    other: Tensor = x.clone().requires_grad_(True)
+    (right,) = torch.autograd.grad(net(other).square().sum(), other)
+    torch.testing.assert_close(slope, right)

@@ -1,0 +1,94 @@
+"""Races: what is counted, who takes part, and the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from buttress.bench import networks
+from buttress.bench.attacks import Heat, heats, lines
+from buttress.bench.race import Counting, Race, floor
+from buttress.bench.racers import RACERS, installed
+from buttress.cli.main import outcome
+from buttress.errors import UserError
+from buttress.threat import Threat
+from conftest import images, small_net
+
+
+def test_passes_are_counted_in_images() -> None:
+    net, x = Counting(small_net()), images(6)[0]
+    net(x)
+    point = x[:4].requires_grad_(True)
+    torch.autograd.grad(net(point).sum(), point)
+    with torch.no_grad():
+        net(x)
+    assert net.forward_count == 6 + 4 + 6
+    assert net.backward_count == 4
+
+
+@pytest.mark.parametrize("event", ["pgd", "autoattack", "workers"])
+def test_every_racer_that_is_installed_attacks(event: str) -> None:
+    model, (x, _) = small_net().eval().requires_grad_(False), images(6)
+    y, threat = model(x).argmax(1), Threat("Linf", 0.05)
+    for name in installed(event):
+        if "pyautoattack" in name or "autoattack" in event and "fast" not in name:
+            continue  # minutes, and they have tests of their own
+        found = RACERS.get(name)(model, x, y, threat)
+        assert found.x_adv.shape == x.shape
+        assert not threat.excess(x, found.x_adv).any(), name
+        if name != "bare passes":
+            assert not torch.equal(found.x_adv, x), name
+
+
+def test_the_floor_is_the_time_of_the_passes() -> None:
+    model, x = small_net(), images(8)[0]
+    assert floor(model, x, 0, 0) == 0
+    assert floor(model, x, 2000, 0) > floor(model, x, 2, 0) > 0
+
+
+def test_heats_cover_networks_events_and_threats() -> None:
+    found = list(heats(["small", "vit"], ["pgd", "autoattack"], Race("", "", 0, "")))
+    assert len(found) == 2 * (1 + 3)
+    assert all("buttress" in race.racer or race.racer for heat in found for race in heat.races)
+    assert {race.images for race in found[1].races} == {networks.NETWORKS["small"].images}
+    with_checkpoint = Race("", "", 5, "", checkpoint="a=b:c")
+    small, vit = heats(["small", "vit"], ["pgd"], with_checkpoint)
+    assert small.races[0].checkpoint == "a=b:c"
+    assert vit.races[0].checkpoint is None
+    with pytest.raises(UserError, match="`events` must be of"):
+        list(heats(["small"], ["nonsense"], Race("", "", 0, "")))
+    with pytest.raises(UserError, match="`networks` must be of"):
+        list(heats(["nonsense"], ["pgd"], Race("", "", 0, "")))
+
+
+def test_the_table_shows_ratios() -> None:
+    heat = Heat("pgd", (Race("a", "vit", 4, "Linf:8/255"),))
+    row = {"title": heat.title, "images": 4, "robust": 3, "forward": 22.0, "backward": 20.0}
+    rows = [
+        {**row, "racer": "quick", "seconds": 1.0, "floor": 0.5, "memory": 10.0},
+        {**row, "racer": "slow", "seconds": 4.0, "floor": 2.0, "memory": 20.0},
+    ]
+    text = "\n".join(lines(rows))
+    assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
+    assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 |" in text
+
+
+def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of every race: a network is trained, racers run in processes, numbers are kept."""
+    monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "numbers.json"
+    code = outcome(
+        ["bench", "attacks", "--networks", "small", "--data", "digits", "--events", "pgd",
+         "--images", "8", "--repeats", "1", "--out", str(out)]
+    )  # fmt: skip
+    assert code == 0
+    rows = json.loads(out.read_text())["rows"]
+    by_name = {row["racer"]: row for row in rows}
+    ours = by_name["buttress pgd"]
+    assert (ours["forward"], ours["backward"]) == (22, 20)
+    assert by_name["bare passes"]["backward"] == 20
+    assert ours["seconds"] > 0
+    assert ours["floor"] > 0
