@@ -18,7 +18,7 @@ copyright = author
 version = release = buttress.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "_generated"]
+exclude_patterns = ["_build", "_generated", "measured"]
 myst_heading_anchors = 3
 suppress_warnings = ["config.cache"]
 autodoc_typehints = "signature"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import catalogue
+
+HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
@@ -24,6 +27,16 @@ def write_all(folder: Path) -> None:
     for kind, rows in tables().items():
         write(folder / f"{kind}.md", table(rows))
     write_architectures(folder)
+    write(folder / "bench.md", bench())
+
+
+def bench() -> str:
+    """The last measured race of attacks."""
+    from buttress.bench.attacks import lines
+
+    found = json.loads((HERE / "measured" / "bench-attacks.json").read_text())
+    machine = ", ".join(f"{k} {v}" for k, v in found["machine"].items())
+    return f"Machine: {machine}.\n" + "\n".join(lines(found["rows"], level=3)) + "\n"
 
 
 def write_architectures(folder: Path) -> None:

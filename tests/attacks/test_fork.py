@@ -66,7 +66,7 @@ class Refuses(nn.Module):
 def test_an_error_in_a_process_arrives() -> None:
     x, y = images(8)
     for error, expected in ((UserError("mine"), UserError), (ValueError("bad"), RunError)):
-        with pytest.raises(expected, match="mine|ValueError: bad"):
+        with pytest.raises(expected, match=r"mine|ValueError: bad"):
             run_attack(
                 create_attack("pgd", steps=2), Refuses(error), x, y, Threat("Linf", 0.1),
                 how=How(workers=2),

@@ -101,3 +101,34 @@ def test_no_false_success_counts_and_nothing_is_missed(is_low: bool) -> None:
     if is_low:  # survivors were searched again
         assert (found.broken >= plain.broken).all()
     assert found.meter.forward.sum() > plain.meter.forward.sum()
+
+
+def test_torch_compile_is_tried_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "WORTH", 100.0)
+    monkeypatch.setattr(torch, "compile", lambda model, **_: nn.Sequential(model))
+    x = images(8)[0]
+    assert not any("compiled" in note for note in prepare(small_net(), x).notes)
+    ready = prepare(small_net(), x, compile=True)
+    assert any(note.startswith("compiled: ") for note in ready.notes)
+    assert isinstance(ready.model, nn.Sequential)
+    assert len(ready.model) == 1
+
+
+def test_a_form_with_other_gradients_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits alone do not show it: an attack would climb the wrong slope."""
+
+    class Cut(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.detach() + 0.5 * (x - x.detach()))  # type: ignore[no-any-return]
+
+    form = preparing.Rewrite("cut", lambda model, x: Cut(model))
+    monkeypatch.setattr(preparing, "REWRITES", (form,))
+    monkeypatch.setattr(preparing, "WORTH", 100.0)
+    model = small_net()
+    ready = prepare(model, images(8)[0])
+    assert ready.model is model
+    assert "its gradients differ" in ready.notes[0]

@@ -13,7 +13,7 @@ from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.square import Square, SquareState, pattern, patterns, sides
 from buttress.streams import Streams
 from buttress.threat import NORMS, Norm, Threat
-from conftest import Linear
+from conftest import Linear, images, small_net
 
 EPS = 0.05
 QUERIES = (0, 11, 51, 201, 501, 1001, 2001, 4001)  # the first ones of each size
@@ -228,5 +228,24 @@ def test_random_numbers_do_not_depend_on_where_a_block_of_queries_begins() -> No
             seen[row, int(state.step[row])] = bits
         state.step += 1 if turn else 1 - late  # three rows begin one query later
     for (row, query), bits in seen.items():
-        expected = squares._draw(state.key[row : row + 1], torch.tensor([query]))[0, 0]
+        expected = squares._draw(state.key[row : row + 1], torch.tensor([query]), 1)[0, 0]
         assert bits == int(expected)
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_several_queries_at_once_find_what_one_by_one_finds(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, _ = images(7, size=17)  # every pixel counts: no two points have the same loss
+    model = small_net(size=17).double()
+    x = x.double()
+    y, chosen = model(x).argmax(1), create_attack("square", queries=700)
+    found = []
+    for most in (1, count):
+        monkeypatch.setattr(squares, "MOST", most)
+        found.append(run_attack(chosen, model, x, y, Threat("Linf", 0.02)))
+    assert torch.equal(found[0].broken, found[1].broken)
+    torch.testing.assert_close(found[0].x_adv, found[1].x_adv, rtol=0, atol=1e-12)
+    one, many = (int(f.meter.forward.sum()) for f in found)
+    assert one == 7 * (700 + 2)
+    assert one < many < 1.5 * one, "some queries are tried twice, and all are counted"

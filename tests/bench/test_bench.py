@@ -34,7 +34,7 @@ def test_every_racer_that_is_installed_attacks(event: str) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
     y, threat = model(x).argmax(1), Threat("Linf", 0.05)
     for name in installed(event):
-        if "pyautoattack" in name or "autoattack" in event and "fast" not in name:
+        if "pyautoattack" in name or ("autoattack" in event and "fast" not in name):
             continue  # minutes, and they have tests of their own
         found = RACERS.get(name)(model, x, y, threat)
         assert found.x_adv.shape == x.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,9 +16,15 @@ from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
 from buttress.threat import Norm
 
-# Samples with more of their clean margin left than this get no further restarts.
-NEAR: dict[Norm, float] = {"Linf": 0.2, "L2": 0.2, "L1": 0.6}
 STUCK = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An attack, and the samples it is for: those that kept at most this much of their margin."""
+
+    attack: Attack
+    near: float = math.inf
 
 
 @ATTACKS.register("fast", tags=("ensemble",))
@@ -25,17 +32,26 @@ STUCK = 0.98  # steps that leave this much of the margin found no slope: it may 
 class Fast(Ensemble):
     r"""Margins to each other class, most likely first; more for those that are nearly broken.
 
-    1. 20 steps on z_t - z_y for each of the 9 most likely other classes: sign steps (Linf), unit
-       steps (L2) or sparse steps (L1) whose length falls as a cosine from 2 eps to 0.
+    Linf and L2:
+
+    1. 20 steps on z_t - z_y for each of the 9 most likely other classes: sign steps (Linf) or unit
+       steps (L2) whose length falls as a cosine from 2 eps to 0.
     2. 50 steps for each of 9 classes from new starts, only for samples that kept at most 20% of
-       their clean margin. In L1 instead `apgd-t` on the margin to 3 classes with 4 restarts, for
-       those that kept at most 60%: its larger balls find more there.
-    3. `square` with 1000 queries, only for samples whose gradients are zero or not finite, or moved
-       their margin by less than 2%: there the gradient may be hidden.
+       their clean margin.
+
+    L1, where larger balls find more:
+
+    1. 10 sparse steps for each of the 9 most likely other classes.
+    2. `apgd-t` on the margin, 40 steps for each of 3 classes.
+    3. 60 steps for each of 9, for samples that kept at most 30% of their clean margin.
+    4. 100 steps for each of 3 with 3 restarts, for those that kept at most 15%.
+
+    Last in every norm: `square` with 1000 queries, only for samples whose gradients are zero or not
+    finite, or moved their margin by less than 2%: there the gradient may be hidden.
 
     The record says how many samples each part was spared. That it leaves no more than `autoattack`
-    is measured (see the attacks page), not proven. ``effort`` multiplies the restarts of the second
-    part.
+    is measured (see the pages on attacks and performance), not proven. ``effort`` multiplies the
+    restarts of the part before the last; ``steps`` scales all steps.
     """
 
     effort: int = 1
@@ -46,19 +62,35 @@ class Fast(Ensemble):
         at_least_one(effort=self.effort, steps=self.steps, queries=self.queries)
 
     def parts(self, problem: Problem) -> Sequence[Attack]:
-        nine = min(9, problem.num_classes - 1)
-        again: Attack = _margins(5 * self.steps // 2, nine * self.effort)
-        if problem.threat.norm == "L1":
-            again = APGDT(steps=5 * self.steps, targets=3, restarts=4 * self.effort, loss="margin")
-        return _margins(self.steps, nine), again, Square(queries=self.queries)
+        others = problem.num_classes - 1
+        return [stage.attack for stage in self.stages(problem.threat.norm, others)]
+
+    def stages(self, norm: Norm, others: int) -> list[Stage]:
+        """The parts in a norm, for so many classes beside the right one."""
+        square, nine = Stage(Square(queries=self.queries)), min(9, others)
+        if norm != "L1":
+            again = _margins(5 * self.steps // 2, nine * self.effort)
+            return [Stage(_margins(self.steps, nine)), Stage(again, 0.2), square]
+
+        def wide(steps: int, targets: int, restarts: int = 1) -> Attack:
+            steps = max(1, steps * self.steps // 20)
+            return APGDT(steps=steps, targets=targets, restarts=restarts, loss="margin")
+
+        return [
+            Stage(_margins(max(1, self.steps // 2), nine)),
+            Stage(wide(40, 3)),
+            Stage(wide(60, 9), 0.3),
+            Stage(wide(100, 3, 3 * self.effort), 0.15),
+            square,
+        ]
 
     def enlists(self, number: int, standing: Standing) -> Tensor | None:
         left = standing.margin / standing.clean.clamp_max(-1e-12)  # 1: not moved, 0: at the border
-        if number == 1:
-            return left <= NEAR[standing.norm]
-        if number == 2:
+        stages = self.stages(standing.norm, 1)
+        if number == len(stages) - 1:
             return standing.is_blind | (left >= STUCK)
-        return None
+        near = stages[number].near
+        return None if math.isinf(near) else left <= near
 
 
 def _margins(steps: int, runs: int) -> PGD:

@@ -89,6 +89,11 @@ class Problem:
             rows=rows[keep],
         )
 
+    def rows_only(self, keep: Tensor) -> Problem:
+        """Some rows, possibly repeated, of a problem that is only looked at: no image is copied."""
+        rows = self.rows_of() if self.rows is None else self.rows
+        return replace(self, rows=rows[keep])
+
     @property
     def num_classes(self) -> int:
         assert self.clean is not None

@@ -7,7 +7,7 @@ sample from its own stream, where the reference shares them in the batch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -26,6 +26,8 @@ HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 AHEAD = 64  # queries whose random numbers are drawn at once
 SMALL = 1 / 3  # of the image's side: smaller windows are written pixel by pixel
+ROWS = 128  # fewer images than this are looked at in several queries at once, ...
+MOST = 8  # ... but in no more than so many
 
 
 @dataclass
@@ -35,7 +37,8 @@ class SquareState(State):
     best_x: Tensor
     best: Tensor  # (N,)
     key: Tensor  # (N,) int64
-    drawn: Tensor  # (N, AHEAD) int64: the random bits of the queries of this block
+    drawn: Tensor  # (N, AHEAD) int64: the random bits of a block of queries
+    block: Tensor  # (N,) int64: which block that is
 
 
 @ATTACKS.register("square", paper="arXiv:1912.00049", tags=("black_box", "iterative"))
@@ -81,17 +84,59 @@ class Square(Attack):
             best_x=x_t.clone(),
             best=x_t.new_full((len(x_t),), -torch.inf),
             key=key,
-            drawn=_draw(key, torch.zeros_like(key)),
+            drawn=_draw(key, torch.zeros_like(key), AHEAD),
+            block=torch.zeros_like(key),
         )
+
+    def look(self, problem: Problem, state: State) -> Seen:
+        """One query of each image, or several where few images are left.
+
+        Almost no query is kept once windows are small. So the next ones are tried in the same pass
+        as if the first were not; of each image the first that is better counts, and those after it
+        will be tried again on top of it. What is found is what queries one by one find.
+        """
+        assert isinstance(state, SquareState)
+        if (count := self._at_once(problem, state)) == 1:
+            return super().look(problem, state)
+        n, side = len(state.x_t), self._sides(problem, state)
+        bits = _draw(state.key, state.step, count - 1)
+        more = _patched(problem, state.best_x, int(side[0]), bits)
+        tried = torch.cat([state.x_t[:, None], more], 1)  # (N, count, C, H, W)
+        rows = problem.rows_of().repeat_interleave(count)
+        flat = problem.rows_only(rows).look(
+            tried.flatten(0, 1), lambda z: margin(z, problem.y[rows]), grad=False
+        )
+        loss = flat.loss.view(n, count)
+        is_better = loss > state.best[:, None]
+        first = is_better.int().argmax(1).where(is_better.any(1), count - 1)
+        chosen = problem.rows_of() * count + first
+        state.x_t, state.step = tried.flatten(0, 1)[chosen], state.step + first
+        return Seen(flat.logits[chosen], flat.loss[chosen], None)
+
+    def _at_once(self, problem: Problem, state: SquareState) -> int:
+        """How many queries of each image fit into one pass."""
+        count = min(MOST, ROWS // max(1, len(state.x_t)))
+        if count <= 1 or problem.threat.norm != "Linf" or state.x_t.device.type != "cpu":
+            return 1
+        side = self._sides(problem, state)
+        last = self._sides(problem, replace(state, step=state.step + count))
+        is_near_the_end = bool((state.step + count > self.queries).any())
+        if is_near_the_end or side.min() != last.max() or side.max() != last.max():
+            return 1  # windows of two sizes
+        return count if int(side[0]) <= SMALL * problem.x.shape[3] else 1
+
+    def _sides(self, problem: Problem, state: SquareState) -> Tensor:
+        """(N,) the side of the window of each image's next query."""
+        height, width = problem.x.shape[2:]
+        table = sides(self.queries, self.share, height, width, problem.threat.norm)
+        return table.to(state.step.device)[state.step.clamp_max(self.queries - 1)]
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert isinstance(state, SquareState)
         if some(better := seen.loss > state.best):
             put(state.best_x, better, state.x_t)
             state.best = seen.loss.where(better, state.best)
-        height, width = problem.x.shape[2:]
-        table = sides(self.queries, self.share, height, width, problem.threat.norm)
-        side = table.to(state.step.device)[state.step.clamp_max(self.queries - 1)]
+        side = self._sides(problem, state)
         # Two hashes of (sample, run, query) hold all numbers of a query in their bits.
         first = _drawn(state)
         if problem.threat.norm == "Linf":
@@ -99,18 +144,18 @@ class Square(Attack):
         return _moved_mass(problem, state, side, first, mix(first))
 
 
-def _draw(key: Tensor, step: Tensor) -> Tensor:
-    """(N, AHEAD) the bits of a query and of those after it."""
-    steps = step[:, None] + torch.arange(AHEAD, device=step.device)
+def _draw(key: Tensor, step: Tensor, count: int) -> Tensor:
+    """(N, count) the bits of a query and of those after it."""
+    steps = step[:, None] + torch.arange(count, device=step.device)
     return mix(key[:, None] ^ mix(2 * steps + 1))
 
 
 def _drawn(state: SquareState) -> Tensor:
     """(N,) the bits of this query."""
-    place = state.step % AHEAD
-    if some(begins := place == 0):
-        first = state.step - place
-        put(state.drawn, begins, _draw(state.key, first))
+    block, place = state.step // AHEAD, state.step % AHEAD
+    if some(begins := block != state.block):
+        put(state.drawn, begins, _draw(state.key, block * AHEAD, AHEAD))
+        state.block = block
     return state.drawn.gather(1, place[:, None])[:, 0]
 
 
@@ -180,29 +225,35 @@ def _stripes(problem: Problem, key: Tensor) -> Tensor:
 def _squares(problem: Problem, state: SquareState, side: Tensor, bits: Tensor) -> Tensor:
     assert problem.bounds is not None
     low, high = problem.bounds
-    up = _ups(bits, problem.x.shape[1]).to(low.dtype)[:, :, None, None]
     if bits.device.type == "cpu":
         narrowest, widest = side.aminmax()
         if narrowest == widest <= SMALL * problem.x.shape[3]:
-            return _patched(problem, state.best_x, int(widest), bits, up)
+            return _patched(problem, state.best_x, int(widest), bits[:, None])[:, 0]
+    up = _ups(bits, problem.x.shape[1]).to(low.dtype)[:, :, None, None]
     window = _mask(*_window(bits, side, problem.x.shape), side).to(low.dtype)
     # Weights of 0 and 1: a choice, but many times faster on a processor than `where`.
     return torch.lerp(state.best_x, torch.lerp(low, high, up), window)
 
 
-def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor, up: Tensor) -> Tensor:
-    """The same for small windows of one size: only their pixels are looked at."""
+def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
+    """The same for small windows of one size, where only their pixels are looked at.
+
+    Several queries (N, K) of bits give (N, K, C, H, W).
+    """
     assert problem.bounds is not None
-    n, channels, height, width = best.shape
+    (n, channels, height, width), count = best.shape, bits.shape[1]
     top = (bits & 0xFFFF) % max(1, height - side)
     left = ((bits >> 16) & 0xFFFF) % max(1, width - side)
-    place = (top * width + left)[:, None] + _block(side, channels, height, width)
-    low, high = (bound.flatten(1).gather(1, place) for bound in problem.bounds)
-    up = up.view(n, channels, 1)
-    corner = torch.lerp(low.view(n, channels, -1), high.view(n, channels, -1), up)
-    new = best.clone()
-    new.view(n, -1).scatter_(1, place, corner.view(n, -1))
-    return new
+    place = (top * width + left)[:, :, None] + _block(side, channels, height, width)
+    shape = (n, count, channels, side * side)
+    low, high = (
+        bound.flatten(1).gather(1, place.view(n, -1)).view(shape) for bound in problem.bounds
+    )
+    up = _ups(bits.flatten(), channels).to(best.dtype).view(n, count, channels, 1)
+    corner = torch.lerp(low, high, up)
+    new = best.view(n, 1, -1).repeat(1, count, 1)
+    new.scatter_(2, place, corner.view(n, count, -1))
+    return new.view(n, count, channels, height, width)
 
 
 @lru_cache

@@ -121,12 +121,13 @@ HEAD = (
 )
 
 
-def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A Markdown table for each heat."""
+def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
+    """A Markdown table for each heat, under a title or a heading of this level."""
     for title in dict.fromkeys(row["title"] for row in rows):
         here = [row for row in rows if row["title"] == title]
         slowest = max(row["seconds"] for row in here)
-        yield f"\n{title}, {here[0]['images']} images\n"
+        mark = "#" * level + " " if level else ""
+        yield f"\n{mark}{title}, {here[0]['images']} images\n"
         yield "| | " + " | ".join(HEAD) + " |"
         yield "| --- |" + " --- |" * len(HEAD)
         for row in here:

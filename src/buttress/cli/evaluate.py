@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 @click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
 @click.option("--until-width", type=float, metavar="SHARE",
               help="Stop when the worst case's 95% interval is narrower, e.g. 0.05.")  # fmt: skip
+@click.option("--compile", is_flag=True, help="Try torch.compile too; it takes a minute first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     what: str, suite: str, model: str | None, data: str | None, split: str, limit: int | None,
     seed: int, batch_size: int, out: Path | None, device: str,
     shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
-    as_json: bool,
+    compile: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
 
@@ -90,7 +91,7 @@ def command(
             here = images if part is None else part.of(images)
             where = folder if part is None or folder is None else part.folder(folder)
             found = evaluate(network, here, spec, batch_size=batch_size, seed=seed,
-                             out=where, progress=progress)  # fmt: skip
+                             out=where, compile=compile, progress=progress)  # fmt: skip
             if part is not None and folder is not None:
                 found = merge_shards(folder, count, images) or found
     if as_json:
@@ -107,10 +108,13 @@ def command(
         say(f"warning: {warning}")
 
 
+FLAGS = ("worst_case_only", "compile")
+
+
 def _spread(given: dict[str, Any], workers: int) -> None:
     """The same command in several processes, one shard each, with their share of the cores."""
-    own = {"what", "workers", "shard", "as_json", "worst_case_only", "until_width"}
-    args = [str(given["what"]), *(["--worst-case-only"] if given["worst_case_only"] else [])]
+    own = {"what", "workers", "shard", "as_json", *FLAGS}
+    args = [str(given["what"]), *(f"--{f.replace('_', '-')}" for f in FLAGS if given[f])]
     for name, value in given.items():
         if name not in own and value is not None:
             args += [f"--{name.replace('_', '-')}", str(value)]

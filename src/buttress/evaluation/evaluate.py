@@ -59,7 +59,7 @@ class Cost:
     parts: Sequence[tuple[str, int, int]] = ()  # of an ensemble: name, images, spared images
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the public call
     model: nn.Module,
     data: Dataset,
     suite: str | Path | Sequence[str] | SuiteSpec,
@@ -67,6 +67,7 @@ def evaluate(
     batch_size: int = 256,
     seed: int = 0,
     out: Path | None = None,
+    compile: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Accuracy under each attack of a suite, and the sample-wise worst case.
@@ -78,6 +79,7 @@ def evaluate(
         batch_size: changes speed and memory, not verdicts.
         seed: of the attacks' random starts.
         out: a folder for the records; attacks whose record is there and fits are not done again.
+        compile: try torch.compile too; it takes a minute first, and a C++ compiler on a CPU.
         progress: where to show progress.
 
     Attacks search in the fastest form of the network that passes its checks; what they find counts
@@ -111,7 +113,7 @@ def evaluate(
                 list(records.values()) if spec.mode == "worst_case" else [*records.values()][:1]
             )
             if job.prepared is None and entry.threat is not None:  # not for what is done already
-                job = replace(job, prepared=_prepared(model, data))
+                job = replace(job, prepared=_prepared(model, data, compile))
             record = _attack(job, entry, _survivors(before), progress)
             meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
             meta["suite_attacks"] = [e.name for e in entries]
@@ -122,9 +124,9 @@ def evaluate(
     return Evaluation(spec.name, records, tuple(warnings) + notes_of(records))
 
 
-def _prepared(model: nn.Module, data: Dataset) -> Prepared:
+def _prepared(model: nn.Module, data: Dataset, compile: bool) -> Prepared:
     x, _, _ = data.take(torch.arange(min(PROBE, len(data))))
-    return prepare(model, on_device_of(model, x))
+    return prepare(model, on_device_of(model, x), compile=compile)
 
 
 def load_evaluation(folder: Path) -> Evaluation:
