@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks import loop
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.loop import Queue, wrong
 from buttress.attacks.losses import margin
+from buttress.attacks.prepare import Prepared
 from buttress.attacks.problem import Meter, Problem
 from buttress.streams import Streams
 from buttress.threat import Threat
@@ -58,11 +58,8 @@ def test_the_queue_gives_every_run_of_every_sample_once() -> None:
     assert given == [(s, run) for run in (0, 1) for s in (3, 5, 8)]
 
 
-def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(loop, "FULL", 0)
-    queue = Queue(torch.tensor([3, 5, 8]), 2)
+def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones() -> None:
+    queue = Queue(torch.tensor([3, 5, 8]), 2, full=0)
     assert taken(queue, 9, []) == [(3, 0), (5, 0), (8, 0)], "one run at a time"
     assert taken(queue, 2, [3, 5, 8]) == []
     out = torch.zeros(9, dtype=torch.bool)
@@ -72,9 +69,8 @@ def test_the_queue_passes_over_broken_samples_and_waits_for_busy_ones(
     assert len(queue) == 0
 
 
-def test_a_batch_with_room_takes_several_runs_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "FULL", 5)
-    queue = Queue(torch.tensor([3, 5, 8]), 3)
+def test_a_batch_with_room_takes_several_runs_of_a_sample() -> None:
+    queue = Queue(torch.tensor([3, 5, 8]), 3, full=5)
     assert taken(queue, 9, []) == [(3, 0), (5, 0), (8, 0), (3, 1), (5, 1)], "up to five rows"
     assert taken(queue, 4, [3, 5, 8, 3, 5]) == []
     assert taken(queue, 4, [3, 5, 3, 5]) == [(8, 1)]
@@ -83,20 +79,24 @@ def test_a_batch_with_room_takes_several_runs_of_a_sample(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("full", [0, 128])
 @pytest.mark.parametrize("name", ["pgd", "apgd-t", "fab-t", "square"])
-def test_rows_that_come_and_go_change_nothing(
-    name: str, full: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_come_and_go_change_nothing(name: str, full: int) -> None:
     """Samples that break leave, others take their place in the middle of the runs of the rest.
 
     Where several runs of a sample go on at once, another of them may be the first to break it.
     """
-    monkeypatch.setattr(loop, "FULL", full)
     model, x = small_net().double(), images(16)[0].double()
     y = model(x).argmax(1)
     args = {"queries": 60} if name == "square" else {"steps": 6, "restarts": 2}
     chosen, threat = create_attack(name, **args), Threat("Linf", 0.05)
     whole, parts = (
-        run_attack(chosen, model, x, y, threat, how=How(batch_size=size, stop_when_broken=True))
+        run_attack(
+            chosen,
+            model,
+            x,
+            y,
+            threat,
+            how=How(batch_size=size, stop_when_broken=True, prepared=Prepared(model, full=full)),
+        )
         for size in (256, 3)
     )
     assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"

@@ -95,11 +95,6 @@ NOT_LABEL = contract.test_targets_are_never_the_label
 M = Mutation
 
 
-def come_and_go() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        loop.test_rows_that_come_and_go_change_nothing("pgd", 0, patch)
-
-
 MUTATIONS = [
     # The step and the ball.
     M("the step goes down", "attacks.pgd:Ascent.advance",
@@ -208,10 +203,10 @@ MUTATIONS = [
       "max(len(self.samples) * self.runs - self.taken - 1, 0)", BATCHES, (*LINF, 1)),
     M("new rows go on where an old one is", "attacks.loop:_drain",
       "state.joined(begun)", "state.joined(state.select(torch.zeros_like(new)))",
-      come_and_go),
+      loop.test_rows_that_come_and_go_change_nothing, ("pgd", 0)),
     M("new rows take over the old problem", "attacks.loop:_drain",
       "here = problem.select(rows)", "here = problem.select(rows.flip(0))",
-      come_and_go),
+      loop.test_rows_that_come_and_go_change_nothing, ("pgd", 0)),
     # Square and FAB.
     M("all samples share their windows", "attacks.square:Square.begin",
       "keys(run).to(problem.x.device)", "keys(run)[:1].expand(len(run)).clone()",

@@ -20,7 +20,17 @@ from buttress.training.optimise import build_optimiser, rate_factor
 from conftest import images, small_net
 
 # How often one step moves the BatchNorm statistics, as each objective's docstring says.
-BATCHNORM_MOVES = {"standard": 1, "pgd_at": 1}
+BATCHNORM_MOVES = {
+    "standard": 1,
+    "pgd_at": 1,
+    "fast": 1,
+    "trades": 2,
+    "mart": 2,
+    "alp": 1,
+    "fat": 1,
+    "gairat": 1,
+    "multi_norm": 1,
+}
 
 
 def a_step(n: int = 16) -> Step:

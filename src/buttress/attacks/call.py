@@ -119,6 +119,8 @@ def run_attack(
             xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
             streams = Streams(how.seed, name, ids[piece])
             problem = Problem(model, xb, yb, threat, streams)
+            if how.prepared is not None and how.prepared.full is not None:
+                problem = dataclasses.replace(problem, full=how.prepared.full)
             first = check_logits(model, xb[:1], yb)
             told = _within(how.on_step, piece, len(x))
             sized = dataclasses.replace(problem, clean=first)

@@ -13,13 +13,12 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import Attack, Standing, State, some
+from buttress.attacks.core import Attack, Standing, State, put, some
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Meter, Problem, Seen
 
 REFILL = 1 / 8  # of the batch must be free before new runs are taken in: each intake has its price
 SLACK = 1.25  # of the batch size: a few rows more are better than a second, small batch
-FULL = 128  # rows with which a processor is busy: more of them go no faster
 PATIENCE = 4  # steps between two looks at who is broken, on a device that is slow to ask
 
 
@@ -89,7 +88,7 @@ def run(
             meter.spared[rows[~chosen]] |= 1 << number
             rows = rows[chosen]
         meter.parts[rows] |= 1 << number
-        queue = Queue(rows, part.runs(here))
+        queue = Queue(rows, part.runs(here), problem.full)
         told = None if on_step is None else _told(on_step, shares, len(queue))
         _drain(part, here, queue, best, Ways(batch_size, drop, told))
         if told is not None:
@@ -98,11 +97,19 @@ def run(
     return Outcome(best.x, best.broken, best.margin, meter)
 
 
-def last_point(attack: Attack, problem: Problem) -> Tensor:
+Stay = Callable[[Seen], Tensor | None] | None  # (N,) samples that do not move on; None: all do
+
+
+def last_point(attack: Attack, problem: Problem, stay: Stay = None) -> Tensor:
     """The last point of one run, as adversarial training uses it, for ``length`` passes."""
     state = attack.begin(problem, torch.zeros_like(problem.y))
     for _ in range(attack.length):
-        state.x_t = attack.advance(problem, state, attack.look(problem, state))
+        seen = attack.look(problem, state)
+        holds, old = None if stay is None else stay(seen), state.x_t
+        new = attack.advance(problem, state, seen)
+        if holds is not None:
+            put(new, holds, old)
+        state.x_t = new
         state.step += 1
     return state.x_t
 
@@ -122,6 +129,7 @@ class Queue:
 
     samples: Tensor
     runs: int
+    full: int = 128  # rows with which a processor is busy
     taken: int = 0
 
     def __len__(self) -> int:
@@ -131,7 +139,7 @@ class Queue:
         """Up to ``room`` samples and the numbers of their runs.
 
         Samples of the mask ``out`` need no more runs. On a processor, which gains little from more
-        than ``FULL`` rows, a sample that is still ``busy`` in one run then waits with the next: it
+        than ``full`` rows, a sample that is still ``busy`` in one run then waits with the next: it
         may break.
         """
         n, is_patient = len(self.samples), self.samples.device.type == "cpu"
@@ -140,7 +148,7 @@ class Queue:
             number, first = divmod(self.taken, n)
             found = self.samples[first : first + room]
             if is_patient and bool((waits := torch.isin(found, busy)).any()):
-                free, wanted = int(waits.int().argmax()), FULL - len(busy)
+                free, wanted = int(waits.int().argmax()), self.full - len(busy)
                 if len(found) > max(free, wanted):
                     found = found[: max(free, wanted)]
                     room = len(found)

@@ -15,6 +15,8 @@ from buttress.attacks.targets import Target, choose_target
 from buttress.errors import UserError
 from buttress.threat import Norm
 
+NOISE = 1e-3  # the standard deviation of a Gaussian start, as TRADES has it
+
 
 @dataclass
 class AscentState(State):
@@ -30,7 +32,7 @@ class Ascent(Attack):
     steps: int = 20
     rel_step: float = 0.25
     restarts: int = 1
-    start: Literal["random", "clean"] = "random"
+    start: Literal["random", "clean", "gaussian"] = "random"
     schedule: Literal["constant", "cosine"] = "constant"
     target: Target | int = "none"
 
@@ -47,7 +49,11 @@ class Ascent(Attack):
         return self.restarts
 
     def begin(self, problem: Problem, run: Tensor) -> State:
-        x_t = problem.random_start(run)
+        if self.start == "gaussian":
+            noise = problem.streams.normal(problem.x, run)
+            x_t = problem.project(problem.x + NOISE * noise)
+        else:
+            x_t = problem.random_start(run)
         if self.start == "clean":  # the first run; others must differ
             x_t = problem.x.where(column(run == 0), x_t)
         target = None if self.target == "none" else choose_target(problem, self.target, run)

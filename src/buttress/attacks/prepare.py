@@ -21,6 +21,8 @@ WORTH_LOW = 0.7  # low precision needs a second look at survivors, so it must ga
 PROBE = 128  # images that are timed and compared, at most
 TURN = 0.15  # seconds that one pass over the probe may take
 TURNS = 5
+ROWS = (8, 16, 32, 64, 128)  # tried to see how many images keep a processor busy
+NEARLY = 1.15  # of the least time per image
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Prepared:
     model: nn.Module
     low: nn.Module | None = None  # bfloat16, for a first search; survivors are searched in `model`
     notes: tuple[str, ...] = ()  # what was done, and what was not and why
+    full: int | None = None  # rows with which the processor is busy, if that was measured
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ def prepare(model: nn.Module, x: Tensor, *, compile: bool = False) -> Prepared:
         for form in (*REWRITES, *([COMPILED] if compile else [])):
             trial.attempt(form)
         low = trial.low_precision()
-    return Prepared(trial.best, low, tuple(trial.notes))
+        full = _full(trial.best, x)
+    notes = (*trial.notes, f"the processor is busy with {full} images") if full else trial.notes
+    return Prepared(trial.best, low, tuple(notes), full)
 
 
 class Different(Exception):
@@ -144,6 +149,21 @@ class Trial:
             if turn:  # the first warms up
                 shares.append(after / before)
         return statistics.median(shares)
+
+
+def _full(model: nn.Module, x: Tensor) -> int | None:
+    """The fewest images with which a pass is about as fast per image as with many."""
+    if x.device.type != "cpu" or len(x) == 0:
+        return None
+    each = {}
+    for count in ROWS:
+        rows = x[torch.arange(count) % len(x)]
+        _seconds(model, rows, grad=False)
+        each[count] = min(_seconds(model, rows, grad=False) for _ in range(3)) / count
+        if each[count] * ROWS[-1] > 10 * TURN:  # more images would only take longer
+            break
+    best = min(each.values())
+    return next(count for count, seconds in each.items() if seconds <= NEARLY * best)
 
 
 def _probe(model: nn.Module, x: Tensor) -> int:

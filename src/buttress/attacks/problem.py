@@ -76,6 +76,7 @@ class Problem:
     clean: Tensor | None = None  # (N, K) logits of x, once they are known
     meter: Meter | None = None
     rows: Tensor | None = field(default=None, repr=False)  # where these samples are in the meter
+    full: int = 128  # rows with which a processor is busy: more of them go no faster
 
     def select(self, keep: Tensor) -> Problem:
         """The same problem for some of its samples."""

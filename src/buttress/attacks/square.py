@@ -26,8 +26,7 @@ HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 AHEAD = 64  # queries whose random numbers are drawn at once
 SMALL = 1 / 3  # of the image's side: smaller windows are written pixel by pixel
-ROWS = 128  # fewer images than this are looked at in several queries at once, ...
-MOST = 8  # ... but in no more than so many
+MOST = 8  # queries of an image that are tried at once, where few images are left
 
 
 @dataclass
@@ -115,7 +114,7 @@ class Square(Attack):
 
     def _at_once(self, problem: Problem, state: SquareState) -> int:
         """How many queries of each image fit into one pass."""
-        count = min(MOST, ROWS // max(1, len(state.x_t)))
+        count = min(MOST, problem.full // max(1, len(state.x_t)))
         if count <= 1 or problem.threat.norm != "Linf" or state.x_t.device.type != "cpu":
             return 1
         side = self._sides(problem, state)

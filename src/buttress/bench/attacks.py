@@ -140,3 +140,25 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
                 "" if row["racer"] == "bare passes" else f"{row['robust']:.0f}",
             )
             yield f"| {row['racer']} | " + " | ".join(cells) + " |"
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The races with the reference AutoAttack in one short Markdown table."""
+    yield "| network, threat | pyautoattack | `autoattack` | `fast` | robust images |"
+    yield "| --- | --- | --- | --- | --- |"
+    heats = [row for row in rows if row["event"] == "autoattack"]
+    for title in dict.fromkeys(row["title"] for row in heats):
+        here = {row["racer"]: row for row in heats if row["title"] == title}
+        if "pyautoattack" not in here:
+            continue
+        base = here["pyautoattack"]
+        ours, fast = (here[f"buttress {name}"] for name in ("autoattack", "fast"))
+        where = f"{networks.NETWORKS[base['network']].title}, {base['threat']}"
+        times = [
+            f"{r['seconds']:.0f} s ({r['seconds'] / base['seconds']:.2f})" for r in (ours, fast)
+        ]
+        left = ", ".join(f"{r['robust']:.0f}" for r in (base, ours, fast))
+        yield (
+            f"| {where} | {base['seconds']:.0f} s | {' | '.join(times)} | "
+            f"{left} of {base['images']} |"
+        )

@@ -7,12 +7,17 @@ The result is printed as one line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import resource
+import multiprocessing
+import os
+import re
 import sys
+import threading
 import time
 import warnings
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +49,7 @@ class Result:
     robust: int  # images that are still right
     forward: float  # passes per image
     backward: float
-    memory: float  # MB by which the peak of the process grew
+    memory: float  # MB by which memory grew at its peak
     floor: float  # seconds of the same passes and nothing else
 
 
@@ -74,16 +79,16 @@ def run(race: Race) -> Result:
     if race.warm:
         racer(model, x, y, threat)
     counting = Counting(model).eval()
-    before = peak()
-    found, seconds = _timed(racer, model if "buttress" in race.racer else counting, x, y, threat)
-    memory = peak() - before
+    with Watch() as watch:
+        seen = model if "buttress" in race.racer else counting
+        found, seconds = _timed(racer, seen, x, y, threat)
     passes = found.passes or (
         counting.forward_count / len(x),
         counting.backward_count / len(x),
     )
     with torch.no_grad():
         robust = int((model(found.x_adv).argmax(1) == y).sum())
-    return Result(seconds, robust, *passes, memory, floor(model, x, *passes))
+    return Result(seconds, robust, *passes, watch.grown, floor(model, x, *passes))
 
 
 def _timed(
@@ -111,10 +116,44 @@ def floor(model: nn.Module, x: Tensor, forward: float, backward: float) -> float
     return len(x) * ((forward - backward) * times[False] + backward * times[True])
 
 
-def peak() -> float:
-    """The most memory this process ever held, in MB."""
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held / (1 << 20) if sys.platform == "darwin" else held / (1 << 10)
+class Watch:
+    """Looks at the memory of this process and its children from time to time; Linux only."""
+
+    EVERY = 0.25  # seconds
+
+    def __enter__(self) -> Watch:
+        self.first = self.most = held()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._look, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._see()
+        self.stop.set()
+        self.thread.join()
+
+    def _look(self) -> None:
+        while not self.stop.wait(self.EVERY):
+            self._see()
+
+    def _see(self) -> None:
+        self.most = max(self.most, held())
+
+    @property
+    def grown(self) -> float:
+        """MB by which memory grew at its peak."""
+        return self.most - self.first
+
+
+def held() -> float:
+    """MB that this process and its children hold, shared pages counted once."""
+    total = 0.0
+    for pid in (os.getpid(), *(p.pid for p in multiprocessing.active_children())):
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            total += sum(int(kb) for kb in re.findall(r"^Pss:\s+(\d+) kB", text, flags=re.M)) / 1024
+    return total
 
 
 def main(text: str) -> None:

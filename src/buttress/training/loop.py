@@ -49,6 +49,7 @@ class Trainer:
             self.recipe.objective.name, self.recipe.objective.args
         )
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None
+        self._eps = 0.0 if self.threat is None else self.threat.eps
         self.at = Progressed()
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -111,7 +112,9 @@ class Trainer:
         spec = self.recipe.augmentation
         augmented = Augmentation(crop=spec.crop, flip=spec.flip)(batch.x, streams)
         x, y = augmented.to(self.fabric.device), batch.y.to(self.fabric.device)
-        loss = self.objective.loss(self.model, Step(x, y, self._threat(epoch + share), streams))
+        threat, now = self._threat(epoch + share), epoch + share
+        strength = 1.0 if threat is None or not self._eps else threat.eps / self._eps
+        loss = self.objective.loss(self.model, Step(x, y, threat, streams, now, strength))
         self.optimiser.zero_grad(set_to_none=True)
         self.fabric.backward(loss.total)
         if self.recipe.clip_norm is not None:

@@ -20,6 +20,8 @@ class Step(NamedTuple):
     y: Tensor  # (N,)
     threat: Threat | None
     streams: Streams  # of these samples in this epoch
+    epoch: float = 0.0  # that are done, with the share of the current one
+    strength: float = 1.0  # of the adversary while eps warms up, as a share of its eps
 
 
 class Loss(NamedTuple):

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn import functional as F
 
-from buttress.attacks.freeze import frozen
-from buttress.attacks.loop import last_point
 from buttress.attacks.pgd import PGD
-from buttress.attacks.problem import Problem
 from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.inner import worst_images
 
 
 @OBJECTIVES.register("pgd_at", paper="arXiv:1706.06083", tags=("adversarial",))
@@ -30,12 +28,5 @@ class PGDAT(Objective):
     rel_step: float = 0.25
 
     def loss(self, model: nn.Module, step: Step) -> Loss:
-        assert step.threat is not None
-        attack = PGD(steps=self.steps, rel_step=self.rel_step)
-        x_adv = step.x
-        if step.threat.eps > 0:
-            with frozen(model):
-                problem = Problem(model, step.x, step.y, step.threat, step.streams)
-                x_adv = last_point(attack, problem)
-        logits = model(x_adv)
+        logits = model(worst_images(model, step, PGD(steps=self.steps, rel_step=self.rel_step)))
         return Loss(F.cross_entropy(logits, step.y), logits.detach())

@@ -1,0 +1,43 @@
+"""Friendly adversarial training (Zhang et al., arXiv:2002.11242): attacks that stop early."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.attacks.pgd import PGD
+from buttress.attacks.problem import Seen
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.inner import worst_images
+
+
+@OBJECTIVES.register("fat", paper="arXiv:2002.11242", tags=("adversarial",))
+@dataclass(frozen=True)
+class FAT(Objective):
+    r"""Cross-entropy on images that PGD stops moving tau steps after they are misclassified.
+
+    tau is 0 at first and grows by one at each of the epochs ``slower``. BatchNorm statistics move
+    once. Departure: no noise is added at each step.
+    """
+
+    needs_threat = True
+    steps: int = 10
+    rel_step: float = 0.25
+    slower: tuple[float, ...] = (50.0, 90.0)
+
+    def loss(self, model: nn.Module, step: Step) -> Loss:
+        tau = sum(step.epoch >= epoch for epoch in self.slower)
+        left = torch.full_like(step.y, tau)  # steps that a misclassified image may still take
+
+        def stay(seen: Seen) -> Tensor:
+            is_wrong = seen.logits.argmax(1) != step.y
+            holds = is_wrong & (left <= 0)
+            left.sub_(is_wrong.long())
+            return holds
+
+        attack = PGD(steps=self.steps, rel_step=self.rel_step)
+        logits = model(worst_images(model, step, attack, stay=stay))
+        return Loss(F.cross_entropy(logits, step.y), logits.detach())

@@ -1,0 +1,49 @@
+"""GAIRAT (Zhang et al., arXiv:2010.01736): weights by how soon an attack succeeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.attacks.pgd import PGD
+from buttress.attacks.problem import Seen
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.inner import worst_images
+
+
+@OBJECTIVES.register("gairat", paper="arXiv:2010.01736", tags=("adversarial",))
+@dataclass(frozen=True)
+class GAIRAT(Objective):
+    r"""Weighted cross-entropy on attacked images; images that fall early weigh most.
+
+    .. math:: \overline{w\, \mathrm{CE}(f(x'), y)}, \quad
+              w \propto \tfrac12\bigl(1 + \tanh(\lambda + 5\,(1 - 2\kappa / K))\bigr)
+
+    :math:`\kappa` is the number of the K points of PGD, before each step, that are still right;
+    weights average one. Before the epoch ``burn_in`` all weights are one. BatchNorm statistics move
+    once. It resists PGD better than stronger attacks: see its evaluations by others.
+    """
+
+    needs_threat = True
+    steps: int = 10
+    rel_step: float = 0.25
+    shift: float = -1.0
+    burn_in: float = 60.0
+
+    def loss(self, model: nn.Module, step: Step) -> Loss:
+        kappa = torch.zeros_like(step.y)
+
+        def count(seen: Seen) -> Tensor | None:
+            kappa.add_((seen.logits.argmax(1) == step.y).long())
+            return None
+
+        attack = PGD(steps=self.steps, rel_step=self.rel_step)
+        logits = model(worst_images(model, step, attack, stay=count))
+        each = F.cross_entropy(logits, step.y, reduction="none")
+        if step.epoch >= self.burn_in:
+            weight = 1 + torch.tanh(self.shift + 5 * (1 - 2 * kappa.to(each.dtype) / self.steps))
+            each = each * weight / weight.mean()
+        return Loss(each.mean(), logits.detach())

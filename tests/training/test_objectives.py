@@ -1,0 +1,195 @@
+"""Every objective equals its formula on a case worked out another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.problem import Seen
+from buttress.streams import Streams
+from buttress.threat import Threat
+from buttress.training import OBJECTIVES
+from buttress.training.objectives import Step, alp, fat, gairat, mart, multi_norm, trades
+from buttress.training.objectives.inner import worst_images
+from conftest import Linear, images
+
+N, K = 6, 4
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return Linear(3 * 8 * 8, K).double()
+
+
+@pytest.fixture
+def step() -> Step:
+    x, _ = images(N)
+    y = torch.tensor([0, 1, 2, 3, 0, 1])
+    return Step(x.double(), y, Threat("Linf", 0.03), Streams(0, "train", torch.arange(N)))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def answers(model: nn.Module, x: Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return np.asarray(model(x).numpy())
+
+
+def moved(step: Step) -> Tensor:
+    source = torch.Generator().manual_seed(5)
+    noise = torch.rand(step.x.shape, generator=source, dtype=torch.float64)
+    return (step.x + 0.03 * (2 * noise - 1)).clamp(0, 1)
+
+
+def given(monkeypatch: pytest.MonkeyPatch, module: object, x_adv: Tensor) -> None:
+    """The attack finds these images."""
+    monkeypatch.setattr(module, "worst_images", lambda *args, **kwargs: x_adv)
+
+
+def value(name: str, model: nn.Module, step: Step, **args: object) -> float:
+    return float(OBJECTIVES.create(name, args).loss(model, step).total.detach())
+
+
+def test_trades(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, trades, moved(step))
+    p, q = softmax(answers(model, step.x)), softmax(answers(model, moved(step)))
+    natural = -np.log(p[np.arange(N), step.y]).mean()
+    apart = (p * np.log(p / q)).sum(1).mean()
+    assert value("trades", model, step, beta=6.0) == pytest.approx(natural + 6 * apart)
+    assert value("trades", model, step, beta=0.5) == pytest.approx(natural + 0.5 * apart)
+
+
+def test_mart(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, mart, moved(step))
+    p, q = softmax(answers(model, step.x)), softmax(answers(model, moved(step)))
+    total = 0.0
+    for i, y in enumerate(step.y.tolist()):
+        other = max(q[i, k] for k in range(K) if k != y)
+        boosted = -np.log(q[i, y]) - np.log(1.0001 - other + 1e-12)
+        apart = sum(p[i, k] * np.log((p[i, k] + 1e-12) / (q[i, k] + 1e-12)) for k in range(K))
+        total += boosted + 6 * apart * (1.0000001 - p[i, y])
+    assert value("mart", model, step) == pytest.approx(total / N)
+
+
+def test_alp(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, alp, moved(step))
+    a, b = answers(model, step.x), answers(model, moved(step))
+    rows = np.arange(N)
+    ce = [-np.log(softmax(z)[rows, step.y]).mean() for z in (a, b)]
+    expected = sum(ce) / 2 + 0.5 * np.square(a - b).mean()
+    assert value("alp", model, step) == pytest.approx(expected)
+
+
+def test_gairat_weighs_images_that_fall_early(
+    model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kappa = np.array([0, 1, 4, 10, 7, 5])  # points of ten that are still right
+
+    def attack(model: object, step: Step, attack: object, stay: Callable[[Seen], None]) -> Tensor:
+        for turn in range(10):
+            is_right = torch.tensor(kappa > turn)
+            label = torch.where(is_right, step.y, (step.y + 1) % K)
+            logits = nn.functional.one_hot(label, K).double()
+            stay(Seen(logits, logits[:, 0], None))
+        return moved(step)
+
+    monkeypatch.setattr(gairat, "worst_images", attack)
+    each = -np.log(softmax(answers(model, moved(step)))[np.arange(N), step.y])
+    weight = (1 + np.tanh(-1 + 5 * (1 - 2 * kappa / 10))) / 2
+    weighted = (each * weight / weight.mean()).mean()
+    assert value("gairat", model, step) == pytest.approx(each.mean()), "before the burn-in ends"
+    late = step._replace(epoch=60.0)
+    assert value("gairat", model, late) == pytest.approx(weighted)
+    assert weighted != pytest.approx(each.mean())
+
+
+def test_fat_stops_at_the_first_mistake_and_later_a_few_steps_after(model: nn.Module) -> None:
+    x, _ = images(40)
+    x = x.double()
+    y = model(x).argmax(1)
+    step = Step(x, y, Threat("Linf", 0.03), Streams(0, "train", torch.arange(40)))
+    lengths = []
+    for epoch in (0.0, 50.0, 90.0):
+        watched: list[Tensor] = []
+
+        def attack(*args: object, watched: list[Tensor] = watched, **kwargs: object) -> Tensor:
+            watched.append(worst_images(*args, **kwargs))  # type: ignore[arg-type]
+            return watched[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fat, "worst_images", attack)
+            OBJECTIVES.create("fat", {"rel_step": 0.1}).loss(model, step._replace(epoch=epoch))
+        with torch.no_grad():
+            z = model(watched[0])
+        best = z.scatter(1, y[:, None], -torch.inf).amax(1) - z.gather(1, y[:, None])[:, 0]
+        lengths.append(float(best[best > 0].mean()))
+    assert lengths[0] < lengths[1] < lengths[2], "how far beyond the border they are"
+
+
+def test_fast_takes_the_step_of_its_paper(model: nn.Module, step: Step) -> None:
+    """On a linear model a step of 1.25 eps from anywhere in the ball, cut by ball and box."""
+    seen: list[Tensor] = []
+    model.register_forward_hook(lambda module, args, out: seen.append(args[0].detach()))
+    value("fast", model, step)
+    start, end = seen
+    weight = model.weight.detach().view(K, 3, 8, 8)  # type: ignore[union-attr]
+    with torch.no_grad():
+        p = model(start).softmax(1)
+    one = nn.functional.one_hot(step.y, K)
+    slope = torch.einsum("nk,kchw->nchw", p - one, weight)
+    expected = (start + 1.25 * 0.03 * slope.sign()).clamp(step.x - 0.03, step.x + 0.03).clamp(0, 1)
+    torch.testing.assert_close(end, expected)
+    assert not torch.equal(start, step.x)
+
+
+class TestSeveralNorms:
+    THREATS = ("Linf:0.03", "L2:0.4")
+
+    def found(self, monkeypatch: pytest.MonkeyPatch, step: Step) -> dict[str, Tensor]:
+        """Images by norm: Linf is worse for the first half, L2 for the second."""
+        other = {"Linf": moved(step), "L2": moved(step).flip(0)}
+
+        def attack(model: object, step: Step, attack: object, threat: Threat) -> Tensor:
+            return other[threat.norm]
+
+        monkeypatch.setattr(multi_norm, "worst_images", attack)
+        return other
+
+    def test_max_takes_the_worst_of_each_image(
+        self, model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = self.found(monkeypatch, step)
+        rows = np.arange(N)
+        each = [-np.log(softmax(answers(model, x))[rows, step.y]) for x in other.values()]
+        got = value("multi_norm", model, step, threats=self.THREATS, how="max")
+        assert got == pytest.approx(np.maximum(*each).mean())
+        got = value("multi_norm", model, step, threats=self.THREATS, how="avg")
+        assert got == pytest.approx(np.mean(each))
+
+    def test_random_takes_one_norm_per_batch(
+        self, model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = self.found(monkeypatch, step)
+        rows = np.arange(N)
+        one = [-np.log(softmax(answers(model, x))[rows, step.y]).mean() for x in other.values()]
+        drawn = []
+        for first in range(20):
+            ids = torch.arange(first, first + N)
+            here = step._replace(streams=Streams(0, "train/1", ids))
+            got = value("multi_norm", model, here, threats=self.THREATS, how="random")
+            drawn.append(int(np.argmin([abs(got - v) for v in one])))
+            assert min(abs(got - v) for v in one) < 1e-9
+        assert set(drawn) == {0, 1}
+
+    def test_the_balls_warm_up(self, model: nn.Module, step: Step) -> None:
+        weak = value("multi_norm", model, step._replace(strength=0.0), threats=self.THREATS)
+        plain = value("standard", model, step)
+        assert weak == pytest.approx(plain)
+        assert value("multi_norm", model, step, threats=self.THREATS) > plain
