@@ -19,7 +19,7 @@ CLOSE_SLOPE = 2e-2  # gradients by more: a rounding may take another side of a R
 WORTH = 0.97  # of the time before: less gain is not worth another network
 WORTH_LOW = 0.7  # low precision needs a second look at survivors, so it must gain more
 PROBE = 128  # images that are timed and compared, at most
-TURN = 0.15  # seconds that one pass over the probe may take
+TURN = 0.05  # seconds that one pass over the probe may take
 TURNS = 5
 ROWS = (8, 16, 32, 64, 128)  # tried to see how many images keep a processor busy
 NEARLY = 1.15  # of the least time per image
@@ -102,9 +102,10 @@ class Trial:
         if isinstance(made, str):
             self.notes.append(f"bfloat16: not used, {made}")
             return None
-        few = self.x[:8]
-        _seconds(made, few, grad=False)
-        if _seconds(made, few, grad=False) > 2 * _seconds(self.best, few, grad=False):
+        few = self.x[:4]
+        if min(_seconds(made, few, grad=True) for _ in range(2)) > 2 * min(
+            _seconds(self.best, few, grad=True) for _ in range(2)
+        ):
             self.notes.append("bfloat16: not used, more than 2 times the time")
             return None
         share = self._share(made, grad=True)
