@@ -94,8 +94,8 @@ def test_processes_only_where_they_help(monkeypatch: pytest.MonkeyPatch) -> None
     cpu = torch.device("cpu")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     assert processes(1000, cpu) == 4
-    assert processes(33, cpu) == 2, "few images are not worth four"
-    assert processes(5, cpu) == 1
+    assert processes(9, cpu) == 2, "few images are not worth four"
+    assert processes(3, cpu) == 1
     assert processes(1000, torch.device("meta")) == 1
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert processes(1000, cpu) == 1

@@ -11,10 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from buttress.errors import UserError
+from buttress.models.checkpoint import load_checkpoint
 from buttress.records.spec import Optimiser, Schedule
 from buttress.streams import Streams
 from buttress.threat import Threat
-from buttress.training import OBJECTIVES, list_recipes, load_recipe
+from buttress.training import OBJECTIVES, list_recipes, load_recipe, train
+from buttress.training.loop import Trainer, size_of_weights
 from buttress.training.objectives import Step
 from buttress.training.optimise import build_optimiser, rate_factor
 from conftest import images, small_net
@@ -143,3 +145,74 @@ def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(UserError, match="mapping of keys"):
         load_recipe(tmp_path / "list.yaml")
+
+
+def test_the_cyclic_rate_is_a_triangle_and_cooling_down_stays_low() -> None:
+    cyclic = Schedule(name="cyclic", peak=0.4)
+    factors = [rate_factor(cyclic, e, 10) for e in (0, 2, 4, 7, 10)]
+    assert factors == pytest.approx([0, 0.5, 1, 0.5, 0])
+    cool = Schedule(name="cosine", final=0.02, cooldown_epochs=10)
+    assert rate_factor(cool, 100, 110) == pytest.approx(0.02)
+    assert rate_factor(cool, 109.5, 110) == pytest.approx(0.02)
+    assert rate_factor(cool, 50, 110) == pytest.approx(0.51)
+
+
+def test_smoothing_spreads_the_label_over_all_classes() -> None:
+    model, step = small_net(), a_step()
+    with torch.no_grad():
+        logs = model(step.x).log_softmax(1)
+    expected = -(0.9 * logs[torch.arange(16), step.y] + 0.1 * logs.mean(1)).mean()
+    loss = OBJECTIVES.create("standard", {}).loss(model, step._replace(smoothing=0.1))
+    torch.testing.assert_close(loss.total.detach(), expected)
+
+
+NET = """
+from torch import nn
+def net(num_classes=10):
+    return nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(num_classes))
+"""
+
+
+def trained(tmp_path: Path, name: str, *changes: str) -> dict[str, torch.Tensor]:
+    (tmp_path / "net.py").write_text(NET.replace("nn.LazyLinear(", "nn.Linear(4 * 49, "))
+    base = ("epochs=1", "batch_size=48", "optimiser={name: sgd, lr: 0.1}", "validation={limit: 16}")
+    run = train(
+        f"{tmp_path}/net.py:net", "digits", "quickstart-standard", tmp_path / name, limit=192,
+        changes=(*base, *changes),
+    )  # fmt: skip
+    return load_checkpoint(run.checkpoint("last"))["model"]  # type: ignore[no-any-return]
+
+
+def test_parts_of_a_batch_add_up_to_the_batch(tmp_path: Path) -> None:
+    whole, parts = trained(tmp_path, "whole"), trained(tmp_path, "parts", "accumulate=3")
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_l1_makes_weights_small_and_leaves_biases(tmp_path: Path) -> None:
+    plain, sparse = trained(tmp_path, "plain"), trained(tmp_path, "sparse", "l1=0.01")
+    sizes = [
+        sum(float(v.abs().sum()) for v in net.values() if v.ndim > 1) for net in (plain, sparse)
+    ]
+    assert sizes[1] < 0.8 * sizes[0]
+    model = small_net()
+    total = size_of_weights(model)
+    assert float(total.detach()) == pytest.approx(
+        sum(float(p.detach().abs().sum()) for p in model.parameters() if p.ndim > 1), rel=1e-5
+    )
+
+
+def test_eps_warms_up_along_a_line_or_a_sine() -> None:
+    trainer = Trainer.__new__(Trainer)
+    trainer.threat = Threat("Linf", 0.08)
+    shares = {}
+    for kind in ("linear", "sine"):
+        trainer.recipe = load_recipe(
+            "quickstart-at",
+            ("eps_zero_epochs=2", "eps_warmup_epochs=4", f"eps_warmup={kind}"),
+        )
+        found = [trainer._threat(e) for e in (0, 2, 3, 4, 6, 9)]
+        shares[kind] = [t.eps / 0.08 for t in found if t is not None]
+    assert shares["linear"] == pytest.approx([0, 0, 0.25, 0.5, 1, 1])
+    low = (1 + math.sin(-math.pi / 4)) / 2
+    assert shares["sine"] == pytest.approx([0, 0, low, 0.5, 1, 1])

@@ -24,7 +24,7 @@ T = TypeVar("T")
 Told = Callable[[float], None]  # called with the share of the work that is done
 Task = Callable[[Told], T]
 
-LEAST = 16  # images that are worth a process
+LEAST = 4  # images that are worth a process
 OFTEN = 0.2  # seconds between two looks at the children
 
 

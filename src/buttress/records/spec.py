@@ -40,10 +40,12 @@ class Optimiser(Spec):
 class Schedule(Spec):
     """The learning rate over epochs, as a factor of its peak."""
 
-    name: Literal["constant", "cosine", "step"] = "cosine"
+    name: Literal["constant", "cosine", "step", "cyclic"] = "cosine"
     warmup_epochs: NonNegativeFloat = 0.0
     warmup_from: NonNegativeFloat = 0.0
+    cooldown_epochs: NonNegativeFloat = 0.0  # at the end, at the lowest rate
     final: NonNegativeFloat = 0.0  # cosine: the factor at the end
+    peak: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: the share of the epochs it rises
     milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
     factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
 
@@ -74,11 +76,15 @@ class Recipe(Spec):
     objective: Named = Component(name="standard")
     threat: ThreatText | None = None
     eps_zero_epochs: NonNegativeFloat = 0.0  # clean training first, ...
-    eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows linearly over these epochs
+    eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows over these epochs, ...
+    eps_warmup: Literal["linear", "sine"] = "linear"  # ... in this way
     optimiser: Optimiser
     schedule: Schedule = Schedule()
     augmentation: AugmentationSpec = AugmentationSpec()
     validation: Validation = Validation()
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    l1: NonNegativeFloat = 0.0  # this much times the sum of the sizes of all weights
+    accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     normalise: bool = True  # mean and std of the data set as the model's first layer
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"

@@ -107,20 +107,38 @@ class Trainer:
     def _step(
         self, train: Dataset, rows: Tensor, epoch: int, share: float
     ) -> tuple[Tensor, Tensor]:
-        batch = train.take(rows)
+        self.optimiser.zero_grad(set_to_none=True)
+        pieces = rows.tensor_split(self.recipe.accumulate)
+        total = torch.zeros((), device=self.fabric.device)
+        right = torch.zeros((), device=self.fabric.device)
+        for piece in (p for p in pieces if len(p)):
+            loss, hits = self._loss(train, piece, epoch, share)
+            part = loss * (len(piece) / len(rows))
+            self.fabric.backward(part)
+            total += part.detach()
+            right += hits
+        if self.recipe.l1:
+            self.fabric.backward(penalty := self.recipe.l1 * size_of_weights(self.plain))
+            total += penalty.detach()
+        if self.recipe.clip_norm is not None:
+            self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.recipe.clip_norm)
+        self.optimiser.step()
+        return total, right
+
+    def _loss(
+        self, train: Dataset, rows: Tensor, epoch: int, share: float
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of some images, and how many of them are right."""
+        batch, now = train.take(rows), epoch + share
         streams = Streams(self.spec.seed, f"train/{epoch}", batch.ids)
         spec = self.recipe.augmentation
         augmented = Augmentation(crop=spec.crop, flip=spec.flip)(batch.x, streams)
         x, y = augmented.to(self.fabric.device), batch.y.to(self.fabric.device)
-        threat, now = self._threat(epoch + share), epoch + share
+        threat = self._threat(now)
         strength = 1.0 if threat is None or not self._eps else threat.eps / self._eps
-        loss = self.objective.loss(self.model, Step(x, y, threat, streams, now, strength))
-        self.optimiser.zero_grad(set_to_none=True)
-        self.fabric.backward(loss.total)
-        if self.recipe.clip_norm is not None:
-            self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.recipe.clip_norm)
-        self.optimiser.step()
-        return loss.total.detach(), (loss.logits.argmax(1) == y).sum()
+        step = Step(x, y, threat, streams, now, strength, self.recipe.label_smoothing)
+        loss = self.objective.loss(self.model, step)
+        return loss.total, (loss.logits.argmax(1) == y).sum()
 
     def _threat(self, epoch: float) -> Threat | None:
         """The adversary at a (fractional) epoch: weaker while eps warms up."""
@@ -128,7 +146,10 @@ class Trainer:
         gone, length = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
         if self.threat is None or gone >= length:
             return self.threat
-        return self.threat.scaled(max(gone, 0.0) / length)
+        share = max(gone, 0.0) / length
+        if recipe.eps_warmup == "sine":
+            share = (1 + math.sin(math.pi * (share - 0.5))) / 2
+        return self.threat.scaled(share)
 
     def _set_rate(self, epoch: float) -> None:
         factor = rate_factor(self.recipe.schedule, epoch, self.recipe.epochs)
@@ -179,6 +200,11 @@ class Trainer:
             "history": self.at.history,
             "spec": digest(self.spec.identity()),
         }
+
+
+def size_of_weights(model: nn.Module) -> Tensor:
+    """The sum of the sizes of all weights; biases and norms, which have one dimension, are not."""
+    return torch.stack([p.abs().sum() for p in model.parameters() if p.ndim > 1]).sum()
 
 
 def _note(row: dict[str, Any], epochs: int) -> str:

@@ -27,11 +27,15 @@ def build_optimiser(model: nn.Module, spec: Optimiser) -> torch.optim.Optimizer:
 
 def rate_factor(spec: Schedule, epoch: float, epochs: int) -> float:
     """The learning rate at a (fractional) epoch, as a factor of its peak."""
+    epochs_down = max(epochs - spec.cooldown_epochs, spec.warmup_epochs)
+    if spec.name == "cyclic":
+        top = spec.peak * epochs_down
+        return max(0.0, min(epoch / top, (epochs_down - epoch) / max(epochs_down - top, 1e-9)))
     if epoch < spec.warmup_epochs:
         return spec.warmup_from + (1 - spec.warmup_from) * epoch / spec.warmup_epochs
     if spec.name == "constant":
         return 1.0
     if spec.name == "step":
         return spec.factor ** sum(epoch >= milestone for milestone in spec.milestones)
-    share = (epoch - spec.warmup_epochs) / max(epochs - spec.warmup_epochs, 1e-9)
+    share = (epoch - spec.warmup_epochs) / max(epochs_down - spec.warmup_epochs, 1e-9)
     return spec.final + (1 - spec.final) * (1 + math.cos(math.pi * min(share, 1.0))) / 2

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from buttress.attacks.pgd import PGD
 from buttress.attacks.targets import Target
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 from buttress.training.objectives.inner import worst_images
 
 
@@ -36,6 +35,6 @@ class ALP(Objective):
         attack = PGD(steps=self.steps, rel_step=self.rel_step, target=self.target)
         x_adv = worst_images(model, step, attack)
         clean, moved = model(torch.cat([step.x, x_adv])).chunk(2)
-        both = F.cross_entropy(clean, step.y) + F.cross_entropy(moved, step.y)
+        both = cross_entropy(clean, step) + cross_entropy(moved, step)
         total = both / 2 + self.weight * (clean - moved).square().mean()
         return Loss(total, moved.detach())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from buttress.registry import Registry
 from buttress.streams import Streams
@@ -22,6 +23,7 @@ class Step(NamedTuple):
     streams: Streams  # of these samples in this epoch
     epoch: float = 0.0  # that are done, with the share of the current one
     strength: float = 1.0  # of the adversary while eps warms up, as a share of its eps
+    smoothing: float = 0.0  # share of a label that is spread evenly over all classes
 
 
 class Loss(NamedTuple):
@@ -40,6 +42,15 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, step: Step) -> Loss:
         """The loss of a batch, with the model in training mode."""
+
+
+def cross_entropy(logits: Tensor, step: Step, reduction: str = "mean") -> Tensor:
+    """The cross-entropy that is trained on; attacks use the plain one.
+
+    Logits of several forms of the batch, one after the other, are all held against its labels.
+    """
+    y = step.y.repeat(len(logits) // len(step.y))
+    return F.cross_entropy(logits, y, reduction=reduction, label_smoothing=step.smoothing)
 
 
 OBJECTIVES: Registry[type[Objective]] = Registry("objective")

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Seen
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 from buttress.training.objectives.inner import worst_images
 
 
@@ -40,4 +39,4 @@ class FAT(Objective):
 
         attack = PGD(steps=self.steps, rel_step=self.rel_step)
         logits = model(worst_images(model, step, attack, stay=stay))
-        return Loss(F.cross_entropy(logits, step.y), logits.detach())
+        return Loss(cross_entropy(logits, step), logits.detach())

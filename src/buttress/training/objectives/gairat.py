@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Seen
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 from buttress.training.objectives.inner import worst_images
 
 
@@ -42,7 +41,7 @@ class GAIRAT(Objective):
 
         attack = PGD(steps=self.steps, rel_step=self.rel_step)
         logits = model(worst_images(model, step, attack, stay=count))
-        each = F.cross_entropy(logits, step.y, reduction="none")
+        each = cross_entropy(logits, step, "none")
         if step.epoch >= self.burn_in:
             weight = 1 + torch.tanh(self.shift + 5 * (1 - 2 * kappa.to(each.dtype) / self.steps))
             each = each * weight / weight.mean()

@@ -16,7 +16,7 @@ from buttress.attacks.pgd import PGD
 from buttress.errors import UserError
 from buttress.streams import seed_of
 from buttress.threat import Threat
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 from buttress.training.objectives.inner import worst_images
 
 
@@ -56,8 +56,7 @@ class MultiNorm(Objective):
         if self.how == "max":
             found = [_worst(model, step, found)]
         logits = model(torch.cat(found))
-        y = step.y.repeat(len(found))
-        return Loss(F.cross_entropy(logits, y), logits.detach()[: len(step.y)])
+        return Loss(cross_entropy(logits, step), logits.detach()[: len(step.y)])
 
 
 def _worst(model: nn.Module, step: Step, found: Sequence[Tensor]) -> Tensor:

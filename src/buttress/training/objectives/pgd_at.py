@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn import functional as F
 
 from buttress.attacks.pgd import PGD
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 from buttress.training.objectives.inner import worst_images
 
 
@@ -29,4 +28,4 @@ class PGDAT(Objective):
 
     def loss(self, model: nn.Module, step: Step) -> Loss:
         logits = model(worst_images(model, step, PGD(steps=self.steps, rel_step=self.rel_step)))
-        return Loss(F.cross_entropy(logits, step.y), logits.detach())
+        return Loss(cross_entropy(logits, step), logits.detach())

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn import functional as F
 
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 
 
 @OBJECTIVES.register("standard", tags=("natural",))
@@ -17,4 +16,4 @@ class Standard(Objective):
 
     def loss(self, model: nn.Module, step: Step) -> Loss:
         logits = model(step.x)
-        return Loss(F.cross_entropy(logits, step.y), logits.detach())
+        return Loss(cross_entropy(logits, step), logits.detach())

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn import functional as F
 
 from buttress.attacks.losses import kl
 from buttress.attacks.pgd import PGD
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
+from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
 from buttress.training.objectives.inner import worst_images
 
 
@@ -34,4 +33,4 @@ class TRADES(Objective):
         x_adv = worst_images(model, step, attack)
         clean = model(step.x)
         apart = kl(model(x_adv), clean).mean()
-        return Loss(F.cross_entropy(clean, step.y) + self.beta * apart, clean.detach())
+        return Loss(cross_entropy(clean, step) + self.beta * apart, clean.detach())
