@@ -22,6 +22,7 @@ from buttress.training.train import last_good
 
 RECIPE = """
 epochs: {epochs}
+average: {{decay: 0.9}}
 batch_size: 64
 objective: {{name: pgd_at, args: {{steps: 1}}}}
 threat: Linf:0.1

@@ -7,7 +7,7 @@ sample from its own stream, where the reference shares them in the batch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 AHEAD = 64  # queries whose random numbers are drawn at once
 SMALL = 1 / 3  # of the image's side: smaller windows are written pixel by pixel
+EARLY = 200  # queries that are tried one by one, because many of them are kept
 MOST = 8  # queries of an image that are tried at once, where few images are left
 
 
@@ -97,15 +98,13 @@ class Square(Attack):
         assert isinstance(state, SquareState)
         if (count := self._at_once(problem, state)) == 1:
             return super().look(problem, state)
-        n, side = len(state.x_t), self._sides(problem, state)
-        bits = _draw(state.key, state.step, count - 1)
-        more = _patched(problem, state.best_x, int(side[0]), bits)
+        more = self._next(problem, state, count - 1)
         tried = torch.cat([state.x_t[:, None], more], 1)  # (N, count, C, H, W)
         rows = problem.rows_of().repeat_interleave(count)
         flat = problem.rows_only(rows).look(
             tried.flatten(0, 1), lambda z: margin(z, problem.y[rows]), grad=False
         )
-        loss = flat.loss.view(n, count)
+        loss = flat.loss.view(-1, count)
         is_better = loss > state.best[:, None]
         first = is_better.int().argmax(1).where(is_better.any(1), count - 1)
         chosen = problem.rows_of() * count + first
@@ -115,32 +114,52 @@ class Square(Attack):
     def _at_once(self, problem: Problem, state: SquareState) -> int:
         """How many queries of each image fit into one pass."""
         count = min(MOST, problem.full // max(1, len(state.x_t)))
-        if count <= 1 or problem.threat.norm != "Linf" or state.x_t.device.type != "cpu":
+        if count <= 1 or state.x_t.device.type != "cpu":
             return 1
-        side = self._sides(problem, state)
-        last = self._sides(problem, replace(state, step=state.step + count))
-        is_near_the_end = bool((state.step + count > self.queries).any())
-        if is_near_the_end or side.min() != last.max() or side.max() != last.max():
-            return 1  # windows of two sizes
-        return count if int(side[0]) <= SMALL * problem.x.shape[3] else 1
+        is_early, is_late = state.step < EARLY, state.step + count > self.queries
+        return 1 if bool((is_early | is_late).any()) else count
 
-    def _sides(self, problem: Problem, state: SquareState) -> Tensor:
-        """(N,) the side of the window of each image's next query."""
+    def _next(self, problem: Problem, state: SquareState, count: int) -> Tensor:
+        """(N, count, C, H, W) the next queries, each on top of the best point so far."""
+        bits = _draw(state.key, state.step, count)
+        side = self._sides(problem, state, count)
+        if is_patch(problem, side):
+            return _patched(problem, state.best_x, int(side[0, 0]), bits)
+        rows = problem.rows_of().repeat_interleave(count)
+        new = _proposed(problem.select(rows), state.best_x[rows], side.flatten(), bits.flatten())
+        return new.view(-1, count, *new.shape[1:])
+
+    def _sides(self, problem: Problem, state: SquareState, count: int = 1) -> Tensor:
+        """(N, count) the sides of the windows of each image's next queries."""
         height, width = problem.x.shape[2:]
         table = sides(self.queries, self.share, height, width, problem.threat.norm)
-        return table.to(state.step.device)[state.step.clamp_max(self.queries - 1)]
+        steps = state.step[:, None] + torch.arange(count, device=state.step.device)
+        return table.to(steps.device)[steps.clamp_max(self.queries - 1)]
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert isinstance(state, SquareState)
         if some(better := seen.loss > state.best):
             put(state.best_x, better, state.x_t)
             state.best = seen.loss.where(better, state.best)
-        side = self._sides(problem, state)
-        # Two hashes of (sample, run, query) hold all numbers of a query in their bits.
-        first = _drawn(state)
-        if problem.threat.norm == "Linf":
-            return _squares(problem, state, side, first)
-        return _moved_mass(problem, state, side, first, mix(first))
+        side, bits = self._sides(problem, state), _drawn(state)
+        if is_patch(problem, side):
+            return _patched(problem, state.best_x, int(side[0, 0]), bits[:, None])[:, 0]
+        return _proposed(problem, state.best_x, side[:, 0], bits)
+
+
+def is_patch(problem: Problem, side: Tensor) -> bool:
+    """Whether all windows have one small size, so that only their pixels need to be touched."""
+    if problem.threat.norm != "Linf" or side.device.type != "cpu":
+        return False
+    narrowest, widest = side.aminmax()
+    return bool(narrowest == widest <= SMALL * problem.x.shape[3])
+
+
+def _proposed(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Tensor:
+    """The points that these queries try; two hashes hold all random numbers of a query."""
+    if problem.threat.norm == "Linf":
+        return _squares(problem, best, side, bits)
+    return _moved_mass(problem, best, side, bits, mix(bits))
 
 
 def _draw(key: Tensor, step: Tensor, count: int) -> Tensor:
@@ -221,17 +240,13 @@ def _stripes(problem: Problem, key: Tensor) -> Tensor:
     return problem.project(x + problem.threat.eps * stripes)
 
 
-def _squares(problem: Problem, state: SquareState, side: Tensor, bits: Tensor) -> Tensor:
+def _squares(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Tensor:
     assert problem.bounds is not None
     low, high = problem.bounds
-    if bits.device.type == "cpu":
-        narrowest, widest = side.aminmax()
-        if narrowest == widest <= SMALL * problem.x.shape[3]:
-            return _patched(problem, state.best_x, int(widest), bits[:, None])[:, 0]
-    up = _ups(bits, problem.x.shape[1]).to(low.dtype)[:, :, None, None]
-    window = _mask(*_window(bits, side, problem.x.shape), side).to(low.dtype)
+    up = _ups(bits, best.shape[1]).to(low.dtype)[:, :, None, None]
+    window = _mask(*_window(bits, side, best.shape), side).to(low.dtype)
     # Weights of 0 and 1: a choice, but many times faster on a processor than `where`.
-    return torch.lerp(state.best_x, torch.lerp(low, high, up), window)
+    return torch.lerp(best, torch.lerp(low, high, up), window)
 
 
 def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
@@ -313,14 +328,12 @@ def _tiles(problem: Problem, key: Tensor) -> Tensor:
     return _on_border(problem, delta)
 
 
-def _moved_mass(
-    problem: Problem, state: SquareState, side: Tensor, bits: Tensor, more: Tensor
-) -> Tensor:
+def _moved_mass(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, more: Tensor) -> Tensor:
     """Takes the mass of two windows and puts it into the first, in a new shape."""
     x, norm, eps = problem.x, problem.threat.norm, problem.threat.eps
     order = 2 if norm == "L2" else 1
     channels = x.shape[1]
-    delta = state.best_x - x
+    delta = best - x
     rows, columns = _window(bits, side, x.shape)
     here = _mask(rows, columns, side)
     both = here | _mask(*_window(more, side, x.shape), side)

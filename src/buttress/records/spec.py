@@ -57,6 +57,14 @@ class AugmentationSpec(Spec):
     flip: bool = False
 
 
+class Average(Spec):
+    """Weights averaged over training, which are then the ones that are judged and kept."""
+
+    kind: Literal["ema", "swa"] = "ema"  # with forgetting, or all alike
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.999  # ema: how much stays at each step
+    from_epoch: NonNegativeFloat = 0.0
+
+
 class Validation(Spec):
     """How the best epoch is chosen: accuracy under an attack on images held out of training."""
 
@@ -84,6 +92,7 @@ class Recipe(Spec):
     validation: Validation = Validation()
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     l1: NonNegativeFloat = 0.0  # this much times the sum of the sizes of all weights
+    average: Average | None = None
     accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     normalise: bool = True  # mean and std of the data set as the model's first layer

@@ -22,6 +22,7 @@ from buttress.records.spec import RunSpec
 from buttress.spec import digest
 from buttress.streams import Streams, seed_of
 from buttress.threat import Threat
+from buttress.training.average import Averaged
 from buttress.training.objectives import OBJECTIVES, Objective, Step
 from buttress.training.optimise import build_optimiser, rate_factor
 
@@ -50,11 +51,16 @@ class Trainer:
         )
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None
         self._eps = 0.0 if self.threat is None else self.threat.eps
+        spec_of = self.recipe.average
+        self.average = None if spec_of is None else Averaged(model, spec_of)
         self.at = Progressed()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint."""
-        self.plain.load_state_dict(state["model"])
+        if self.average is None:
+            self.plain.load_state_dict(state["model"])
+        else:
+            self.average.restore(state)
         self.optimiser.load_state_dict(state["optimiser"])
         self.at = Progressed(
             state["epoch"], state["best_epoch"], tuple(state["best_score"]), list(state["history"])
@@ -123,6 +129,8 @@ class Trainer:
         if self.recipe.clip_norm is not None:
             self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.recipe.clip_norm)
         self.optimiser.step()
+        if self.average is not None:
+            self.average.update(epoch + share)
         return total, right
 
     def _loss(
@@ -164,16 +172,15 @@ class Trainer:
         chosen = create_attack(spec.attack.name, **spec.attack.args)
         how = How(self.spec.seed, stop_when_broken=True)
         clean = robust = 0
+        model = self.model if self.average is None else self.average.module
         for x, y, ids in val.batches(256):
             x, y = x.to(self.fabric.device), y.to(self.fabric.device)
-            with frozen(self.model), torch.no_grad():
-                kept = self.model(x).argmax(1) == y
+            with frozen(model), torch.no_grad():
+                kept = model(x).argmax(1) == y
             clean += int(kept.sum())
             if self.threat is not None and kept.any():
                 here = ids[kept.cpu()]
-                out = run_attack(
-                    chosen, self.model, x[kept], y[kept], self.threat, ids=here, how=how
-                )
+                out = run_attack(chosen, model, x[kept], y[kept], self.threat, ids=here, how=how)
                 robust += int((~out.broken).sum())
         share = None if self.threat is None else robust / len(val)
         return {"val_clean": clean / len(val), "val_robust": share}
@@ -191,8 +198,9 @@ class Trainer:
         self.run.write_history(at.history)
 
     def _state(self) -> dict[str, Any]:
+        weights = {"model": self.plain.state_dict()}
         return {
-            "model": self.plain.state_dict(),
+            **(weights if self.average is None else self.average.state()),
             "optimiser": self.optimiser.state_dict(),
             "epoch": self.at.epoch,
             "best_epoch": self.at.best_epoch,
