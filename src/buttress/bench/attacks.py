@@ -69,16 +69,21 @@ def heats(names: Sequence[str], events: Sequence[str], base: Race) -> Iterator[H
 def run_heat(heat: Heat, repeats: int, progress: Progress) -> list[dict[str, Any]]:
     """Races in turns: every racer once, then every racer again; a row of medians for each."""
     found: dict[str, list[Result]] = {race.racer: [] for race in heat.races}
+    failed: set[str] = set()
     task = progress.task(heat.title, repeats * len(heat.races))
     try:
         for _ in range(repeats):
             for race in heat.races:
-                if not found[race.racer] or found[race.racer][0].seconds < LONG:
-                    found[race.racer].append(_in_process(race))
+                if race.racer not in failed and all(r.seconds < LONG for r in found[race.racer]):
+                    try:
+                        found[race.racer].append(_in_process(race))
+                    except RunError as error:  # another tool may not work here
+                        failed.add(race.racer)
+                        progress.log(f"{error}; it is left out")
                 task.advance(1, race.racer)
     finally:
         task.close()
-    return [_row(heat, race, found[race.racer]) for race in heat.races]
+    return [_row(heat, race, found[race.racer]) for race in heat.races if found[race.racer]]
 
 
 def _row(heat: Heat, race: Race, results: Sequence[Result]) -> dict[str, Any]:

@@ -146,7 +146,8 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
 
 @RACERS.register("adv-lib", tags=("pgd",), package="adv_lib")
 def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
-    if importlib.util.find_spec("visdom") is None:  # for plots only, which nobody asks for here
+    if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
+        # It is for plots only, which nobody asks for here.
         stub = types.ModuleType("visdom")
         stub.Visdom = object  # type: ignore[attr-defined]
         sys.modules["visdom"] = stub
