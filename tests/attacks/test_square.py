@@ -250,3 +250,21 @@ def test_several_queries_at_once_find_what_one_by_one_finds(
     one, many = (int(f.meter.forward.sum()) for f in found)
     assert one == 7 * (500 + 2)
     assert one < many < 1.6 * one, "some queries are tried twice, and all are counted"
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1"])
+def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(norm: Norm) -> None:
+    key = torch.arange(12)
+    side = torch.full((12,), 5)
+    bits = squares._draw(key, torch.zeros_like(key), 1)[:, 0]
+    window, lying = squares._window(bits, side, torch.Size((12, 3, 16, 16))), key % 2
+    alike = squares._shape(norm, window, side, lying)
+    mixed = squares._shape(
+        norm,
+        tuple(torch.cat([w, w[:1]]) for w in window),  # type: ignore[arg-type]
+        torch.cat([side, torch.tensor([7])]),
+        torch.cat([lying, lying[:1]]),
+    )[:12]
+    inside = squares._mask(*window, side)
+    assert torch.equal(alike * inside, mixed * inside)
+    assert bool((alike * inside).flatten(1).ne(0).any(1).all())

@@ -335,29 +335,39 @@ def _moved_mass(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, more
     channels = x.shape[1]
     delta = best - x
     rows, columns = _window(bits, side, x.shape)
-    here = _mask(rows, columns, side)
-    both = here | _mask(*_window(more, side, x.shape), side)
+    here = _mask(rows, columns, side).to(x.dtype)
+    both = _mask(*_window(more, side, x.shape), side).to(x.dtype).maximum(here)
     mass = delta.square() if order == 2 else delta.abs()
 
     def norm_of(values: Tensor) -> Tensor:
-        total = values.sum((2, 3), keepdim=True)
+        total = values.flatten(2).sum(2)[:, :, None, None]
         return total.sqrt() if order == 2 else total
 
     inner, taken = norm_of(mass * here), norm_of(mass * both)
-    total = mass.sum((1, 2, 3), keepdim=True)
-    largest = int(side.max())
-    bank = patterns(largest, norm).to(x)
-    i, j = rows.clamp(0, largest - 1), columns.clamp(0, largest - 1)
-    lying = shift(more, 40) & 1
-    shape = bank[lying[:, None, None], side[:, None, None], i[:, :, None], j[:, None, :]][:, None]
-    new = (shape * _signs(bits, channels, x) + delta / (inner + TINY)) * here
+    total = mass.flatten(1).sum(1).view(-1, 1, 1, 1)
+    shape = _shape(norm, (rows, columns), side, shift(more, 40) & 1).to(x)
+    new = torch.addcmul(delta / (inner + TINY), shape, _signs(bits, channels, x)).mul_(here)
     size = norm_of(new.square() if order == 2 else new.abs()) + TINY
     if order == 2:
         budget = ((eps**2 - total).clamp_min(0) / channels + taken.square()).sqrt()
     else:
         budget = channels * ((eps - total).clamp_min(0) / channels + taken)
-    delta = torch.where(here, new * (budget / size), delta.masked_fill(both, 0))
-    return _on_border(problem, delta)
+    return _on_border(problem, torch.addcmul(delta * (1 - both), new, budget / size))
+
+
+def _shape(norm: Norm, window: tuple[Tensor, Tensor], side: Tensor, lying: Tensor) -> Tensor:
+    """(N, 1, H, W) the pattern of each window, upright or lying; outside it is of no use."""
+    rows, columns = window
+    largest = int(side.max())
+    bank = patterns(largest, norm).to(side.device)
+    if side.device.type == "cpu" and bool((side == largest).all()):  # much the faster way
+        (n, height), width = rows.shape, columns.shape[1]
+        start = -rows[:, 0] * width - columns[:, 0]
+        place = start[:, None] + _block(largest, 1, height, width)
+        found = torch.zeros(n, height * width).scatter_(1, place, bank[lying, largest].flatten(1))
+        return found.view(n, 1, height, width)
+    i, j = rows.clamp(0, largest - 1), columns.clamp(0, largest - 1)
+    return bank[lying[:, None, None], side[:, None, None], i[:, :, None], j[:, None, :]][:, None]
 
 
 def _on_border(problem: Problem, delta: Tensor) -> Tensor:
