@@ -1,6 +1,6 @@
 """Where the time of AutoAttack's parts goes, for the networks of the benchmark.
 
-    python benchmarks/profile.py --checkpoint resnet2b.pth=examples/resnet2b.py:ResNet2B
+    python benchmarks/shares.py --checkpoint resnet2b.pth=examples/resnet2b.py:ResNet2B
 
 One process and one thread, a fixed number of images that survive. Time is split into the passes of
 the network, the arithmetic of the attack's steps, and the loop around them.
@@ -29,7 +29,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "fab-t": {"steps": 30, "targets": 1},
     "square": {"queries": 300},
 }
-IMAGES = 64
+IMAGES = 32
 spent: dict[str, float] = defaultdict(float)
 
 
@@ -72,7 +72,7 @@ def main() -> None:
         if checkpoint is None:
             networks.make(name, args.data, Silent())
         model = networks.load(name, args.data, checkpoint)
-        x, y = networks.images(args.data, 40 * IMAGES)
+        x, y = networks.images(args.data, 10 * IMAGES)
         threat = Threat.parse(networks.network(name).threats[0])
         quick = run_attack(create_attack("pgd", loss="margin"), model, x, y, threat)
         x, y = (rows[~quick.broken][:IMAGES] for rows in (x, y))
