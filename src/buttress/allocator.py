@@ -12,7 +12,7 @@ import functools
 import os
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2  # names of glibc's mallopt(3)
-LARGEST = 1 << 30  # blocks up to here come from the heap
+LARGEST = 1 << 24  # blocks up to here come from the heap; pieces of images are larger
 SPARE = 1 << 26  # the heap grows by this much at once
 
 
