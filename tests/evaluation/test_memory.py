@@ -40,5 +40,6 @@ def peak(images: int, steps: int) -> float:
 def test_memory_does_not_grow_with_images_or_steps() -> None:
     base, many, long = peak(3000, 3), peak(12_000, 3), peak(3000, 12)
     assert base > 20, "it must hold at least a piece of images"
-    assert many < base + 40, "12,000 float images are 147 MB; one piece is 34 MB"
-    assert long < base + 10
+    # While it is hashed the data is there twice, 28 MB more here; a float copy would be 110 MB.
+    assert many < base + 80
+    assert long < base + 30, "the peak itself varies by 20 MB"
