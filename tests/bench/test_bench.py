@@ -52,7 +52,8 @@ def test_the_floor_is_the_time_of_the_passes() -> None:
 def test_heats_cover_networks_events_and_threats() -> None:
     found = list(heats(["small", "vit"], ["pgd", "autoattack"], Race("", "", 0, "")))
     assert len(found) == 2 * (1 + 3)
-    assert all("buttress" in race.racer or race.racer for heat in found for race in heat.races)
+    assert [[r.racer for r in h.races] for h in found] == [installed(h.event) for h in found]
+    assert "buttress pgd" in installed("pgd")
     assert {race.images for race in found[1].races} == {networks.NETWORKS["small"].images}
     with_checkpoint = Race("", "", 5, "", checkpoint="a=b:c")
     small, vit = heats(["small", "vit"], ["pgd"], with_checkpoint)
@@ -71,7 +72,9 @@ def test_the_table_shows_ratios() -> None:
         {**row, "racer": "quick", "seconds": 1.0, "floor": 0.5, "memory": 10.0},
         {**row, "racer": "slow", "seconds": 4.0, "floor": 2.0, "memory": 20.0},
     ]
+    rows.append({**row, "racer": "odd", "seconds": 2.0, "floor": 0.0, "memory": 0.0})
     text = "\n".join(lines(rows))
+    assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 |" in text, "nothing to compare with"
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
     assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 |" in text
 

@@ -198,11 +198,19 @@ def _position(bits: Tensor, side: Tensor, length: int) -> Tensor:
     return bits % (length - side).clamp_min(1)
 
 
+def _corner(bits: Tensor, side: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The first row and column of a window drawn from 32 bits."""
+    height, width = shape[-2:]
+    return (
+        _position(bits & 0xFFFF, side, height),
+        _position((bits >> 16) & 0xFFFF, side, width),
+    )
+
+
 def _window(bits: Tensor, side: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Rows and columns relative to a window drawn from 32 bits: (N, H) and (N, W)."""
     height, width = shape[2:]
-    top = _position(bits & 0xFFFF, side, height)
-    left = _position(shift(bits, 16) & 0xFFFF, side, width)
+    top, left = _corner(bits, side, shape)
     device = bits.device
     rows = torch.arange(height, device=device) - top[:, None]
     return rows, torch.arange(width, device=device) - left[:, None]
@@ -256,8 +264,7 @@ def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
     """
     assert problem.bounds is not None
     (n, channels, height, width), count = best.shape, bits.shape[1]
-    top = (bits & 0xFFFF) % max(1, height - side)
-    left = ((bits >> 16) & 0xFFFF) % max(1, width - side)
+    top, left = _corner(bits, torch.tensor(side), best.shape)
     place = (top * width + left)[:, :, None] + _block(side, channels, height, width)
     shape = (n, count, channels, side * side)
     low, high = (

@@ -23,7 +23,6 @@ from buttress.progress import Progress
 PGD_IMAGES = 256
 LONG = 60.0  # seconds: a racer that took longer is not raced again
 
-
 EVENTS = {
     "pgd": "PGD-20",
     "autoattack": "AutoAttack standard",
@@ -139,8 +138,8 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
             cells = (
                 f"{row['seconds']:.2f}",
                 f"{row['seconds'] / slowest:.3f}",
-                f"{row['seconds'] / row['floor']:.2f}",
-                f"{row['forward']:.0f}, {row['backward']:.0f}",
+                f"{row['seconds'] / row['floor']:.2f}" if row["floor"] else "",
+                f"{row['forward']:.0f}, {row['backward']:.0f}" if row["floor"] else "",
                 f"{row['memory']:.0f}",
                 "" if row["racer"] == "bare passes" else f"{row['robust']:.0f}",
             )

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ RACERS: Registry[Racer] = Registry("racer")
 
 
 def installed(event: str) -> list[str]:
-    """The racers of an event whose package is here, ours and the floor first."""
+    """The racers of an event whose package is here."""
     return [
         entry.name
         for entry in RACERS
@@ -57,41 +57,36 @@ def bare(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     return Found(x)
 
 
-def _ours(name: str, *, is_prepared: bool, **args: object) -> Racer:
+def _ours(name: str, how: How, *, is_prepared: bool = False, **args: object) -> Racer:
     def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
-        ready = prepare(model, x) if is_prepared else None
-        how = How(stop_when_broken=is_prepared, prepared=ready)
-        out = run_attack(create_attack(name, **args), model, x, y, threat, how=how)
+        if how.workers is not None:
+            torch.set_num_threads(1)
+        here = replace(how, prepared=prepare(model, x) if is_prepared else None)
+        out = run_attack(create_attack(name, **args), model, x, y, threat, how=here)
         counts = [float(c.double().mean()) for c in (out.meter.forward, out.meter.backward)]
         return Found(out.x_adv, (counts[0], counts[1]))
 
     return racer
 
 
+DROP = How(stop_when_broken=True)
 RACERS.register("buttress pgd", tags=("pgd",), package="buttress")(
-    _ours("pgd", is_prepared=False, steps=STEPS, rel_step=STEP)
+    _ours("pgd", How(), steps=STEPS, rel_step=STEP)
 )
 RACERS.register("buttress autoattack", tags=("autoattack",), package="buttress")(
-    _ours("autoattack", is_prepared=True)
+    _ours("autoattack", DROP, is_prepared=True)
 )
 RACERS.register("buttress fast", tags=("autoattack",), package="buttress")(
-    _ours("fast", is_prepared=True)
+    _ours("fast", DROP, is_prepared=True)
 )
-
-
-def _processes(count: int) -> Racer:
-    def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
-        torch.set_num_threads(1)
-        attack = create_attack("autoattack", steps=20, queries=1000)
-        how = How(stop_when_broken=True, workers=count)
-        return Found(run_attack(attack, model, x, y, threat, how=how).x_adv, (0.0, 0.0))
-
-    return racer
 
 
 for count in (1, 2):
-    name = f"buttress, {count} process{'es' * (count > 1)} of one thread"
-    RACERS.register(name, tags=("workers",), package="buttress")(_processes(count))
+    RACERS.register(
+        f"buttress, {count} process{'es' * (count > 1)} of one thread",
+        tags=("workers",),
+        package="buttress",
+    )(_ours("autoattack", replace(DROP, workers=count), steps=20, queries=1000))
 
 
 @RACERS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")

@@ -80,7 +80,8 @@ def command(
     with showing() as progress:
         if until_width is not None:
             found = evaluate_until(network, images, spec, until_width, batch_size=batch_size,
-                                   seed=seed, out=folder, progress=progress)  # fmt: skip
+                                   seed=seed, out=folder, compile=compile,
+                                   progress=progress)  # fmt: skip
         elif part is None and workers > 1:
             assert folder is not None
             _spread(click.get_current_context().params, workers)

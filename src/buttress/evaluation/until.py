@@ -37,6 +37,7 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     batch_size: int = 256,
     seed: int = 0,
     out: Path | None = None,
+    compile: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Like `evaluate`, on random images until the worst case's 95% interval is narrow.
@@ -49,6 +50,7 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
         batch_size: changes speed and memory, not verdicts.
         seed: of the order of the images and of the attacks.
         out: a folder for the records; blocks that are there are not done again.
+        compile: as for `evaluate`.
         progress: where to show progress.
     """
     if not 0 < width < 1:
@@ -61,7 +63,14 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
         where = None if out is None else out / f"block-{number}"
         done.append(
             evaluate(
-                model, here, suite, batch_size=batch_size, seed=seed, out=where, progress=progress
+                model,
+                here,
+                suite,
+                batch_size=batch_size,
+                seed=seed,
+                out=where,
+                compile=compile,
+                progress=progress,
             )
         )
         found = _joined(done, data, width, out)
