@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from buttress.attacks.last_token import OneToken, last_token
 from buttress.attacks.rewrite import (
     Strided,
     TwoForms,
     frozen_forward,
     strided_gradients,
 )
+from buttress.models import create_model
 from conftest import images
 
 
@@ -70,3 +72,26 @@ def test_the_frozen_form_serves_passes_without_a_gradient() -> None:
     other: Tensor = x.clone().requires_grad_(True)
     (right,) = torch.autograd.grad(net(other).square().sum(), other)
     torch.testing.assert_close(slope, right)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "deit_tiny"])
+def test_the_last_block_for_the_class_token_only(name: str) -> None:
+    net = create_model(name, num_classes=10, image_size=32).eval().requires_grad_(False).double()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight += 0.1 * torch.randn_like(weight)  # at the start biases are zero
+    x = torch.rand(3, 3, 32, 32, dtype=torch.float64)
+    made = last_token(net, x)
+    assert any(isinstance(m, OneToken) for m in made.modules())
+    assert not any(isinstance(m, OneToken) for m in net.modules())
+    torch.testing.assert_close(made(x), net(x))
+    slopes = []
+    for form in (net, made):
+        point = x.clone().requires_grad_(True)
+        slopes.append(torch.autograd.grad(form(point).square().sum(), point)[0])
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_network_that_reads_all_its_tokens_keeps_its_last_block() -> None:
+    with pytest.raises(ValueError, match="class token"):
+        last_token(create_model("resnet_tiny", num_classes=10, image_size=32), images(1)[0])
