@@ -16,16 +16,26 @@ BLOCK = ("norm1", "attn", "ls1", "norm2", "mlp", "ls2")
 ATTENTION = ("qkv", "num_heads", "head_dim", "q_norm", "k_norm", "norm", "proj")
 
 
-def last_token(model: nn.Module, x: Tensor) -> nn.Module:
-    """The last block of each transformer for its class token only."""
-    new = copy.deepcopy(model)
-    found = [m for m in new.modules() if _reads_one_token(m)]
-    if not found:
+def last_token(model: nn.Module, x: Tensor | None = None) -> nn.Module:
+    """The last block of each transformer for its class token only; weights are shared."""
+    if (new := _changed(model)) is model:
         raise ValueError("no transformer here reads its class token only")
-    for transformer in found:
-        blocks = transformer.blocks
+    return new
+
+
+def _changed(module: nn.Module) -> nn.Module:
+    """A shallow copy with other last blocks where there are such inside, else the module itself."""
+    children = {name: _changed(child) for name, child in module.named_children()}
+    if _reads_one_token(module):
+        blocks = copy.copy(module.blocks)
         assert isinstance(blocks, nn.Sequential)
+        blocks._modules = {**blocks._modules}
         blocks[-1] = OneToken(blocks[-1])
+        children["blocks"] = blocks
+    if all(children[name] is child for name, child in module.named_children()):
+        return module
+    new = copy.copy(module)
+    new._modules = {**module._modules, **children}
     return new
 
 

@@ -15,7 +15,7 @@ from buttress.attacks.targets import Target, choose_target
 from buttress.errors import UserError
 from buttress.threat import Norm
 
-NOISE = 1e-3  # the standard deviation of a Gaussian start, as TRADES has it
+Start = Literal["random", "clean", "gaussian"]
 
 
 @dataclass
@@ -32,7 +32,8 @@ class Ascent(Attack):
     steps: int = 20
     rel_step: float = 0.25
     restarts: int = 1
-    start: Literal["random", "clean", "gaussian"] = "random"
+    start: Start = "random"
+    noise: float = 1e-3  # the standard deviation of a Gaussian start, as TRADES has it
     schedule: Literal["constant", "cosine"] = "constant"
     target: Target | int = "none"
 
@@ -51,7 +52,7 @@ class Ascent(Attack):
     def begin(self, problem: Problem, run: Tensor) -> State:
         if self.start == "gaussian":
             noise = problem.streams.normal(problem.x, run)
-            x_t = problem.project(problem.x + NOISE * noise)
+            x_t = problem.project(problem.x + self.noise * noise)
         else:
             x_t = problem.random_start(run)
         if self.start == "clean":  # the first run; others must differ

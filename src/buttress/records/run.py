@@ -19,13 +19,17 @@ from buttress.spec import digest
 State = Literal["new", "started", "done", "failed"]
 Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")
+CHOSEN_ON_TEST = (
+    "the checkpoint was chosen by its accuracy on the test images (select_on: test), so that "
+    "accuracy on them is too high; use select_on: val"
+)
 
 
 class Run:
     """One trained model on disk.
 
     ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
-    checkpoints, ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json``
+    checkpoints, ``start.pt`` the weights it began with if these were given, ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json``
     results, ``done.json`` or ``error.json`` how it ended.
     """
 
@@ -58,7 +62,7 @@ class Run:
             return "failed"
         return "started" if self.exists else "new"
 
-    def checkpoint(self, which: Which = "best") -> Path:
+    def checkpoint(self, which: Which | Literal["start"] = "best") -> Path:
         return self.path / f"{which}.pt"
 
     def open(self, spec: RunSpec, command: str = "", category: str = "") -> None:

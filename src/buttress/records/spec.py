@@ -35,6 +35,7 @@ class Optimiser(Spec):
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     decay_vectors: bool = True  # False: biases, norms and other 1-d tensors are not decayed
+    exempt: tuple[str, ...] = ()  # nor are parameters with one of these in their names
 
 
 class Schedule(Spec):
@@ -43,8 +44,12 @@ class Schedule(Spec):
     name: Literal["constant", "cosine", "step", "cyclic"] = "cosine"
     warmup_epochs: NonNegativeFloat = 0.0
     warmup_from: NonNegativeFloat = 0.0
+    hold_epochs: NonNegativeFloat = 0.0  # at the peak, after the warm-up
     cooldown_epochs: NonNegativeFloat = 0.0  # at the end, at the lowest rate
     final: NonNegativeFloat = 0.0  # cosine: the factor at the end
+    horizon: Annotated[float, Field(gt=0)] | None = None  # cosine: epochs it takes, if not all
+    from_start: bool = False  # cosine: counted from the first epoch, under the warm-up
+    by_epoch: bool = False  # the rate changes between epochs, not at every step
     peak: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: the share of the epochs it rises
     milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
     factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
@@ -65,12 +70,28 @@ class Average(Spec):
     from_epoch: NonNegativeFloat = 0.0
 
 
+class AWP(Spec):
+    """Weights moved against the loss before each step (arXiv:2004.05884)."""
+
+    gamma: Annotated[float, Field(gt=0)] = 0.005  # how far, as a share of each tensor's norm
+    from_epoch: NonNegativeFloat = 0.0
+
+
+class Extra(Spec):
+    """More images, in a fixed part of every batch."""
+
+    dataset: str
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
 class Validation(Spec):
     """How the best epoch is chosen: accuracy under an attack on images held out of training."""
 
     attack: Named = Component(name="pgd", args={"steps": 10})
     limit: PositiveInt | None = None
     every: PositiveInt = 1
+    from_epoch: Count = 0  # no earlier epoch is looked at
+    by: Literal["robust", "clean"] = "robust"
 
 
 class Recipe(Spec):
@@ -86,6 +107,7 @@ class Recipe(Spec):
     eps_zero_epochs: NonNegativeFloat = 0.0  # clean training first, ...
     eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows over these epochs, ...
     eps_warmup: Literal["linear", "sine"] = "linear"  # ... in this way
+    step_follows_eps: bool = True  # the attack's steps grow with eps; False: they are always full
     optimiser: Optimiser
     schedule: Schedule = Schedule()
     augmentation: AugmentationSpec = AugmentationSpec()
@@ -93,6 +115,10 @@ class Recipe(Spec):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     l1: NonNegativeFloat = 0.0  # this much times the sum of the sizes of all weights
     average: Average | None = None
+    awp: AWP | None = None
+    extra: Extra | None = None
+    select_on: Literal["val", "test"] = "val"  # test: for replication only, and marked everywhere
+    on_collapse: Literal["warn", "stop", "rollback"] = "warn"
     accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     normalise: bool = True  # mean and std of the data set as the model's first layer
@@ -116,6 +142,7 @@ class RunSpec(Spec):
     std: tuple[float, ...]
     recipe: Recipe
     seed: int = 0
+    start: str | None = None  # a hash of the weights that training begins with, if they are given
 
     def identity(self) -> dict[str, Any]:
         """What decides whether two runs are the same run.

@@ -11,10 +11,13 @@ from buttress.records.spec import Optimiser, Schedule
 
 
 def build_optimiser(model: nn.Module, spec: Optimiser) -> torch.optim.Optimizer:
-    """SGD or AdamW; 1-d tensors are left out of weight decay if the recipe says so."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    decayed = [p for p in trainable if spec.decay_vectors or p.ndim > 1]
-    exempt = [p for p in trainable if not spec.decay_vectors and p.ndim <= 1]
+    """SGD or AdamW; the recipe says what weight decay leaves out."""
+    decayed, exempt = [], []
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            is_free = weight.ndim <= 1 and not spec.decay_vectors
+            is_free = is_free or any(part in name for part in spec.exempt)
+            (exempt if is_free else decayed).append(weight)
     groups = [
         {"params": decayed, "weight_decay": spec.weight_decay},
         {"params": exempt, "weight_decay": 0.0},
@@ -27,6 +30,8 @@ def build_optimiser(model: nn.Module, spec: Optimiser) -> torch.optim.Optimizer:
 
 def rate_factor(spec: Schedule, epoch: float, epochs: int) -> float:
     """The learning rate at a (fractional) epoch, as a factor of its peak."""
+    if spec.by_epoch:
+        epoch = math.floor(epoch)
     epochs_down = max(epochs - spec.cooldown_epochs, spec.warmup_epochs)
     if spec.name == "cyclic":
         top = spec.peak * epochs_down
@@ -37,5 +42,6 @@ def rate_factor(spec: Schedule, epoch: float, epochs: int) -> float:
         return 1.0
     if spec.name == "step":
         return spec.factor ** sum(epoch >= milestone for milestone in spec.milestones)
-    share = (epoch - spec.warmup_epochs) / max(epochs_down - spec.warmup_epochs, 1e-9)
+    begin = 0.0 if spec.from_start else spec.warmup_epochs + spec.hold_epochs
+    share = max(0.0, epoch - begin) / max(spec.horizon or epochs_down - begin, 1e-9)
     return spec.final + (1 - spec.final) * (1 + math.cos(math.pi * min(share, 1.0))) / 2

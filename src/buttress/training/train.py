@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
-from buttress.data import Dataset, load_dataset
-from buttress.errors import ButtressError, CorruptFile
+from buttress.allocator import keep_freed_memory
+from buttress.data import Dataset, Mixed, load_dataset
+from buttress.errors import ButtressError, CorruptFile, UserError
 from buttress.files import discard_leftovers
 from buttress.models import MODELS, create_model
-from buttress.models.checkpoint import load_checkpoint
+from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
 from buttress.progress import Progress, Silent
-from buttress.records.run import WHICH, Run, Which, command_line
+from buttress.records.run import CHOSEN_ON_TEST, WHICH, Run, Which, command_line
 from buttress.records.spec import Recipe, RunSpec
 from buttress.spec import digest
 from buttress.streams import seed_of
+from buttress.training.batches import Batches
+from buttress.training.guard import warnings_of
+from buttress.training.logs import Heard, Listener
 from buttress.training.loop import Trainer
+from buttress.training.objectives import OBJECTIVES
+from buttress.training.ranks import is_first, make_fabric, ranks
 from buttress.training.recipe import load_recipe
+from buttress.training.sync import synchronise
 
 
 def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
@@ -36,6 +43,9 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
     model_args: Mapping[str, Any] | None = None,
     changes: tuple[str, ...] = (),
     device: str = "auto",
+    devices: int = 1,
+    compile: bool = False,
+    listeners: Sequence[Listener] = (),
     progress: Progress | None = None,
 ) -> Run:
     """Trains a model, or goes on where an earlier call stopped; a finished run returns at once.
@@ -50,13 +60,19 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         model_args: further arguments of the model.
         changes: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        devices: processes on this machine, each with its device; the numbers stay nearly the same.
+        compile: compile the network with torch, which takes a minute and a compiler.
+        listeners: who is told of each epoch.
         progress: where to show progress.
     """
     progress = progress or Silent()
     spec = resolve(
         model, dataset, load_recipe(recipe, changes), seed=seed, limit=limit, model_args=model_args
     )
-    return train_run(spec, out, device=device, progress=progress)
+    return train_run(
+        spec, out, device=device, devices=devices, compile=compile, listeners=listeners,
+        progress=progress,
+    )  # fmt: skip
 
 
 def resolve(
@@ -102,54 +118,128 @@ def build(spec: RunSpec) -> torch.nn.Module:
     )
 
 
-def train_run(
-    spec: RunSpec, out: str | Path, *, device: str = "auto", progress: Progress | None = None
+def train_run(  # noqa: PLR0913 - a run, and how it is to be run
+    spec: RunSpec,
+    out: str | Path,
+    *,
+    start: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    devices: int = 1,
+    compile: bool = False,
+    listeners: Sequence[Listener] = (),
+    progress: Progress | None = None,
 ) -> Run:
-    """Trains what a spec says into a directory."""
+    """Trains what a spec says into a directory, from the weights ``start`` if they are given."""
     progress, run = progress or Silent(), Run(out)
-    model = build(spec)  # a wrong name or size is an error before anything is written
-    train_set = load_dataset(spec.dataset, "train", limit=spec.limit)
-    val_set = load_dataset(spec.dataset, "val", limit=spec.recipe.validation.limit)
-    run.open(spec, command_line(), category=category_of(spec.model))
-    discard_leftovers(run.path)
-    if is_finished(run, progress):
-        return run
-    started = time.perf_counter()
+    if not is_first():
+        progress = Silent()  # one of several processes speaks
+    build(spec)  # a wrong name or size is an error before anything is written
+    check_extra(spec)
+    if is_first():
+        run.open(spec, command_line(), category=category_of(spec.model))
+        if start is not None and not run.checkpoint("start").exists():
+            save_checkpoint(run.checkpoint("start"), {"model": dict(start)})
+        discard_leftovers(run.path)
+        if is_finished(run, progress):
+            return run
+        last_good(run, progress)  # damaged files are gone before others read them
+    began = time.perf_counter()
+    heard = Heard(run, spec, listeners)
     try:
-        _fit(run, model, spec, (train_set, val_set), device, progress)
+        with ranks(run.path, device, devices):
+            take_part(run, spec, device, compile=compile, progress=progress, heard=heard)
     except (ButtressError, RuntimeError, OSError) as error:
         with contextlib.suppress(OSError):
             run.fail(f"{type(error).__name__}: {error}")
         raise
-    last = run.history[-1]
-    best = next(row for row in reversed(run.history) if row["best"])
-    run.finish(
-        {
-            "epochs": last["epoch"],
-            "best_epoch": best["epoch"],
-            "best_val_clean": best["val_clean"],
-            "best_val_robust": best["val_robust"],
-            "seconds": round(sum(row["seconds"] for row in run.history), 3),
-            "seconds_here": round(time.perf_counter() - started, 3),
-        }
-    )
+    if is_first():
+        run.finish(summary_of(run, spec, time.perf_counter() - began))
+        heard.end()
+        for warning in run.summary["warnings"]:
+            progress.log(warning)
     return run
 
 
-def _fit(
+def take_part(
     run: Run,
-    model: torch.nn.Module,
     spec: RunSpec,
-    data: tuple[Dataset, Dataset],
     device: str,
-    progress: Progress,
+    *,
+    compile: bool = False,
+    progress: Progress | None = None,
+    heard: Heard | None = None,
 ) -> None:
-    fabric = Fabric(accelerator=device, devices=1, precision=spec.recipe.precision)
+    """Trains in this process, which may be one of several."""
+    keep_freed_memory()
+    fabric = make_fabric(device, int(os.environ.get("WORLD_SIZE", "1")), spec.recipe.precision)
+    progress = progress or Silent()
+    data, val = load_data(spec, progress)
     with torch.random.fork_rng():
-        trainer = Trainer(run, model, spec, fabric)
-        if (state := last_good(run, progress)) is not None:
+        model = build(spec)
+        if spec.start is not None:
+            model.load_state_dict(load_start(run, spec))
+        if fabric.world_size > 1:
+            model = synchronise(model, fabric.device.type == "cuda")
+        made: Any = torch.compile(model) if compile else model
+        trainer = Trainer(run, made, spec, fabric)
+        if (state := last_good(run, Silent())) is not None:
             trainer.restore(state)
-        trainer.fit(*data, progress)
+        fabric.barrier()
+        trainer.fit(data, val, progress, heard.epoch if heard else lambda row: None)
+
+
+def load_data(spec: RunSpec, progress: Progress) -> tuple[Batches, Dataset]:
+    """The training batches of a run, and the images that its best epoch is chosen by."""
+    recipe, size = spec.recipe, spec.image_size
+    data = load_dataset(spec.dataset, "train", limit=spec.limit, image_size=size, progress=progress)
+    val = load_dataset(spec.dataset, recipe.select_on, limit=recipe.validation.limit,
+                       image_size=size, progress=progress)  # fmt: skip
+    mixed = None
+    if recipe.extra is not None:
+        more = load_dataset(recipe.extra.dataset, "train", image_size=size, progress=progress)
+        mixed = Mixed(data, more, recipe.extra.share)
+    return Batches(data, recipe.batch_size, spec.seed, mixed), val
+
+
+def check_extra(spec: RunSpec) -> None:
+    objective = OBJECTIVES.get(spec.recipe.objective.name)
+    if objective.needs_extra and spec.recipe.extra is None:
+        raise UserError(
+            f"objective {spec.recipe.objective.name!r} needs more images, like "
+            "--set extra.dataset=npz:PATH"
+        )
+
+
+def load_start(run: Run, spec: RunSpec) -> dict[str, Any]:
+    """The weights that a run begins with."""
+    weights: dict[str, Any] = load_checkpoint(run.checkpoint("start"))["model"]
+    if tree_digest(weights) != spec.start:
+        raise CorruptFile(f"{run.checkpoint('start')} holds other weights than the run began with")
+    return weights
+
+
+def summary_of(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
+    """How a run ended: what ``done.json`` holds."""
+    rows = run.history
+    best = next(row for row in reversed(rows) if row["best"])
+    last = next(row for row in reversed(rows) if row["val_clean"] is not None)
+    events = load_checkpoint(run.checkpoint("last")).get("events", [])
+    warnings = warnings_of(rows, spec.num_classes)
+    if spec.recipe.select_on == "test":
+        warnings.append(CHOSEN_ON_TEST)
+    return {
+        "epochs": rows[-1]["epoch"],
+        "best_epoch": best["epoch"],
+        "best_val_clean": best["val_clean"],
+        "best_val_robust": best["val_robust"],
+        "last_val_clean": last["val_clean"],
+        "last_val_robust": last["val_robust"],
+        "selected_on": spec.recipe.select_on,
+        "events": events,
+        "warnings": warnings,
+        "seconds": round(sum(row["seconds"] for row in rows), 3),
+        "seconds_here": round(seconds, 3),
+    }
 
 
 def last_good(run: Run, progress: Progress) -> dict[str, Any] | None:

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from buttress.attacks.pgd import PGD
 from buttress.attacks.targets import Target
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
-from buttress.training.objectives.inner import worst_images
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Step,
+    cross_entropy,
+    images_of,
+)
+from buttress.training.objectives.inner import Adversarial, worst_images
 
 
 @OBJECTIVES.register("alp", paper="arXiv:1803.06373", tags=("adversarial",))
 @dataclass(frozen=True)
-class ALP(Objective):
+class ALP(Adversarial):
     r"""Cross-entropy on clean and attacked images, and their logits pulled together.
 
     .. math:: \tfrac12\bigl(\mathrm{CE}(f(x), y) + \mathrm{CE}(f(x'), y)\bigr)
@@ -25,16 +31,14 @@ class ALP(Objective):
     statistics move once. The authors attack with a random target: ``target="random"``.
     """
 
-    needs_threat = True
     weight: float = 0.5
-    steps: int = 10
-    rel_step: float = 0.25
     target: Target = "none"
 
-    def loss(self, model: nn.Module, step: Step) -> Loss:
-        attack = PGD(steps=self.steps, rel_step=self.rel_step, target=self.target)
-        x_adv = worst_images(model, step, attack)
-        clean, moved = model(torch.cat([step.x, x_adv])).chunk(2)
+    def search(self, model: nn.Module, step: Step) -> Found:
+        return Found(worst_images(model, step, self.pgd(step, target=self.target)))
+
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
+        clean, moved = model(torch.cat([step.x, images_of(found)])).chunk(2)
         both = cross_entropy(clean, step) + cross_entropy(moved, step)
         total = both / 2 + self.weight * (clean - moved).square().mean()
         return Loss(total, moved.detach())

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from buttress.attacks.pgd import FGSM
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
-from buttress.training.objectives.inner import worst_images
+from buttress.training.objectives.core import OBJECTIVES
+from buttress.training.objectives.pgd_at import PGDAT
 
 
 @OBJECTIVES.register("fast", paper="arXiv:2001.03994", tags=("adversarial",))
 @dataclass(frozen=True)
-class Fast(Objective):
+class Fast(PGDAT):
     r"""Cross-entropy on images one step of 1.25 eps away from a random start in the ball.
 
     .. math:: \mathrm{CE}(f(x'), y), \quad
@@ -24,8 +21,5 @@ class Fast(Objective):
     mode while the step is computed.
     """
 
-    needs_threat = True
-
-    def loss(self, model: nn.Module, step: Step) -> Loss:
-        logits = model(worst_images(model, step, FGSM(start="random")))
-        return Loss(cross_entropy(logits, step), logits.detach())
+    steps: int = 1
+    rel_step: float = 1.25

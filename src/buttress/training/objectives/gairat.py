@@ -7,15 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Seen
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
-from buttress.training.objectives.inner import worst_images
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Step,
+    cross_entropy,
+    images_of,
+)
+from buttress.training.objectives.inner import Adversarial, worst_images
 
 
 @OBJECTIVES.register("gairat", paper="arXiv:2010.01736", tags=("adversarial",))
 @dataclass(frozen=True)
-class GAIRAT(Objective):
+class GAIRAT(Adversarial):
     r"""Weighted cross-entropy on attacked images; images that fall early weigh most.
 
     .. math:: \overline{w\, \mathrm{CE}(f(x'), y)}, \quad
@@ -26,23 +32,24 @@ class GAIRAT(Objective):
     once. It resists PGD better than stronger attacks: see its evaluations by others.
     """
 
-    needs_threat = True
-    steps: int = 10
-    rel_step: float = 0.25
     shift: float = -1.0
     burn_in: float = 60.0
 
-    def loss(self, model: nn.Module, step: Step) -> Loss:
+    def search(self, model: nn.Module, step: Step) -> Found:
         kappa = torch.zeros_like(step.y)
 
         def count(seen: Seen) -> Tensor | None:
             kappa.add_((seen.logits.argmax(1) == step.y).long())
             return None
 
-        attack = PGD(steps=self.steps, rel_step=self.rel_step)
-        logits = model(worst_images(model, step, attack, stay=count))
+        x_adv = worst_images(model, step, self.pgd(step), stay=count)
+        weight = 1 + torch.tanh(self.shift + 5 * (1 - 2 * kappa.to(x_adv.dtype) / self.steps))
+        return Found(x_adv, weight / weight.mean())
+
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
+        logits = model(images_of(found))
         each = cross_entropy(logits, step, "none")
         if step.epoch >= self.burn_in:
-            weight = 1 + torch.tanh(self.shift + 5 * (1 - 2 * kappa.to(each.dtype) / self.steps))
-            each = each * weight / weight.mean()
+            assert found is not None and found.weight is not None
+            each = each * found.weight
         return Loss(each.mean(), logits.detach())

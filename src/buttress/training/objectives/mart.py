@@ -7,16 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from buttress.attacks.pgd import PGD
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step
-from buttress.training.objectives.inner import worst_images
+from buttress.attacks.pgd import Start
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Step,
+    images_of,
+)
+from buttress.training.objectives.inner import Adversarial
 
 TINY = 1e-12
 
 
 @OBJECTIVES.register("mart", tags=("adversarial",))
 @dataclass(frozen=True)
-class MART(Objective):
+class MART(Adversarial):
     r"""A boosted cross-entropy on attacked images, and a KL weighted by clean mistakes.
 
     .. math:: -\log p_y(x') - \log\bigl(1 - \max_{k \ne y} p_k(x')\bigr)
@@ -26,15 +32,11 @@ class MART(Objective):
     move twice: for x' and for x. The constants that keep logarithms finite are the authors'.
     """
 
-    needs_threat = True
+    start: Start = "gaussian"
     weight: float = 6.0
-    steps: int = 10
-    rel_step: float = 0.25
 
-    def loss(self, model: nn.Module, step: Step) -> Loss:
-        attack = PGD(steps=self.steps, rel_step=self.rel_step, start="gaussian")
-        x_adv = worst_images(model, step, attack)
-        clean, moved = model(step.x), model(x_adv)
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
+        clean, moved = model(step.x), model(images_of(found))
         p, q, y = clean.softmax(1), moved.softmax(1), step.y[:, None]
         wrong = q.scatter(1, y, -1.0).amax(1)  # the largest probability of another class
         boosted = -moved.log_softmax(1).gather(1, y)[:, 0] - torch.log(1.0001 - wrong + TINY)

@@ -12,17 +12,23 @@ from torch.nn import functional as F
 
 from buttress.attacks.core import column
 from buttress.attacks.freeze import frozen
-from buttress.attacks.pgd import PGD
 from buttress.errors import UserError
 from buttress.streams import seed_of
 from buttress.threat import Threat
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
-from buttress.training.objectives.inner import worst_images
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Step,
+    cross_entropy,
+    images_of,
+)
+from buttress.training.objectives.inner import Adversarial, worst_images
 
 
 @OBJECTIVES.register("multi_norm", paper="arXiv:1904.13000", tags=("adversarial",))
 @dataclass(frozen=True)
-class MultiNorm(Objective):
+class MultiNorm(Adversarial):
     r"""Cross-entropy on the worst images of several balls.
 
     With ``how="max"`` each image is the one of the norm with the largest loss, with ``"avg"`` the
@@ -31,13 +37,11 @@ class MultiNorm(Objective):
     statistics move once; with ``avg`` all images pass together.
     """
 
-    needs_threat = True
     threats: Sequence[str] = ("Linf:8/255", "L2:0.5", "L1:12")
     how: Literal["max", "avg", "random"] = "max"
-    steps: int = 10
-    rel_step: float = 0.25
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.how not in ("max", "avg", "random"):
             raise UserError(f"`how` must be max, avg or random, but got {self.how!r}")
         if not self.threats:
@@ -45,17 +49,19 @@ class MultiNorm(Objective):
         for text in self.threats:
             Threat.parse(text)
 
-    def loss(self, model: nn.Module, step: Step) -> Loss:
+    def search(self, model: nn.Module, step: Step) -> Found:
         threats = [Threat.parse(text).scaled(step.strength) for text in self.threats]
-        attack = PGD(steps=self.steps, rel_step=self.rel_step)
         if self.how == "random":
             ids = "/".join(map(str, step.streams.ids.tolist()))
             drawn = seed_of(step.streams.seed, step.streams.purpose, "norm", ids)
             threats = [threats[drawn % len(threats)]]
-        found = [worst_images(model, step, attack, threat=threat) for threat in threats]
+        found = [worst_images(model, step, self.pgd(step), threat=threat) for threat in threats]
         if self.how == "max":
-            found = [_worst(model, step, found)]
-        logits = model(torch.cat(found))
+            found = [_worst(model, step.attacked(), found)]
+        return Found(torch.cat(found))
+
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
+        logits = model(images_of(found))
         return Loss(cross_entropy(logits, step), logits.detach()[: len(step.y)])
 
 

@@ -6,14 +6,20 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from buttress.attacks.pgd import PGD
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
-from buttress.training.objectives.inner import worst_images
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Step,
+    cross_entropy,
+    images_of,
+)
+from buttress.training.objectives.inner import Adversarial
 
 
 @OBJECTIVES.register("pgd_at", paper="arXiv:1706.06083", tags=("adversarial",))
 @dataclass(frozen=True)
-class PGDAT(Objective):
+class PGDAT(Adversarial):
     r"""Cross-entropy on the worst images that PGD finds in the ball.
 
     .. math:: \max_{x' \in B_\epsilon(x)} \mathrm{CE}(f(x'), y)
@@ -22,10 +28,6 @@ class PGDAT(Objective):
     adversarial batch then passes once in training mode. Any norm.
     """
 
-    needs_threat = True
-    steps: int = 10
-    rel_step: float = 0.25
-
-    def loss(self, model: nn.Module, step: Step) -> Loss:
-        logits = model(worst_images(model, step, PGD(steps=self.steps, rel_step=self.rel_step)))
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
+        logits = model(images_of(found))
         return Loss(cross_entropy(logits, step), logits.detach())

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Objective,
+    Step,
+    cross_entropy,
+)
 
 
 @OBJECTIVES.register("standard", tags=("natural",))
@@ -14,6 +21,6 @@ from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step,
 class Standard(Objective):
     r"""Cross-entropy on the images as they are: :math:`\mathrm{CE}(f(x), y)`."""
 
-    def loss(self, model: nn.Module, step: Step) -> Loss:
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
         logits = model(step.x)
         return Loss(cross_entropy(logits, step), logits.detach())

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from torch import nn
 
 from buttress.attacks.losses import kl
-from buttress.attacks.pgd import PGD
-from buttress.training.objectives.core import OBJECTIVES, Loss, Objective, Step, cross_entropy
-from buttress.training.objectives.inner import worst_images
+from buttress.attacks.pgd import Start
+from buttress.training.objectives.core import (
+    OBJECTIVES,
+    Found,
+    Loss,
+    Step,
+    cross_entropy,
+    images_of,
+)
+from buttress.training.objectives.inner import Adversarial, worst_images
 
 
 @OBJECTIVES.register("trades", paper="arXiv:1901.08573", tags=("adversarial",))
 @dataclass(frozen=True)
-class TRADES(Objective):
+class TRADES(Adversarial):
     r"""Cross-entropy on the images, and beta times how far predictions can be moved.
 
     .. math:: \mathrm{CE}(f(x), y) + \beta\, \mathrm{KL}(p(x) \,\Vert\, p(x'))
@@ -23,14 +30,13 @@ class TRADES(Objective):
     training mode, so BatchNorm statistics move twice. The accuracy that is logged is the clean one.
     """
 
-    needs_threat = True
+    start: Start = "gaussian"
     beta: float = 6.0
-    steps: int = 10
-    rel_step: float = 0.25
 
-    def loss(self, model: nn.Module, step: Step) -> Loss:
-        attack = PGD(steps=self.steps, rel_step=self.rel_step, loss="kl", start="gaussian")
-        x_adv = worst_images(model, step, attack)
+    def search(self, model: nn.Module, step: Step) -> Found:
+        return Found(worst_images(model, step, self.pgd(step, loss="kl")))
+
+    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
         clean = model(step.x)
-        apart = kl(model(x_adv), clean).mean()
+        apart = kl(model(images_of(found)), clean).mean()
         return Loss(cross_entropy(clean, step) + self.beta * apart, clean.detach())

@@ -1,0 +1,54 @@
+"""Adversarial weight perturbation (Wu et al., arXiv:2004.05884), around any objective."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+@contextlib.contextmanager
+def moved_weights(
+    model: nn.Module, loss: Callable[[], Tensor], gamma: float, mean: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    r"""Weights at :math:`w + \gamma\,\lVert w \rVert\, g / \lVert g \rVert`, moved back afterwards.
+
+    g is the gradient of ``loss``, averaged over processes by ``mean``, for each tensor of more than
+    one dimension; BatchNorm statistics stay as they are while it is computed. A step taken inside
+    is kept: what is taken back is the displacement, not the step.
+    """
+    weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    with statistics_kept(model):
+        grads = torch.autograd.grad(loss(), weights, allow_unused=True)
+    steps = []
+    with torch.no_grad():
+        for weight, grad in zip(weights, grads, strict=True):
+            slope = torch.zeros_like(weight) if grad is None else mean(grad)
+            size = slope.norm()
+            step = slope * (gamma * weight.norm() / size) if size > 0 else torch.zeros_like(weight)
+            weight += step
+            steps.append(step)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, step in zip(weights, steps, strict=True):
+                weight -= step
+
+
+@contextlib.contextmanager
+def statistics_kept(model: nn.Module) -> Iterator[None]:
+    """BatchNorm uses the statistics of the batch, but does not remember them."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    kept = [(m, m.track_running_stats, m.running_mean, m.running_var) for m in norms]
+    try:
+        for norm in norms:  # without running statistics a BatchNorm neither uses nor moves them
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+        yield
+    finally:
+        for norm, tracks, average, variance in kept:
+            norm.track_running_stats = tracks
+            norm.running_mean, norm.running_var = average, variance

@@ -1,0 +1,110 @@
+"""The form of a network in training that attacks see: the same answers in evaluation mode, faster.
+
+Each BatchNorm that follows a convolution is folded into it; a transformer that reads its class
+token computes the last block for that token only. The weights change at every step, so the folded
+ones are made anew before each attack, which costs far less than one of its passes. What is done
+depends on the network alone, never on a measurement: a resumed run computes the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from buttress.attacks.freeze import frozen
+from buttress.attacks.last_token import last_token
+
+CLOSE = 1e-3  # logits may differ by this much of their size
+
+
+class Folded(nn.Module):
+    """A convolution with the BatchNorm behind it, both of which stay where they are."""
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.pair: tuple[Any, Any] = (conv, norm)  # a tuple: these are not modules of this one
+        self.weight: Tensor = conv.weight
+        self.bias: Tensor | None = None
+
+    def refresh(self) -> None:
+        conv, norm = self.pair
+        scale = (norm.running_var + norm.eps).rsqrt()
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean if conv.bias is None else conv.bias - norm.running_mean
+        self.weight = conv.weight * scale.view(-1, 1, 1, 1)
+        self.bias = shift * scale if norm.bias is None else torch.addcmul(norm.bias, shift, scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = self.pair[0]
+        return F.conv2d(
+            x, self.weight, self.bias, conv.stride, conv.padding, conv.dilation, conv.groups
+        )
+
+
+class Twin:
+    """The faster form of a model, if there is one."""
+
+    def __init__(self, model: nn.Module, x: Tensor) -> None:
+        self.model, self.form, self.folded = model, model, list[Folded]()
+        with frozen(model):
+            form = _folded(model) or _shortened(model)
+            if form is not None:
+                self.form = form
+                self.folded = [m for m in form.modules() if isinstance(m, Folded)]
+                self._check(x)
+
+    def refreshed(self) -> nn.Module:
+        """The form with the weights of now."""
+        with torch.no_grad():
+            for layer in self.folded:
+                layer.refresh()
+        return self.form
+
+    def _check(self, x: Tensor) -> None:
+        """Drops the form if it does not answer like the model."""
+        with torch.no_grad():
+            right, found = self.model(x), self.refreshed()(x)
+        if not (right - found).norm() <= CLOSE * right.norm():
+            self.form, self.folded = self.model, []
+
+
+def _shortened(model: nn.Module) -> nn.Module | None:
+    try:
+        return last_token(model)
+    except ValueError:
+        return None
+
+
+def _folded(model: nn.Module) -> fx.GraphModule | None:
+    """The graph of a model whose modules are those of the model itself, but for folded pairs."""
+    if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
+        return None
+    try:
+        traced = fx.symbolic_trace(model)
+    except Exception:  # a network with branches has no graph; it is attacked as it is
+        return None
+    modules, count = dict(traced.named_modules()), 0
+    for node in traced.graph.nodes:
+        before = node.args[0] if node.args else None
+        if not isinstance(before, fx.Node) or len(before.users) != 1:
+            continue
+        if node.op != "call_module" or before.op != "call_module":
+            continue
+        norm, conv = modules[node.target], modules[str(before.target)]
+        is_plain = type(conv) is nn.Conv2d and conv.padding_mode == "zeros"
+        if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats and is_plain:
+            name = f"folded_{count}"
+            traced.add_submodule(name, Folded(conv, norm))
+            with traced.graph.inserting_after(node):
+                new = traced.graph.call_module(name, before.args, before.kwargs)
+            node.replace_all_uses_with(new)
+            traced.graph.erase_node(node)
+            traced.graph.erase_node(before)
+            count += 1
+    if not count:
+        return None
+    traced.recompile()
+    return traced
