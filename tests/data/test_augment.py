@@ -87,7 +87,7 @@ def test_nothing_asked_nothing_done() -> None:
     x = images(5)
     assert torch.equal(Augmentation()(x, streams(torch.arange(5)), 0), x)
     assert BOTH(x[:0], streams(torch.arange(0)), 0).shape == (0, 3, 16, 12)
-    with pytest.raises(UserError, match="crop=-1"):
+    with pytest.raises(UserError, match=r"crop: Input.+got -1"):
         Augmentation(crop=-1)
 
 

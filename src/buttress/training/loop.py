@@ -139,8 +139,7 @@ class Trainer:
         """The loss of some images, and how many of them are right."""
         batch, now = train.take(rows), epoch + share
         streams = Streams(self.spec.seed, f"train/{epoch}", batch.ids)
-        spec = self.recipe.augmentation
-        augmented = Augmentation(crop=spec.crop, flip=spec.flip)(batch.x, streams)
+        augmented = Augmentation.of(self.recipe.augmentation)(batch.x, streams)
         x, y = augmented.to(self.fabric.device), batch.y.to(self.fabric.device)
         threat = self._threat(now)
         strength = 1.0 if threat is None or not self._eps else threat.eps / self._eps
