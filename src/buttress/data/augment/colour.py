@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from buttress.data.augment.bits import cut
 from buttress.errors import UserError
 
 
@@ -55,7 +56,7 @@ def hue(x: Tensor, turn: Tensor) -> Tensor:
     offsets = torch.tensor([5.0, 3.0, 1.0], device=x.device).view(1, 3, 1, 1)
     place = (sixths.unsqueeze(1) + offsets).remainder_(6)
     below = torch.minimum(place, 4 - place).clamp_(0, 1)
-    return (high.unsqueeze(1) - chroma.unsqueeze(1) * below).round_().to(torch.uint8)
+    return cut((high.unsqueeze(1) - chroma.unsqueeze(1) * below).round_())
 
 
 def grey(values: Tensor) -> Tensor:
@@ -77,5 +78,5 @@ def _coloured(values: Tensor) -> Tensor:
 def _blend(without: Tensor, values: Tensor, factor: Tensor) -> Tensor:
     without = without.to(values.device)
     factor = factor.to(values.device, torch.float32).view(-1, 1, 1, 1)
-    # Pillow cuts fractions off where one would expect rounding; so does the cast to uint8.
-    return (values - without).mul_(factor).add_(without).clamp_(0, 255).to(torch.uint8)
+    # Pillow cuts fractions off where one would expect rounding; so do we.
+    return cut((values - without).mul_(factor).add_(without).clamp_(0, 255))

@@ -44,21 +44,28 @@ def apply(x: Tensor, names: Sequence[str | None], amounts: Tensor) -> Tensor:
         names: N keys of `OPERATIONS`.
         amounts: (N,) on the CPU; what it means depends on the operation.
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict[str | None, list[int]] = {}
     for row, name in enumerate(names):
-        if name is not None:
-            groups.setdefault(name, []).append(row)
-    out = x.clone()
-    for name, members in groups.items():
-        if name in LEVELS:
-            rows = torch.tensor(members)
-            here = rows.to(x.device)
-            changed = LEVELS[name](x.index_select(0, here), amounts[rows])
-            out.index_copy_(0, here, changed)
-    moved = {name: torch.tensor(groups[name]) for name in groups if name in MOVES}
-    if moved:
-        size = x.shape[2], x.shape[3]
-        matrices = torch.cat([MOVES[name](amounts[rows], size) for name, rows in moved.items()])
-        here = torch.cat(list(moved.values())).to(x.device)
-        out.index_copy_(0, here, geometry.affine(x.index_select(0, here), matrices, GREY))
-    return out
+        groups.setdefault("move" if name in MOVES else name, []).append(row)
+    pieces = []
+    for group, members in groups.items():
+        rows = torch.tensor(members)
+        piece = x.index_select(0, rows.to(x.device))
+        if group in LEVELS:
+            piece = LEVELS[group](piece, amounts[rows])
+        elif group is not None:
+            piece = _move(piece, [names[row] for row in members], amounts[rows])
+        pieces.append(piece)
+    # Putting pieces together and rows back in order is far cheaper than writing into rows.
+    order = torch.tensor([row for members in groups.values() for row in members]).argsort()
+    return torch.cat(pieces).index_select(0, order.to(x.device))
+
+
+def _move(x: Tensor, names: Sequence[str | None], amounts: Tensor) -> Tensor:
+    """All geometric operations at once: each image has a map of its own."""
+    size = x.shape[2], x.shape[3]
+    matrices = torch.empty(len(x), 6, dtype=torch.float64)
+    for name, maps in MOVES.items():
+        rows = torch.tensor([row for row, other in enumerate(names) if other == name]).long()
+        matrices[rows] = maps(amounts[rows], size)
+    return geometry.affine(x, matrices, GREY)

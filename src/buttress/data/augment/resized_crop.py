@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from buttress.data.augment.bits import cut
 from buttress.data.augment.boxes import DRAWS, Boxes, Range, draw_boxes
 from buttress.streams import Streams
 
@@ -61,7 +62,7 @@ def resize_boxes(x: Tensor, boxes: Boxes, interpolation: Interpolation = "bicubi
     rows = _rounded(x.float().view(n, c * height, width) @ across.transpose(1, 2))
     columns = rows.view(n, c, height, width).transpose(1, 2).reshape(n, height, c * width)
     done = _rounded(down @ columns).view(n, height, c, width)
-    return done.transpose(1, 2).to(torch.uint8, memory_format=torch.contiguous_format)
+    return cut(done.transpose(1, 2).contiguous())
 
 
 def _rounded(x: Tensor) -> Tensor:

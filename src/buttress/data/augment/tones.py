@@ -12,14 +12,14 @@ def invert(x: Tensor) -> Tensor:
 
 def solarise(x: Tensor, threshold: Tensor) -> Tensor:
     """Levels from ``threshold`` on are inverted."""
-    limit = threshold.to(x.device, torch.float32).ceil().view(-1, 1, 1, 1)
+    limit = threshold.ceil().to(x.device, torch.int16).view(-1, 1, 1, 1)
     return x ^ ((x >= limit).to(torch.uint8) * 255)
 
 
 def solarise_add(x: Tensor, amount: Tensor) -> Tensor:
     """Levels below 128 grow by ``amount``."""
     added = amount.to(x.device, torch.int16).view(-1, 1, 1, 1)
-    return (x.short() + added * (x < 128)).clamp_(0, 255).to(torch.uint8)
+    return (x.short() + added * (x < 128)).clamp_(max=255).to(torch.uint8)
 
 
 def posterise(x: Tensor, bits: Tensor) -> Tensor:
