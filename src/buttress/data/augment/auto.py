@@ -2,7 +2,8 @@
 
 Ten levels from 0 to 9. As in the widely used port of the policies, a rotation is always
 anticlockwise while other signs are drawn, and grey comes in from outside.
-Departure from that port: shears take the nearest pixel, as rotations and shifts do.
+Departure from that port: shears take the nearest pixel, as rotations and shifts do. Kept from it:
+the 17th pair for CIFAR-10 equalises with probability 0.8 where torchvision's list has 0.6.
 """
 
 from __future__ import annotations
