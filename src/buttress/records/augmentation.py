@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -84,24 +84,33 @@ class AugmentationSpec(Spec):
         return named_fields(raw) if isinstance(raw, str) else raw
 
 
+class Named(NamedTuple):
+    """A choice that has a name."""
+
+    about: str
+    fields: dict[str, Any]
+
+
 _BASE: dict[str, Any] = {"resized_crop": {}, "flip": True, "jitter": 0.4}
-_SWITCHES: tuple[dict[str, Any], ...] = (
-    {"mixup": 0.8},
-    {"cutmix": 1.0},
-    {"rand": {}},
-    {"erasing": 0.25},
-)
+_SWITCHES: dict[str, dict[str, Any]] = {
+    "MixUp 0.8": {"mixup": 0.8},
+    "CutMix 1.0": {"cutmix": 1.0},
+    "RandAugment": {"rand": {}},
+    "erasing 0.25": {"erasing": 0.25},
+}
 
 
-def _ablation(digits: tuple[int, ...]) -> dict[str, Any]:
+def _ablation(digits: tuple[int, ...]) -> Named:
+    on = [word for word, digit in zip(_SWITCHES, digits, strict=True) if digit]
     fields = dict(_BASE)
-    for digit, switch in zip(digits, _SWITCHES, strict=True):
-        fields |= switch if digit else {}
-    return fields
+    for word in on:
+        fields |= _SWITCHES[word]
+    return Named(", ".join(["resized crop, flip, jitter 0.4", *on]), fields)
 
 
-# Each digit switches one of MixUp, CutMix, RandAugment and random erasing on.
-_NAMED = {
+# Each digit switches one of MixUp, CutMix, RandAugment and random erasing on: the ablation in
+# Debenedetti's thesis that became arXiv:2209.07399.
+NAMED = {
     "ablation-" + "".join(map(str, digits)): _ablation(digits)
     for digits in product((0, 1), repeat=4)
 }
@@ -109,12 +118,12 @@ _NAMED = {
 
 def list_augmentations() -> list[str]:
     """The names that stand for an augmentation in a recipe."""
-    return list(_NAMED)
+    return list(NAMED)
 
 
 def named_fields(name: str) -> dict[str, Any]:
     """The fields of `AugmentationSpec` that a name stands for."""
-    known = {canonical(n): fields for n, fields in _NAMED.items()}
+    known = {canonical(n): named.fields for n, named in NAMED.items()}
     if canonical(name) not in known:
         raise UnknownName(unknown("augmentation", name, list_augmentations()))
     return known[canonical(name)]
