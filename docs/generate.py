@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import catalogue
+import pictures
 
 HERE = Path(__file__).parent
 
@@ -27,6 +28,7 @@ def write_all(folder: Path) -> None:
     for kind, rows in tables().items():
         write(folder / f"{kind}.md", table(rows))
     write_architectures(folder)
+    pictures.draw(folder / "augmentation.png")
     write(folder / "bench.md", bench())
 
 
@@ -85,6 +87,7 @@ def tables() -> dict[str, list[Row]]:
     from buttress.data.core import DATASETS, READERS
     from buttress.evaluation import list_suites, load_suite
     from buttress.models import MODELS, PATTERNS
+    from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
     from buttress.training import OBJECTIVES, list_recipes, load_recipe
 
@@ -101,6 +104,7 @@ def tables() -> dict[str, list[Row]]:
         kind: [Row(entry.name, entry.about, entry.paper) for entry in registry]
         for kind, registry in registries.items()
     }
+    found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
     recipes = [load_recipe(name) for name in list_recipes()]
     suites = [load_suite(name) for name in list_suites()]
     studies = [load_study(name) for name in list_studies()]

@@ -23,6 +23,7 @@ NAMES = [
     "evaluate_until",
     "list_analyses",
     "list_attacks",
+    "list_augmentations",
     "list_datasets",
     "list_models",
     "list_objectives",

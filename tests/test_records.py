@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from buttress.errors import CorruptFile, RunError, UserError
+from buttress.records.augmentation import list_augmentations
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
 from buttress.records.run import Run, find_runs
 from buttress.records.spec import Optimiser, Recipe, RunSpec
@@ -103,6 +104,54 @@ def test_keys_change_with_numbers_only() -> None:
     renamed = Recipe(name="n", about="a", source="s", epochs=2, optimiser=Optimiser(lr=0.1))
     assert spec(recipe=renamed).key() == spec().key()
     assert spec(recipe=Recipe(epochs=2, optimiser=Optimiser(lr=0.2))).key() != spec().key()
+
+
+def augmented(given: object) -> Recipe:
+    body = {"epochs": 2, "optimiser": {"lr": 0.1}, "augmentation": given}
+    return Recipe.parse(body, "recipe r")
+
+
+def test_every_setting_of_augmentation_changes_the_key_unless_it_is_off() -> None:
+    off = ({}, {"jitter": 0}, {"auto": "none"}, {"rand": None, "mixup": 0, "erasing": 0.0})
+    assert {spec(recipe=augmented(given)).key() for given in off} == {spec().key()}
+    on = (
+        {"crop": 1}, {"flip": True}, {"resized_crop": {}}, {"resized_crop": {"scale": [0.5, 1]}},
+        {"rotation": 2}, {"jitter": 0.4}, {"jitter": {"hue": 0.1}}, {"auto": "cifar10"},
+        {"rand": {}}, {"rand": {"ops": 3}}, {"erasing": 0.2}, {"mixup": 0.8}, {"cutmix": 1},
+    )  # fmt: skip
+    keys = {spec(recipe=augmented(given)).key() for given in on}
+    assert len(keys | {spec().key()}) == len(on) + 1
+
+
+def test_augmentations_have_names() -> None:
+    assert len(set(list_augmentations())) == 16
+    recipe = augmented("ablation-0101")
+    on = {"cutmix": 1.0, "erasing": 0.25}
+    fields = {"resized_crop": {}, "flip": True, "jitter": 0.4}
+    assert recipe == augmented({**fields, **on})
+    assert augmented("ablation_1010") == augmented({**fields, "mixup": 0.8, "rand": {}})
+    assert Recipe.parse(recipe.model_dump(mode="json"), "again") == recipe
+    keys = {spec(recipe=augmented(name)).key() for name in list_augmentations()}
+    assert len(keys) == 16
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("ablaton-0101", "no augmentation 'ablaton-0101'; did you mean 'ablation-0101'"),
+        ({"rotatoin": 2}, "unknown key 'augmentation.rotatoin', did you mean 'rotation'?"),
+        ({"rand": {"magnitud": 9}}, "unknown key 'augmentation.rand.magnitud', did you mean"),
+        ({"resized_crop": {"scale": [1.0, 0.1]}}, "`0 < low <= high` must hold"),
+        ({"erasing": 1.5}, "augmentation.erasing"),
+        ({"jitter": -0.1}, "augmentation.jitter.brightness"),
+        ({"auto": "cifar"}, "augmentation.auto"),
+        ({"mixup": -1}, "augmentation.mixup"),
+    ],
+)
+def test_mistakes_in_augmentation_are_named(given: object, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        augmented(given)
+    assert message in str(error.value)
 
 
 def test_a_run_refuses_the_folder_of_another(tmp_path: Path) -> None:

@@ -30,6 +30,24 @@ def test_draws_are_pinned_for_ever() -> None:
     torch.testing.assert_close(noise, torch.tensor([[0.7379929, 0.081505], [0.4940691, 0.581699]]))
 
 
+def test_fractions_are_the_sequence_of_splitmix64() -> None:
+    streams = Streams(0, "pgd", torch.tensor([7, 50_000]))
+    found = streams.fractions(3, "box")
+    for key, row in zip(streams.keys("box").tolist(), found.tolist(), strict=True):
+        states = [(key + step * 0x9E3779B97F4A7C15) & MASK for step in range(3)]
+        assert row == [(splitmix(state) >> 11) / 2**53 for state in states]
+    torch.testing.assert_close(streams.fractions(1, "box"), found[:, :1], rtol=0, atol=0)
+
+
+def test_fractions_are_even() -> None:
+    found = Streams(0, "x", torch.arange(10_000)).fractions(3, "w")
+    assert found.min() >= 0
+    assert found.max() < 1
+    counts = torch.histc(found.float(), bins=10, min=0, max=1)
+    assert (counts - 3000).abs().max() < 250
+    assert (torch.corrcoef(found.T) - torch.eye(3)).abs().max() < 0.05
+
+
 def test_integers_are_even() -> None:
     counts = Streams(0, "x", torch.arange(30_000)).integers(3, "w").bincount()
     assert (counts - 10_000).abs().max() < 400

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
-    from buttress.data import Dataset, list_datasets, load_dataset
+    from buttress.data import Dataset, list_augmentations, list_datasets, load_dataset
     from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
     from buttress.models import create_model, list_models, load_model
     from buttress.threat import Threat
@@ -22,6 +22,7 @@ _HOME = {
     "attack": "attacks",
     "list_attacks": "attacks",
     "Dataset": "data",
+    "list_augmentations": "data",
     "list_datasets": "data",
     "load_dataset": "data",
     "list_models": "models",

@@ -62,6 +62,11 @@ class Streams:
         """(N,) one whole number in [0, below) for each sample, for the use that ``word`` names."""
         return shift(self.keys(word), 1) % below
 
+    def fractions(self, count: int, word: str) -> Tensor:
+        """(N, count) float64 numbers in [0, 1): each sample has its own splitmix64 sequence."""
+        steps = torch.arange(count, device=self.ids.device) * _signed(0x9E3779B97F4A7C15)
+        return shift(mix(self.keys(word).unsqueeze(1) + steps), 11).double() * 2.0**-53
+
     def keys(self, use: int | str | Tensor) -> Tensor:
         """(N,) an unrelated 64-bit number for each sample; ``use`` may differ by sample."""
         if not isinstance(use, Tensor):

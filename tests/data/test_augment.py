@@ -7,9 +7,24 @@ from torch import Tensor
 from buttress.data import Augmentation, epoch_order
 from buttress.data.augment import random_crop, random_flip
 from buttress.errors import UserError
+from buttress.records.augmentation import AugmentationSpec, Jitter, Rand, ResizedCrop
 from buttress.streams import Streams
 
 BOTH = Augmentation(crop=4, flip=True)
+EACH = {
+    "crop": Augmentation(crop=4),
+    "flip": Augmentation(flip=True),
+    "resized crop": Augmentation(resized_crop=ResizedCrop()),
+    "bilinear": Augmentation(resized_crop=ResizedCrop(interpolation="bilinear")),
+    "rotation": Augmentation(rotation=20.0),
+    "jitter": Augmentation(jitter=Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)),
+    "auto cifar10": Augmentation(auto="cifar10"),
+    "auto imagenet": Augmentation(auto="imagenet"),
+    "rand": Augmentation(rand=Rand()),
+    "erasing": Augmentation(erasing=0.6),
+    "all": Augmentation.of("ablation-1111"),
+}
+BASE = {"resized_crop": {}, "flip": True, "jitter": 0.4}
 
 
 def streams(ids: Tensor) -> Streams:
@@ -56,22 +71,49 @@ def test_crop_and_flip_are_drawn_apart() -> None:
     assert abs(torch.corrcoef(torch.stack([crop, flip]).double())[0, 1]) < 0.05
 
 
-def test_a_sample_is_treated_alike_in_every_batch() -> None:
-    x, ids = images(20), torch.randint(2**62, (20,))
-    whole = BOTH(x, streams(ids), 3)
-    order = torch.randperm(20)
-    assert torch.equal(BOTH(x[order], streams(ids[order]), 3), whole[order])
-    one_by_one = [BOTH(x[i : i + 1], streams(ids[i : i + 1]), 3) for i in range(20)]
-    assert torch.equal(torch.cat(one_by_one), whole)
-    assert torch.equal(BOTH(x / 255, streams(ids), 3), whole / 255)
+@pytest.mark.parametrize("how", EACH.values(), ids=EACH)
+def test_a_sample_is_treated_alike_in_every_batch(how: Augmentation) -> None:
+    x, ids = images(24), torch.randint(2**62, (24,), generator=torch.Generator().manual_seed(5))
+    whole = how(x, streams(ids), 3)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(6))
+    assert torch.equal(how(x[order], streams(ids[order]), 3), whole[order])
+    for size in (1, 7, 8):
+        parts = zip(x.split(size), ids.split(size), strict=True)
+        assert torch.equal(torch.cat([how(p, streams(i), 3) for p, i in parts]), whole)
+    one_by_one = [how(x[i : i + 1] / 255, streams(ids[i : i + 1]), 3) for i in range(24)]
+    assert torch.equal(torch.cat(one_by_one), whole / 255)
 
 
-def test_epochs_seeds_and_purposes_differ() -> None:
+@pytest.mark.parametrize("how", EACH.values(), ids=EACH)
+def test_epochs_seeds_and_purposes_differ(how: Augmentation) -> None:
     x, ids = images(50), torch.arange(50)
-    base = BOTH(x, streams(ids), 0)
-    assert not torch.equal(BOTH(x, streams(ids), 1), base)
-    assert not torch.equal(BOTH(x, Streams(1, "augment", ids), 0), base)
-    assert not torch.equal(BOTH(x, Streams(0, "other", ids), 0), base)
+    base = how(x, streams(ids), 0)
+    assert torch.equal(how(x, streams(ids), 0), base)
+    assert not torch.equal(how(x, streams(ids), 1), base)
+    assert not torch.equal(how(x, Streams(1, "augment", ids), 0), base)
+    assert not torch.equal(how(x, Streams(0, "other", ids), 0), base)
+
+
+@pytest.mark.parametrize("how", EACH.values(), ids=EACH)
+def test_images_stay_images(how: Augmentation) -> None:
+    x, ids = images(50), torch.arange(50)
+    before = x.clone()
+    for given in (x, x / 255, x[:, :1], (x / 255).double()):
+        out = how(given, streams(ids), 0)
+        assert out.dtype == given.dtype
+        assert out.shape == given.shape
+        assert out.is_contiguous()
+        assert out.min() >= 0
+        assert out.max() <= (255 if out.dtype == torch.uint8 else 1)
+        assert not torch.equal(out, given)
+    assert torch.equal(x, before)
+
+
+def test_the_draws_of_crops_and_flips_are_pinned() -> None:
+    """Runs that were trained with them can be trained again to the same weights."""
+    out = BOTH(images(3), streams(torch.tensor([0, 1, 7])), 2)
+    assert out.long().sum((1, 2, 3)).tolist() == [61559, 57696, 55803]
+    assert out[:, 0, 8, 6].tolist() == [179, 230, 100]
 
 
 def test_leaves_input_and_global_generator_alone() -> None:
@@ -83,11 +125,18 @@ def test_leaves_input_and_global_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_name_or_a_number_stands_for_fields() -> None:
+    assert Augmentation.of("ablation-0000") == Augmentation.of(AugmentationSpec(**BASE))
+    assert Augmentation(jitter=0.4) == Augmentation(**{"jitter": BASE["jitter"]})
+    with pytest.raises(UserError, match=r"'ablation-0012'; did you mean 'ablation-\d{4}'"):
+        Augmentation.of("ablation-0012")
+
+
 def test_nothing_asked_nothing_done() -> None:
     x = images(5)
     assert torch.equal(Augmentation()(x, streams(torch.arange(5)), 0), x)
     assert BOTH(x[:0], streams(torch.arange(0)), 0).shape == (0, 3, 16, 12)
-    with pytest.raises(UserError, match="crop=-1"):
+    with pytest.raises(UserError, match=r"crop: Input.+got -1"):
         Augmentation(crop=-1)
 
 

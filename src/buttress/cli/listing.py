@@ -9,7 +9,8 @@ import click
 from buttress.cli.console import say, say_json, table
 
 KINDS = (
-    "models", "attacks", "objectives", "datasets", "recipes", "suites", "analyses", "studies",
+    "models", "attacks", "objectives", "datasets", "augmentations", "recipes", "suites", "analyses",
+    "studies",
 )  # fmt: skip
 
 
@@ -21,7 +22,7 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List everything of a kind, with what it is and where it comes from."""
     if kind == "models":
         rows = _models_in_full(tag) if as_json else _models(tag)
-    elif kind in ("recipes", "suites", "studies"):
+    elif kind in ("augmentations", "recipes", "suites", "studies"):
         rows = _described(kind)
     else:
         rows = _registered(kind, tag)
@@ -92,9 +93,12 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
 
 def _described(kind: str) -> list[dict[str, object]]:
     from buttress.evaluation import list_suites, load_suite
+    from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
     from buttress.training import list_recipes, load_recipe
 
+    if kind == "augmentations":
+        return [{"name": name, "about": named.about} for name, named in NAMED.items()]
     if kind == "recipes":
         recipes = [load_recipe(n) for n in list_recipes()]
         return [{"name": r.name, "epochs": r.epochs, "about": r.about} for r in recipes]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveInt
-from pydantic import NonNegativeInt as Count
 
+from buttress.records.augmentation import AugmentationSpec
 from buttress.registry import canonical
 from buttress.spec import Component, Spec, digest
 from buttress.threat import Threat
@@ -53,13 +53,6 @@ class Schedule(Spec):
     peak: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: the share of the epochs it rises
     milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
     factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
-
-
-class AugmentationSpec(Spec):
-    """Random changes of the training images."""
-
-    crop: Count = 0  # pixels of padding around a random crop
-    flip: bool = False
 
 
 class Average(Spec):

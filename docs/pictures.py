@@ -1,0 +1,67 @@
+"""One photograph under every augmentation, as a grid: a row for each, four draws across."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw
+from sklearn.datasets import load_sample_image
+from torch import Tensor
+
+from buttress.data import Augmentation
+from buttress.records.augmentation import Jitter, Rand, ResizedCrop
+from buttress.streams import Streams
+
+SIDE, GAP, LABEL, DRAWS = 96, 6, 130, 5
+
+ROWS = {
+    "crop: 12, flip": Augmentation(crop=12, flip=True),
+    "resized_crop": Augmentation(resized_crop=ResizedCrop()),
+    "rotation: 15": Augmentation(rotation=15.0),
+    "jitter: 0.4": Augmentation(jitter=Jitter(brightness=0.4, contrast=0.4, saturation=0.4)),
+    "jitter: {hue: 0.2}": Augmentation(jitter=Jitter(hue=0.2)),
+    "auto: cifar10": Augmentation(auto="cifar10"),
+    "auto: imagenet": Augmentation(auto="imagenet"),
+    "rand": Augmentation(rand=Rand()),
+    "erasing: 1": Augmentation(erasing=1.0),
+    "mixup: 0.8": Augmentation(mixup=0.8),
+    "cutmix: 1": Augmentation(cutmix=1.0),
+}
+
+
+def draw(path: Path) -> None:
+    """Writes the grid as a PNG."""
+    step = SIDE + GAP
+    sheet = Image.new("RGB", (LABEL + DRAWS * step, len(ROWS) * step), "white")
+    pen = ImageDraw.Draw(sheet)
+    for row, (label, how) in enumerate(ROWS.items()):
+        pen.text((0, row * step + SIDE // 2 - 6), label, fill="black", font_size=13)
+        for column, image in enumerate(augmented(how)):
+            sheet.paste(image, (LABEL + column * step, row * step))
+    sheet.save(path, optimize=True)
+
+
+def augmented(how: Augmentation) -> list[Image.Image]:
+    """The photographs as the first epochs see them; partners of a mixture change places."""
+    first, second = photograph("flower.jpg"), photograph("china.jpg")
+    found = []
+    for epoch in range(DRAWS):
+        x = torch.stack([first, second])
+        streams = Streams(1, "pictures", torch.arange(2))
+        x = how.mix(how(x, streams, epoch), streams, epoch).x
+        array = x[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
+        found.append(Image.fromarray(array))
+    return found
+
+
+def photograph(name: str) -> Tensor:
+    """(3, SIDE, SIDE) uint8: the middle of a photograph that comes with scikit-learn."""
+    image = Image.fromarray(load_sample_image(name))
+    edge = (image.width - image.height) // 2
+    square = image.crop((edge, 0, edge + image.height, image.height)).resize((SIDE, SIDE))
+    return (
+        torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
+        .view(SIDE, SIDE, 3)
+        .permute(2, 0, 1)
+    )

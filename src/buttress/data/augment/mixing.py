@@ -1,0 +1,91 @@
+"""MixUp (Zhang et al., arXiv:1710.09412) and CutMix (Yun et al., arXiv:1905.04899) in a batch.
+
+Both belong to the batch: which images are in it decides the pairs and the one weight they share,
+in whatever order they come.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from buttress.data.pixels import to_unit
+from buttress.streams import Streams
+
+
+class Mixing(NamedTuple):
+    """With whom each image is mixed: loss = weight * loss(y) + (1 - weight) * loss(y[partner])."""
+
+    partner: Tensor  # (N,) int64 rows
+    weight: Tensor  # (N,) float32, the share of the image's own label
+
+
+class Mixed(NamedTuple):
+    """A batch that was mixed; ``mixing`` is None where nothing was to be mixed."""
+
+    x: Tensor
+    mixing: Mixing | None
+
+
+def mix_batch(x: Tensor, streams: Streams, *, mixup: float = 0.0, cutmix: float = 0.0) -> Mixed:
+    """The batch under MixUp or CutMix, with equal chances where both have a positive alpha.
+
+    Args:
+        x: (N, C, H, W), float in [0, 1]; uint8 is turned into that.
+        streams: the ids decide the draw.
+        mixup: alpha of MixUp: the weight is drawn from Beta(alpha, alpha).
+        cutmix: alpha of CutMix, likewise.
+    """
+    x = x if x.is_floating_point() else to_unit(x)
+    if not len(x) or not (mixup or cutmix):
+        return Mixed(x, None)
+    partner = partners(streams).to(x.device)
+    which, share, row, column = batch_fractions(streams, 4)
+    is_cut = bool(cutmix) and (not mixup or which < 0.5)
+    alpha = cutmix if is_cut else mixup
+    weight = float(betaincinv(alpha, alpha, share))  # the Beta distribution, inverted
+    if is_cut:
+        box = cut_box(weight, (row, column), (x.shape[2], x.shape[3]))
+        x, weight = cut(x, partner, box)
+    else:
+        own = torch.tensor(weight, dtype=x.dtype, device=x.device)
+        x = own * x + (1 - own) * x.index_select(0, partner)
+    return Mixed(x, Mixing(partner, torch.full((len(x),), weight, device=x.device)))
+
+
+def partners(streams: Streams) -> Tensor:
+    """(N,) the next row in a ring drawn at random, so that no image has itself for a partner."""
+    ring = streams.keys("mix partner").argsort()
+    partner = torch.empty_like(ring)
+    partner[ring] = ring.roll(-1)
+    return partner
+
+
+def batch_fractions(streams: Streams, count: int) -> list[float]:
+    """Numbers in [0, 1) that belong to the ids together, in any order."""
+    whole = streams.keys("mix").sum().view(1)
+    return Streams(streams.seed, streams.purpose, whole).fractions(count, "mix batch")[0].tolist()
+
+
+def cut_box(
+    weight: float, centre: tuple[float, float], size: tuple[int, int]
+) -> tuple[slice, slice]:
+    """A window of share 1 - ``weight`` about a place in the image, cut off at the edges."""
+    sides = []
+    for place, side in zip(centre, size, strict=True):
+        middle, length = int(place * side), int(side * math.sqrt(1 - weight))
+        sides.append(slice(max(0, middle - length // 2), min(side, middle + (length + 1) // 2)))
+    return sides[0], sides[1]
+
+
+def cut(x: Tensor, partner: Tensor, box: tuple[slice, slice]) -> tuple[Tensor, float]:
+    """The batch with a window from each one's partner, and the exact share that was kept."""
+    out = x.clone()
+    window = out[:, :, box[0], box[1]]
+    window.copy_(x[:, :, box[0], box[1]].index_select(0, partner))
+    lost = window.shape[2] * window.shape[3] / (x.shape[2] * x.shape[3])
+    return out, 1 - lost
