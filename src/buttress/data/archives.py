@@ -142,11 +142,14 @@ class ArraysOnly(pickle.Unpickler):
 
     # What numpy itself puts into a pickle: the functions have moved between its versions.
     _rebuild, _scalar = np.empty(0).__reduce__()[0], np.int64(0).__reduce__()[0]
+    _buffer = np.empty(0).__reduce_ex__(5)[0]
     _known = {  # noqa: RUF012
         ("numpy.core.multiarray", "_reconstruct"): _rebuild,
         ("numpy._core.multiarray", "_reconstruct"): _rebuild,
         ("numpy.core.multiarray", "scalar"): _scalar,
         ("numpy._core.multiarray", "scalar"): _scalar,
+        ("numpy.core.numeric", "_frombuffer"): _buffer,
+        ("numpy._core.numeric", "_frombuffer"): _buffer,
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
     }

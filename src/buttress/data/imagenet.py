@@ -6,6 +6,7 @@ and ``val/WNID/*.JPEG``. ``test`` is the official validation set; ``val`` is hel
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections import Counter
 from functools import lru_cache
@@ -25,13 +26,16 @@ ONE_IN = 100  # training images held out as val
 @lru_cache(maxsize=1)
 def wordnet() -> dict[str, str]:
     """The 1,000 WordNet ids in the usual order of the labels, each with a name people know."""
-    from timm.data import ImageNetInfo
-
-    info = ImageNetInfo()
-    words = dict(zip(info.label_names(), info.label_descriptions(), strict=True))
-    short = {wnid: text.partition(",")[0] for wnid, text in words.items()}
-    times = Counter(short.values())
-    return {wnid: text if times[text] == 1 else words[wnid] for wnid, text in short.items()}
+    spec = importlib.util.find_spec("timm")  # finds its lists without importing it
+    assert spec is not None
+    assert spec.origin is not None
+    lists = Path(spec.origin).parent / "data" / "_info"
+    lemmas = (lists / "imagenet_synset_to_lemma.txt").read_text(encoding="utf-8").splitlines()
+    name_of = {line.split("\t")[0]: line.split("\t")[1].partition(",")[0] for line in lemmas}
+    wnids = (lists / "imagenet_synsets.txt").read_text(encoding="utf-8").split()
+    times = Counter(name_of[wnid] for wnid in wnids)  # there are two cranes
+    one_of_many = {w: f"{name_of[w]} ({w})" for w in wnids if times[name_of[w]] > 1}
+    return {wnid: one_of_many.get(wnid, name_of[wnid]) for wnid in wnids}
 
 
 def folder() -> Path:
