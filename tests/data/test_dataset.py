@@ -12,20 +12,12 @@ import torch
 
 import buttress.data
 from buttress.data import DATASETS, Dataset, get_dataset, list_datasets, load_dataset
-from buttress.data.cache import cache_dir
-from buttress.data.cifar10 import store
-from buttress.data.cifar10_archives import Array
 from buttress.data.splits import SPLITS, spread
 from buttress.errors import UnknownName, UserError
 from buttress.threat import NORMS
 
 
-@pytest.fixture
-def stored(small_cifar10: dict[str, Array]) -> None:
-    store(small_cifar10, cache_dir() / "cifar10")
-
-
-@pytest.mark.usefixtures("stored")
+@pytest.mark.usefixtures("small_copies")
 @pytest.mark.parametrize("name", DATASETS.names())
 class TestContract:
     def test_splits_are_apart_and_complete(self, name: str) -> None:
@@ -109,7 +101,9 @@ class TestContract:
 
 
 def test_lists_and_unknown_names(tmp_path: Path) -> None:
-    assert set(list_datasets()) == {"cifar10", "digits"}
+    imagenets = {"imagenet", "imagenet-100", "imagenet-rb5000", "imagenette", "imagenette-160"}
+    others = {"cifar10", "cifar100", "digits", "caltech101", "flowers102", "tiny-imagenet"}
+    assert set(list_datasets()) == imagenets | others
     assert list_datasets("bundled") == ["digits"]
     with pytest.raises(UnknownName, match="did you mean 'cifar10'"):
         load_dataset("cifar_10x")

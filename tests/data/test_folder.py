@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import folder_pixels, get_dataset, load_dataset
+from buttress.data import get_dataset, load_dataset, streamed
 from buttress.data.folder_pixels import FolderPixels
 from buttress.data.pixels import MemoryPixels
 from buttress.errors import DataError
@@ -99,7 +99,7 @@ def test_a_tiny_set_still_has_one_image_held_out(tmp_path: Path) -> None:
 
 def test_large_sets_stay_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_dataset(f"folder:{root}", "train")
-    monkeypatch.setattr(folder_pixels, "LARGEST_IN_MEMORY", 10 * 3 * 20 * 20)
+    monkeypatch.setattr(streamed, "LARGEST_IN_MEMORY", 10 * 3 * 20 * 20)
     stream = load_dataset(f"folder:{root}", "train")
     assert isinstance(stream.pixels, FolderPixels)
     assert isinstance(load_dataset(f"folder:{root}", "train", limit=10).pixels, MemoryPixels)
@@ -118,7 +118,7 @@ def test_sizes_and_crop(root: Path) -> None:
     striped = np.zeros((20, 60, 3), np.uint8)
     striped[:, 20:40] = 200
     Image.fromarray(striped).save(root / "striped.png")
-    middle = folder_pixels.read_image(root / "striped.png", 20)
+    middle = streamed.read_image(root / "striped.png", 20)
     assert middle.shape == (3, 20, 20)
     assert (middle == 200).all()
 

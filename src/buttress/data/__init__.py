@@ -1,9 +1,17 @@
 """Images in [0, 1] with permanent ids and fixed splits, their order and their augmentation."""
 
+from buttress.data import caltech101 as _caltech101  # noqa: F401
 from buttress.data import cifar10 as _cifar10  # noqa: F401
+from buttress.data import cifar100 as _cifar100  # noqa: F401
 from buttress.data import digits as _digits  # noqa: F401
+from buttress.data import flowers102 as _flowers102  # noqa: F401
 from buttress.data import folder as _folder  # noqa: F401
-from buttress.data.augment import Augmentation, Mixed, Mixing
+from buttress.data import imagenet as _imagenet  # noqa: F401
+from buttress.data import imagenet_100 as _imagenet_100  # noqa: F401
+from buttress.data import imagenet_rb5000 as _imagenet_rb5000  # noqa: F401
+from buttress.data import imagenette as _imagenette  # noqa: F401
+from buttress.data import tiny_imagenet as _tiny_imagenet  # noqa: F401
+from buttress.data.augment import Augmentation, Mixing
 from buttress.data.core import (
     DATASETS,
     Batch,
@@ -20,7 +28,6 @@ __all__ = [
     "Augmentation",
     "Batch",
     "Dataset",
-    "Mixed",
     "Mixing",
     "epoch_order",
     "get_dataset",

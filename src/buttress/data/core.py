@@ -24,6 +24,9 @@ from buttress.threat import Norm
 SILENT: Progress = Silent()
 # The usual eps on natural images of 32x32: RobustBench for Linf and L2, arXiv:2103.01208 for L1.
 NATURAL_BUDGETS: Mapping[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
+# On images of about 224x224: RobustBench for Linf, the networks of arXiv:2007.08489 for L2; L1 is
+# reported at several sizes, of which this is a small one.
+LARGE_BUDGETS: Mapping[Norm, float] = {"Linf": 4 / 255, "L2": 3.0, "L1": 60.0}
 
 
 class Batch(NamedTuple):
@@ -34,7 +37,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """One split of a data set; ``mean`` and ``std`` are those of its training images."""
+    """One split of a data set; ``mean`` and ``std`` are those of its training images.
+
+    Sets to which networks come from ImageNet have the mean and std of ImageNet.
+    """
 
     name: str
     split: str

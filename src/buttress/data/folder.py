@@ -15,9 +15,10 @@ from typing import NamedTuple
 import torch
 
 from buttress.data.core import NATURAL_BUDGETS, READERS, SILENT, Dataset
-from buttress.data.folder_pixels import FolderPixels, read_size
+from buttress.data.folder_pixels import FolderPixels
 from buttress.data.pixels import ChannelStats, channel_stats
 from buttress.data.splits import check_split
+from buttress.data.streamed import read_size
 from buttress.errors import DataError
 from buttress.progress import Progress
 from buttress.streams import seed_of
@@ -99,8 +100,7 @@ def list_files(root: Path, part: str, classes: tuple[str, ...]) -> list[File]:
         for place, _, entries in os.walk(root / part / name, followlinks=True):
             inside = Path(place).relative_to(root).as_posix()
             images = (e for e in entries if e.lower().endswith(ENDINGS) and e[0] != ".")
-            paths = (f"{inside}/{entry}" for entry in images)
-            files += [File(seed_of(path) >> 1, path, label) for path in paths]
+            files += [file_at(f"{inside}/{entry}", label) for entry in images]
         if part == "train" and not (files and files[-1].label == label):
             raise DataError(f"{root / part / name} must hold images, but holds none of {ENDINGS}")
     if not files:
@@ -108,10 +108,14 @@ def list_files(root: Path, part: str, classes: tuple[str, ...]) -> list[File]:
     return sorted(files)
 
 
-def hold_out(files: list[File]) -> tuple[list[File], list[File]]:
+def file_at(path: str, label: int) -> File:
+    return File(seed_of(path) >> 1, path, label)
+
+
+def hold_out(files: list[File], one_in: int = ONE_IN) -> tuple[list[File], list[File]]:
     """Training and validation images; adding a file moves no other from one to the other."""
     marks = {f.path: seed_of("val", f.path) for f in files}
-    chosen = {path for path, mark in marks.items() if mark % ONE_IN == 0}
+    chosen = {path for path, mark in marks.items() if mark % one_in == 0}
     chosen = chosen or {min(marks, key=marks.__getitem__)}  # so few images that none was hit
     return [f for f in files if f.path not in chosen], [f for f in files if f.path in chosen]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -12,6 +13,7 @@ from torch import Tensor
 from buttress.progress import Progress
 
 CHUNK = 1024
+VALUES_AT_ONCE = 1 << 22  # of statistics: 32 MiB as float64
 # A constant channel would otherwise be divided by zero when a model normalises it.
 SMALLEST_STD = 1 / 255
 
@@ -89,7 +91,8 @@ def channel_stats(pixels: Pixels) -> ChannelStats:
     """
     total = torch.zeros(pixels.shape[1], dtype=torch.float64)
     squares, count, scale = total.clone(), 0, 1
-    for chunk in chunks(pixels):
+    size = VALUES_AT_ONCE // math.prod(pixels.shape[1:])
+    for chunk in chunks(pixels, max(1, min(size, CHUNK))):
         x = pixels.take(chunk)
         scale = 255 if x.dtype == torch.uint8 else 1
         x = x.double()

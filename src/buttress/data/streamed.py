@@ -1,0 +1,113 @@
+"""Images that stay encoded in files and are decoded when they are asked for."""
+
+from __future__ import annotations
+
+import os
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from buttress.data.pixels import MemoryPixels, Pixels, chunks
+from buttress.errors import DataError
+from buttress.progress import Progress
+
+LARGEST_IN_MEMORY = 1 << 30  # bytes of uint8 pixels
+THREADS = min(8, os.cpu_count() or 1)  # Pillow decodes without holding the interpreter
+DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+
+
+class StreamedPixels(ABC):
+    """Encoded images by position, each cut to a square of ``size`` pixels."""
+
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self), 3, self.size, self.size
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, row: int) -> NDArray[np.uint8]:
+        """One image as (3, size, size); called from several threads at once."""
+
+    @abstractmethod
+    def select(self, indices: Tensor) -> Pixels: ...
+
+    @abstractmethod
+    def contents(self) -> Iterator[bytes]: ...
+
+    def take(self, indices: Tensor) -> Tensor:
+        out = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)
+        with ThreadPoolExecutor(THREADS) as pool:
+            for row, image in enumerate(pool.map(self.read, indices.tolist())):
+                out[row] = image
+        return torch.from_numpy(out)
+
+    def loaded(self, progress: Progress) -> Pixels:
+        """In memory if all of it takes at most `LARGEST_IN_MEMORY`, else left where it is."""
+        if len(self) * 3 * self.size**2 > LARGEST_IN_MEMORY:
+            return self
+        out = torch.empty(self.shape, dtype=torch.uint8)
+        task = progress.task("decode images", len(self))
+        try:
+            for rows in chunks(self, 256):
+                out[rows] = self.take(rows)
+                task.advance(len(rows))
+        finally:
+            task.close()
+        return MemoryPixels(out)
+
+
+def read_image(
+    source: Path | IO[bytes], size: int, shorter: int | None = None, name: str = ""
+) -> NDArray[np.uint8]:
+    """(3, size, size): the shorter side is scaled to ``shorter``, then the middle is cut out.
+
+    ``shorter`` is ``size`` if left out; 256 with a size of 224 is what ImageNet is evaluated with.
+    """
+    try:
+        with Image.open(source) as image:
+            if image.mode == "F" or image.mode.startswith("I"):
+                raise ValueError(f"it has more than 8 bits per channel (mode {image.mode})")
+            rgb = image.convert("RGB")
+    except DAMAGE as error:
+        raise DataError(unreadable(name or str(source), error)) from None
+    if shorter is not None and shorter != size:
+        rgb = cut_middle(rgb, size, shorter)
+    elif rgb.size != (size, size):
+        rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(rgb).transpose(2, 0, 1)
+
+
+def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
+    """As torchvision's ``Resize(shorter)`` and ``CenterCrop(size)`` do it, to the last bit."""
+    width, height = rgb.size
+    least = min(width, height)
+    width, height = shorter * width // least, shorter * height // least
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    scaled = rgb.resize((width, height), Image.Resampling.BILINEAR)
+    return scaled.crop((left, top, left + size, top + size))
+
+
+def read_size(path: Path) -> tuple[int, int]:
+    """Width and height, without decoding."""
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except DAMAGE as error:
+        raise DataError(unreadable(str(path), error)) from None
+
+
+def unreadable(name: str, error: Exception) -> str:
+    return f"{name} must be an 8-bit image that Pillow can read, but: {error}; repair or remove it"

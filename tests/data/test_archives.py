@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from buttress.data import archives
+from buttress.data.archives import ArraysOnly, check_md5, unpack
+from buttress.errors import DataError
+from buttress.progress import Silent
+from small_sets import md5, tar, write, zipped
+
+FILES = {"top/a.txt": b"a" * 5000, "top/deep/b.bin": os.urandom(5000)}
+
+
+def make(kind: str, path: Path, files: dict[str, bytes]) -> Path:
+    return zipped(path / "x.zip", files) if kind == "zip" else tar(path / f"x.{kind}", files)
+
+
+@pytest.mark.parametrize("kind", ["tgz", "tar", "zip"])
+class TestUnpack:
+    def test_gives_the_files(self, kind: str, tmp_path: Path) -> None:
+        unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
+        assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == FILES
+
+    @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "top/../../evil", "top\\..\\evil"])
+    def test_refuses_a_way_outside(self, kind: str, name: str, tmp_path: Path) -> None:
+        path = make(kind, tmp_path, {**FILES, name: b"x"})
+        with pytest.raises(DataError, match="leads outside"):
+            unpack(path, tmp_path / "in" / "out", Silent())
+        assert not list(tmp_path.rglob("evil"))
+
+    @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+    def test_names_a_truncated_archive(self, kind: str, share: float, tmp_path: Path) -> None:
+        path = make(kind, tmp_path, FILES)
+        whole = path.read_bytes()[:11_000] if kind == "tar" else path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(DataError, match="is not a whole"):
+            unpack(path, tmp_path / "out", Silent())
+
+    def test_stops_at_the_limit(
+        self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(archives, "LARGEST_TOTAL", 9_999)
+        with pytest.raises(DataError, match="too large for this data set"):
+            unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_links_in_tar_archives_are_refused(kind: bytes, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        link = tarfile.TarInfo("top/link")
+        link.type, link.linkname = kind, "/etc/passwd"
+        archive.addfile(link)
+    with pytest.raises(DataError, match="the link 'top/link'"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", Silent())
+
+
+def test_links_in_zip_archives_are_refused(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(DataError, match="the link 'link'"):
+        unpack(tmp_path / "x.zip", tmp_path / "out", Silent())
+
+
+def test_md5(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"x"})
+    assert check_md5(tmp_path / "a", md5(tmp_path / "a")) == tmp_path / "a"
+    with pytest.raises(DataError, match="damaged or another file"):
+        check_md5(tmp_path / "a", "0" * 32)
+
+
+def test_pickles_of_arrays_scalars_and_plain_values() -> None:
+    value = {"data": np.arange(3), "n": np.int64(4), "name": "x", "list": [1, 2.5, None]}
+    for protocol in (3, 4, 5):
+        content = pickle.dumps(value, protocol)
+        again = ArraysOnly(io.BytesIO(content)).load()
+        assert np.array_equal(again.pop("data"), value["data"])
+        assert again == {k: v for k, v in value.items() if k != "data"}
+    with pytest.raises(pickle.UnpicklingError, match="which is no array"):
+        ArraysOnly(io.BytesIO(pickle.dumps(os.system))).load()
