@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.data import Dataset
+from buttress.training.objectives import Loss, Objective, Step
 
 torch.set_num_threads(1)
 
@@ -34,6 +35,11 @@ def small_net(classes: int = 10, channels: int = 3, size: int = 8, seed: int = 0
             nn.Linear(8 * ((size - 1) // 2) ** 2, classes),
         )  # fmt: skip
     return net.eval()
+
+
+def taken(objective: Objective, model: nn.Module, step: Step) -> Loss:
+    """The loss of an objective on what its own attack finds."""
+    return objective.loss(model, step, objective.search(model, step))
 
 
 class Attention(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from buttress.attacks.problem import Seen
 from buttress.streams import Streams
 from buttress.threat import Threat
 from buttress.training import OBJECTIVES
-from buttress.training.objectives import Step, alp, fat, gairat, mart, multi_norm, trades
+from buttress.training.objectives import Step, alp, fat, gairat, inner, mart, multi_norm, trades
 from buttress.training.objectives.inner import worst_images
-from conftest import Linear, images
+from conftest import Linear, images, taken
 
 N, K = 6, 4
 
@@ -50,11 +51,13 @@ def moved(step: Step) -> Tensor:
 
 def given(monkeypatch: pytest.MonkeyPatch, module: object, x_adv: Tensor) -> None:
     """The attack finds these images."""
-    monkeypatch.setattr(module, "worst_images", lambda *args, **kwargs: x_adv)
+    for place in (module, inner):
+        if hasattr(place, "worst_images"):
+            monkeypatch.setattr(place, "worst_images", lambda *args, **kwargs: x_adv)
 
 
 def value(name: str, model: nn.Module, step: Step, **args: object) -> float:
-    return float(OBJECTIVES.create(name, args).loss(model, step).total.detach())
+    return float(taken(OBJECTIVES.create(name, args), model, step).total.detach())
 
 
 def test_trades(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +108,7 @@ def test_gairat_weighs_images_that_fall_early(
     weight = (1 + np.tanh(-1 + 5 * (1 - 2 * kappa / 10))) / 2
     weighted = (each * weight / weight.mean()).mean()
     assert value("gairat", model, step) == pytest.approx(each.mean()), "before the burn-in ends"
-    late = step._replace(epoch=60.0)
+    late = replace(step, epoch=60.0)
     assert value("gairat", model, late) == pytest.approx(weighted)
     assert weighted != pytest.approx(each.mean())
 
@@ -125,7 +128,7 @@ def test_fat_stops_at_the_first_mistake_and_later_a_few_steps_after(model: nn.Mo
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fat, "worst_images", attack)
-            OBJECTIVES.create("fat", {"rel_step": 0.1}).loss(model, step._replace(epoch=epoch))
+            taken(OBJECTIVES.create("fat", {"rel_step": 0.1}), model, replace(step, epoch=epoch))
         with torch.no_grad():
             z = model(watched[0])
         best = z.scatter(1, y[:, None], -torch.inf).amax(1) - z.gather(1, y[:, None])[:, 0]
@@ -182,14 +185,14 @@ class TestSeveralNorms:
         drawn = []
         for first in range(20):
             ids = torch.arange(first, first + N)
-            here = step._replace(streams=Streams(0, "train/1", ids))
+            here = replace(step, streams=Streams(0, "train/1", ids))
             got = value("multi_norm", model, here, threats=self.THREATS, how="random")
             drawn.append(int(np.argmin([abs(got - v) for v in one])))
             assert min(abs(got - v) for v in one) < 1e-9
         assert set(drawn) == {0, 1}
 
     def test_the_balls_warm_up(self, model: nn.Module, step: Step) -> None:
-        weak = value("multi_norm", model, step._replace(strength=0.0), threats=self.THREATS)
+        weak = value("multi_norm", model, replace(step, strength=0.0), threats=self.THREATS)
         plain = value("standard", model, step)
         assert weak == pytest.approx(plain)
         assert value("multi_norm", model, step, threats=self.THREATS) > plain

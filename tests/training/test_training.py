@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from buttress.training.average import Averaged
 from buttress.training.loop import Trainer, size_of_weights
 from buttress.training.objectives import Step
 from buttress.training.optimise import build_optimiser, rate_factor
-from conftest import images, small_net
+from conftest import images, small_net, taken
 
 # How often one step moves the BatchNorm statistics, as each objective's docstring says.
 BATCHNORM_MOVES = {
@@ -33,6 +34,8 @@ BATCHNORM_MOVES = {
     "fat": 1,
     "gairat": 1,
     "multi_norm": 1,
+    "free": 1,
+    "rst": 2,
 }
 
 
@@ -49,11 +52,13 @@ def test_every_objective_is_finite_and_falls_on_one_batch(name: str) -> None:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for _ in range(8):
-        loss = objective.loss(model, step)
+        found = objective.search(model, step)
+        loss = objective.loss(model, step, found)
         assert loss.total.isfinite()
         assert loss.logits.shape == (16, 10)
         optimiser.zero_grad()
         loss.total.backward()
+        objective.learn(step, found)
         optimiser.step()
         losses.append(loss.total.item())
     assert losses[-1] < losses[0]
@@ -62,7 +67,7 @@ def test_every_objective_is_finite_and_falls_on_one_batch(name: str) -> None:
 @pytest.mark.parametrize("name", OBJECTIVES.names())
 def test_every_objective_moves_batchnorm_as_often_as_it_says(name: str) -> None:
     model = small_net().train()
-    OBJECTIVES.create(name, {}).loss(model, a_step())
+    taken(OBJECTIVES.create(name, {}), model, a_step())
     assert int(model[1].num_batches_tracked) == BATCHNORM_MOVES[name]
     assert all(m.training for m in model.modules())
     assert all(p.requires_grad for p in model.parameters())
@@ -70,7 +75,7 @@ def test_every_objective_moves_batchnorm_as_often_as_it_says(name: str) -> None:
 
 def test_standard_is_cross_entropy() -> None:
     model, step = small_net(), a_step()
-    loss = OBJECTIVES.create("standard", {}).loss(model, step)
+    loss = taken(OBJECTIVES.create("standard", {}), model, step)
     torch.testing.assert_close(loss.total, F.cross_entropy(model(step.x), step.y))
 
 
@@ -87,7 +92,7 @@ def test_pgd_at_trains_on_worse_images_inside_the_ball() -> None:
             return self.net(x)
 
     model, step = Watch(), a_step()
-    loss = OBJECTIVES.create("pgd_at", {"steps": 3}).loss(model, step)
+    loss = taken(OBJECTIVES.create("pgd_at", {"steps": 3}), model, step)
     assert len(seen) == 4  # three attack passes and the training pass
     assert float((seen[-1] - step.x).abs().max()) <= 0.05 + 1e-6
     assert loss.total.item() > F.cross_entropy(model.net(step.x), step.y).item()
@@ -163,7 +168,7 @@ def test_smoothing_spreads_the_label_over_all_classes() -> None:
     with torch.no_grad():
         logs = model(step.x).log_softmax(1)
     expected = -(0.9 * logs[torch.arange(16), step.y] + 0.1 * logs.mean(1)).mean()
-    loss = OBJECTIVES.create("standard", {}).loss(model, step._replace(smoothing=0.1))
+    loss = taken(OBJECTIVES.create("standard", {}), model, replace(step, smoothing=0.1))
     torch.testing.assert_close(loss.total.detach(), expected)
 
 

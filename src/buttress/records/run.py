@@ -29,8 +29,9 @@ class Run:
     """One trained model on disk.
 
     ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
-    checkpoints, ``start.pt`` the weights it began with if these were given, ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json``
-    results, ``done.json`` or ``error.json`` how it ended.
+    checkpoints, ``start.pt`` the weights it began with if these were given,
+    ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json`` results,
+    ``done.json`` or ``error.json`` how it ended.
     """
 
     def __init__(self, path: str | Path) -> None:

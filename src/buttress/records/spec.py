@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+)
 
 from buttress.records.augmentation import AugmentationSpec
 from buttress.registry import canonical
@@ -83,7 +90,7 @@ class Validation(Spec):
     attack: Named = Component(name="pgd", args={"steps": 10})
     limit: PositiveInt | None = None
     every: PositiveInt = 1
-    from_epoch: Count = 0  # no earlier epoch is looked at
+    from_epoch: NonNegativeInt = 0  # no earlier epoch is looked at
     by: Literal["robust", "clean"] = "robust"
 
 

@@ -29,14 +29,14 @@ def moved_weights(
             slope = torch.zeros_like(weight) if grad is None else mean(grad)
             size = slope.norm()
             step = slope * (gamma * weight.norm() / size) if size > 0 else torch.zeros_like(weight)
-            weight += step
+            weight.add_(step)
             steps.append(step)
     try:
         yield
     finally:
         with torch.no_grad():
             for weight, step in zip(weights, steps, strict=True):
-                weight -= step
+                weight.sub_(step)
 
 
 @contextlib.contextmanager

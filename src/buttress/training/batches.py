@@ -8,7 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from buttress.data import Batch, Dataset, Mixed, epoch_order
+from buttress.data import Batch, Dataset, epoch_order
+from buttress.data.mixed import Mixed
 
 
 @dataclass(frozen=True)

@@ -62,14 +62,14 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError("this needs TensorBoard: pip install tensorboard") from None
-        self.writer = SummaryWriter(str(path / "tensorboard"))  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(path / "tensorboard"))
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         for name, value in numbers(row).items():
-            self.writer.add_scalar(name, value, row["epoch"])  # type: ignore[no-untyped-call]
+            self.writer.add_scalar(name, value, row["epoch"])
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        self.writer.close()  # type: ignore[no-untyped-call]
+        self.writer.close()
 
 
 @LISTENERS.register("wandb")
@@ -78,7 +78,7 @@ class WeightsAndBiases:
 
     def begin(self, path: Path, spec: Mapping[str, Any]) -> None:
         try:
-            import wandb
+            import wandb  # type: ignore[import-not-found]
         except ImportError:
             raise UserError("this needs Weights & Biases: pip install wandb") from None
         self.run = wandb.init(name=path.name, dir=str(path), config=dict(spec), resume="allow")
@@ -97,7 +97,7 @@ class MLflow:
 
     def begin(self, path: Path, spec: Mapping[str, Any]) -> None:
         try:
-            import mlflow
+            import mlflow  # type: ignore[import-not-found]
         except ImportError:
             raise UserError("this needs MLflow: pip install mlflow") from None
         self.mlflow = mlflow

@@ -130,7 +130,7 @@ class Trainer:
             seen += len(rows)
             rate = seen / (time.perf_counter() - started)
             task.advance(batches.images / steps, f"epoch {epoch + 1}  {rate:.0f} images/s")
-        sums = fabric.all_reduce(sums, reduce_op="sum")  # type: ignore[assignment]
+        sums = fabric.all_reduce(sums, reduce_op="sum")
         mean, accuracy = float(sums[0] / sums[2]), float(sums[1] / sums[2])
         self._stop_if_wild(mean)
         rate = self.optimiser.param_groups[0]["lr"]
@@ -280,7 +280,7 @@ class Trainer:
                 here = ids[kept.cpu()]
                 out = run_attack(chosen, model, x[kept], y[kept], self.threat, ids=here, how=how)
                 hits[1] += (~out.broken).sum()
-        hits = fabric.all_reduce(hits, reduce_op="sum")  # type: ignore[assignment]
+        hits = fabric.all_reduce(hits, reduce_op="sum")
         robust = None if self.threat is None else float(hits[1]) / len(val)
         return {"val_clean": float(hits[0]) / len(val), "val_robust": robust}
 
@@ -357,7 +357,8 @@ class Trainer:
         for name, kept in self.memory.items():
             own = torch.zeros_like(kept)
             own[self.fabric.global_rank :: world] = kept[self.fabric.global_rank :: world]
-            most = int(torch.as_tensor(self.fabric.all_reduce(torch.tensor(len(own)), reduce_op="max")))
+            longest = self.fabric.all_reduce(torch.tensor(len(own)), reduce_op="max")
+            most = int(torch.as_tensor(longest))
             own = torch.cat([own, own.new_zeros(most - len(own), *own.shape[1:])])
             whole[name] = torch.as_tensor(self.fabric.all_reduce(own, reduce_op="sum")).cpu()
         return whole

@@ -12,7 +12,8 @@ from buttress.records.spec import Optimiser, Schedule
 
 def build_optimiser(model: nn.Module, spec: Optimiser) -> torch.optim.Optimizer:
     """SGD or AdamW; the recipe says what weight decay leaves out."""
-    decayed, exempt = [], []
+    decayed: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             is_free = weight.ndim <= 1 and not spec.decay_vectors

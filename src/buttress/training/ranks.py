@@ -41,7 +41,7 @@ def make_fabric(device: str, devices: int, precision: str) -> Fabric:
     if devices < 1:
         raise UserError(f"`devices >= 1` must hold, but got devices={devices}")
     if not is_launched():
-        return Fabric(accelerator=device, devices=1, precision=precision)  # type: ignore[arg-type]
+        return Fabric(accelerator=device, devices=1, precision=precision)
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     # Statistics of BatchNorm are computed over all processes, so there is nothing to broadcast.
     strategy = DDPStrategy(broadcast_buffers=False)
@@ -50,7 +50,7 @@ def make_fabric(device: str, devices: int, precision: str) -> Fabric:
         devices=local,
         num_nodes=max(1, world // local),
         strategy=strategy,
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
     )
     fabric.launch()
     return fabric

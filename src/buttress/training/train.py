@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from buttress.allocator import keep_freed_memory
-from buttress.data import Dataset, Mixed, load_dataset
+from buttress.data import Dataset, load_dataset
+from buttress.data.mixed import Mixed
 from buttress.errors import ButtressError, CorruptFile, UserError
 from buttress.files import discard_leftovers
 from buttress.models import MODELS, create_model

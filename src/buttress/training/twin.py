@@ -93,7 +93,7 @@ def _folded(model: nn.Module) -> fx.GraphModule | None:
             continue
         if node.op != "call_module" or before.op != "call_module":
             continue
-        norm, conv = modules[node.target], modules[str(before.target)]
+        norm, conv = modules.get(node.target), modules.get(str(before.target))
         is_plain = type(conv) is nn.Conv2d and conv.padding_mode == "zeros"
         if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats and is_plain:
             name = f"folded_{count}"

@@ -74,7 +74,7 @@ class Objective(ABC):
     def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
         """The loss of a batch, with the model in training mode."""
 
-    def learn(self, step: Step, found: Found | None) -> None:
+    def learn(self, step: Step, found: Found | None) -> None:  # noqa: B027 - most learn nothing
         """Is called after the backward pass, for objectives that use its gradients."""
 
     def stronger(self) -> Objective:

@@ -35,7 +35,7 @@ class Free(Objective):
     """
 
     needs_threat = True
-    repeats: int = 8  # type: ignore[misc]
+    repeats: int = 8
     rel_step: float = 1.0
 
     def __post_init__(self) -> None:

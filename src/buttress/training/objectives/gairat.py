@@ -50,6 +50,7 @@ class GAIRAT(Adversarial):
         logits = model(images_of(found))
         each = cross_entropy(logits, step, "none")
         if step.epoch >= self.burn_in:
-            assert found is not None and found.weight is not None
+            assert found is not None
+            assert found.weight is not None
             each = each * found.weight
         return Loss(each.mean(), logits.detach())
