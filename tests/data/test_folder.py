@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import get_dataset, load_dataset, streamed
+from buttress.data import epoch_order, get_dataset, load_dataset, pixels, streamed
 from buttress.data.folder_pixels import FolderPixels
 from buttress.data.pixels import MemoryPixels
 from buttress.errors import DataError
@@ -166,3 +167,30 @@ def test_only_val(tmp_path: Path) -> None:
     assert len(load_dataset(f"folder:{tmp_path}", "test")) == 2
     with pytest.raises(DataError, match=r"'train' needs .*train, but it does not exist"):
         load_dataset(f"folder:{tmp_path}", "train")
+
+
+def test_a_large_set_is_never_held_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, batch = 128, 6
+    one = 3 * size**2
+    monkeypatch.setattr(streamed, "LARGEST_IN_MEMORY", 20 * one)
+    monkeypatch.setattr(pixels, "VALUES_AT_ONCE", 4 * one)
+    asked, take = [], FolderPixels.take
+
+    def counted(self: FolderPixels, indices: torch.Tensor) -> torch.Tensor:
+        asked.append(len(indices))
+        return take(self, indices)
+
+    monkeypatch.setattr(FolderPixels, "take", counted)
+    tracemalloc.start()
+    try:
+        data = load_dataset(f"folder:{root}", "train", image_size=size)
+        data.fingerprint()
+        for epoch in range(2):
+            for rows in epoch_order(len(data), 0, epoch).split(batch):
+                data.take(rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(data) * one > 20 * one
+    assert max(asked) <= batch  # loading, statistics and training: never more than a batch
+    assert peak < len(data) * one / 4

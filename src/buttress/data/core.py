@@ -145,7 +145,7 @@ READERS: Registry[Reader] = Registry("reader")
 
 
 def list_datasets(tag: str | None = None) -> list[str]:
-    """The names `load_dataset` knows; it also takes ``folder:PATH``."""
+    """The names `load_dataset` knows; it also takes ``folder:PATH`` and other readers."""
     return DATASETS.names(tag)
 
 
@@ -183,8 +183,8 @@ def get_dataset(name: str, progress: Progress = SILENT) -> Path:
     """Downloads, verifies and converts a data set where that is needed; where it lies."""
     kind, sep, path = check_name(name).partition(":")
     if sep:
-        READERS.get(kind)
-        return Path(path).expanduser()
+        place = READERS.entry(kind).extra.get("place", Path)  # where a path has a form of its own
+        return Path(place(path)).expanduser()
     get = DATASETS.entry(name).extra["get"]
     return Path(get(progress))
 

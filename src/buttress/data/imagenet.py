@@ -65,7 +65,7 @@ def get_imagenet(progress: Progress) -> Path:
     return root_with("train")
 
 
-@DATASETS.register("imagenet", tags=("natural", "large", "own files"), get=get_imagenet)
+@DATASETS.register("imagenet", tags=("natural", "large", "local"), get=get_imagenet)
 def imagenet(split: str, *, image_size: int | None = None, progress: Progress = SILENT) -> Dataset:
     """ImageNet-1k from your own copy; test is its val, val is one in 100 training images."""
     return load("imagenet", split, image_size, tuple(wordnet()))

@@ -17,7 +17,7 @@ COUNT, SEED = 100, 0
 FILE = "imagenet-100.txt"
 
 
-@DATASETS.register("imagenet-100", tags=("natural", "large", "own files"), get=get_imagenet)
+@DATASETS.register("imagenet-100", tags=("natural", "large", "local"), get=get_imagenet)
 def imagenet_100(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT
 ) -> Dataset:

@@ -30,7 +30,7 @@ def get_rb5000(progress: Progress) -> Path:
 @DATASETS.register(
     "imagenet-rb5000",
     paper="arXiv:2010.09670",
-    tags=("natural", "large", "own files"),
+    tags=("natural", "large", "local"),
     get=get_rb5000,
 )
 def imagenet_rb5000(

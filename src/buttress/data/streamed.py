@@ -100,13 +100,13 @@ def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
     return scaled.crop((left, top, left + size, top + size))
 
 
-def read_size(path: Path) -> tuple[int, int]:
+def read_size(source: Path | IO[bytes], name: str = "") -> tuple[int, int]:
     """Width and height, without decoding."""
     try:
-        with Image.open(path) as image:
+        with Image.open(source) as image:
             return image.size
     except DAMAGE as error:
-        raise DataError(unreadable(str(path), error)) from None
+        raise DataError(unreadable(name or str(source), error)) from None
 
 
 def unreadable(name: str, error: Exception) -> str:

@@ -1,0 +1,164 @@
+"""Training batches of which a fixed share comes from an extra set (arXiv:1905.13736).
+
+An epoch is one pass over the real images. The extra set is usually larger: its images come in a
+random order that goes on from epoch to epoch, and a new order begins when all have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from buttress.data.core import Batch, Dataset
+from buttress.data.order import epoch_order
+from buttress.data.pixels import Pixels, to_unit
+from buttress.errors import UserError
+from buttress.progress import Progress
+from buttress.streams import generator
+
+
+class MixedRows(NamedTuple):
+    """One batch: positions in the real set and in the extra set."""
+
+    real: Tensor
+    extra: Tensor
+
+
+def mixed_order(
+    n_real: int, n_extra: int, batch_size: int, ratio: float, seed: int, epoch: int
+) -> list[MixedRows]:
+    """The batches of an epoch, of which the share ``ratio`` is extra.
+
+    Each real image comes once. All follows from (seed, epoch): resuming needs no stored state. The
+    last batch has the real images that are left, and extra ones in proportion.
+    """
+    n_extra_each = extra_in_batch(batch_size, ratio)
+    n_real_each = batch_size - n_extra_each
+    real = epoch_order(n_real, seed, epoch).split(n_real_each)
+    counts = [round(len(rows) * n_extra_each / n_real_each) for rows in real]
+    first = epoch * sum(counts)
+    extra = endless(n_extra, seed, first, first + sum(counts)).split(counts)
+    return [MixedRows(a, b) for a, b in zip(real, extra, strict=True)]
+
+
+def extra_in_batch(batch_size: int, ratio: float) -> int:
+    if batch_size < 1:
+        raise UserError(f"`batch_size >= 1` must hold, but got batch_size={batch_size}")
+    if not 0 <= ratio < 1:
+        raise UserError(f"`0 <= ratio < 1` must hold, but got ratio={ratio}")
+    extra = round(batch_size * ratio)
+    if extra == batch_size or (ratio > 0 and extra == 0):
+        raise UserError(
+            f"a batch must have real and extra images, but ratio={ratio} of batch_size="
+            f"{batch_size} leaves {batch_size - extra} real and {extra} extra; use larger batches"
+        )
+    return extra
+
+
+def endless(n: int, seed: int, start: int, stop: int) -> Tensor:
+    """Places ``start`` to ``stop`` of a sequence of random orders of 0..n-1."""
+    pieces = [torch.empty(0, dtype=torch.int64)]
+    while start < stop:
+        turn, begin = divmod(start, n)
+        end = min(n, begin + stop - start)
+        order = torch.randperm(n, generator=generator("extra order", seed, turn))
+        pieces.append(order[begin:end])
+        start += end - begin
+    return torch.cat(pieces)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """A labelled set and an extra one; ``ratio`` is the share of each batch that is extra.
+
+    Names, classes, mean, std and budgets are those of the real set. The extra image with id i has
+    the id -1 - i here, so that no two ids are equal: those of data sets are 0 or more.
+    """
+
+    real: Dataset
+    extra: Dataset
+    ratio: float
+
+    def __post_init__(self) -> None:
+        extra_in_batch(1 << 30, self.ratio)
+        if self.real.shape != self.extra.shape:
+            raise UserError(
+                f"images must have one shape, but {self.real.name} has {self.real.shape} and "
+                f"{self.extra.name} has {self.extra.shape}; set image_size"
+            )
+        if int(self.extra.labels.max()) >= self.real.num_classes:
+            raise UserError(
+                f"the labels of {self.extra.name} must be classes of {self.real.name}, 0 to "
+                f"{self.real.num_classes - 1}, but reach {int(self.extra.labels.max())}"
+            )
+        if min(int(self.real.ids.min()), int(self.extra.ids.min())) < 0:
+            raise UserError("ids must be 0 or more in both sets, but some are negative")
+
+    def __len__(self) -> int:
+        """Real images: the length of an epoch."""
+        return len(self.real)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """Both sets as one: the real images first, then the extra ones."""
+        return replace(
+            self.real,
+            name=f"{self.real.name}+{self.extra.name}",
+            pixels=JoinedPixels(self.real.pixels, self.extra.pixels),
+            labels=torch.cat([self.real.labels, self.extra.labels]),
+            ids=torch.cat([self.real.ids, -1 - self.extra.ids]),
+        )
+
+    def order(self, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+        """Positions in `data` of each batch of an epoch, the real images first."""
+        n_real, n_extra = len(self.real), len(self.extra)
+        batches = mixed_order(n_real, n_extra, batch_size, self.ratio, seed, epoch)
+        return [torch.cat([real, n_real + extra]) for real, extra in batches]
+
+    def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
+        return (self.data.take(rows) for rows in self.order(batch_size, seed, epoch))
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedPixels:
+    """The images of two sets of one shape; ``rows`` chooses and orders some of them."""
+
+    first: Pixels
+    second: Pixels
+    rows: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self), *self.first.shape[1:]
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second) if self.rows is None else len(self.rows)
+
+    def take(self, indices: Tensor) -> Tensor:
+        rows = indices if self.rows is None else self.rows[indices]
+        is_first = rows < len(self.first)
+        a = self.first.take(rows[is_first])
+        b = self.second.take(rows[~is_first] - len(self.first))
+        if a.dtype != b.dtype:
+            a, b = to_unit(a), to_unit(b)
+        out = torch.empty((len(rows), *self.shape[1:]), dtype=a.dtype)
+        out[is_first], out[~is_first] = a, b
+        return out
+
+    def select(self, indices: Tensor) -> JoinedPixels:
+        return replace(self, rows=indices if self.rows is None else self.rows[indices])
+
+    def contents(self) -> Iterator[bytes]:
+        yield from self.first.contents()
+        yield from self.second.contents()
+        if self.rows is not None:
+            yield self.rows.contiguous().numpy().astype("<i8").tobytes()
+
+    def loaded(self, progress: Progress) -> JoinedPixels:
+        first, second = self.first.loaded(progress), self.second.loaded(progress)
+        return replace(self, first=first, second=second)
