@@ -26,7 +26,7 @@ class Folded(nn.Module):
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
         super().__init__()
         self.pair: tuple[Any, Any] = (conv, norm)  # a tuple: these are not modules of this one
-        self.weight: Tensor = conv.weight
+        self.weight = conv.weight.detach()
         self.bias: Tensor | None = None
 
     def refresh(self) -> None:
@@ -94,8 +94,9 @@ def _folded(model: nn.Module) -> fx.GraphModule | None:
         if node.op != "call_module" or before.op != "call_module":
             continue
         norm, conv = modules.get(node.target), modules.get(str(before.target))
-        is_plain = type(conv) is nn.Conv2d and conv.padding_mode == "zeros"
-        if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats and is_plain:
+        if type(conv) is not nn.Conv2d or conv.padding_mode != "zeros":
+            continue
+        if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats:
             name = f"folded_{count}"
             traced.add_submodule(name, Folded(conv, norm))
             with traced.graph.inserting_after(node):
