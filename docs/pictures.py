@@ -1,9 +1,10 @@
-"""One photograph under every augmentation, as a grid: a row for each, four draws across."""
+"""One photograph under every augmentation, as a grid: a row for each, five draws across."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_image
@@ -60,8 +61,4 @@ def photograph(name: str) -> Tensor:
     image = Image.fromarray(load_sample_image(name))
     edge = (image.width - image.height) // 2
     square = image.crop((edge, 0, edge + image.height, image.height)).resize((SIDE, SIDE))
-    return (
-        torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
-        .view(SIDE, SIDE, 3)
-        .permute(2, 0, 1)
-    )
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)

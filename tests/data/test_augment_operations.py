@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import buttress.models._torchvision  # noqa: F401  # torchvision may need it to be imported
-from buttress.data.augment import colour, geometry, tones
+from buttress.data.augment import colour, geometry
 from buttress.data.augment.boxes import DRAWS, Boxes, draw_boxes
 from buttress.data.augment.operations import LEVELS, MOVES, OPERATIONS, apply
 from buttress.data.augment.resized_crop import random_resized_crop, resize_boxes
@@ -187,13 +187,12 @@ def test_boxes_have_the_area_and_the_shape_asked_for() -> None:
     assert abs((boxes.top / spare).mean() - 0.5) < 0.02
 
 
-def test_a_part_that_never_fits_is_the_largest_in_the_middle() -> None:
-    """As in torchvision: a square from the middle of a wide image."""
-    x = torch.randint(256, (4, 3, 8, 16)).byte()
-    out = random_resized_crop(
-        x, Streams(0, "a", torch.arange(4)), scale=(2.0, 3.0), ratio=(1.0, 1.0)
-    )
-    middle = torch.full((4,), 4)
-    box = Boxes(middle * 0, middle, middle * 2, middle * 2, torch.ones(4, dtype=torch.bool))
+@pytest.mark.parametrize("shape", [(8, 16), (16, 8)])
+def test_a_part_that_never_fits_is_the_largest_in_the_middle(shape: tuple[int, int]) -> None:
+    """As in torchvision: a square from the middle of a wide or a tall image."""
+    x = torch.randint(256, (4, 3, *shape)).byte()
+    streams = Streams(0, "a", torch.arange(4))
+    out = random_resized_crop(x, streams, scale=(2.0, 3.0), ratio=(1.0, 1.0))
+    top, left, side = (torch.full((4,), n) for n in ((shape[0] - 8) // 2, (shape[1] - 8) // 2, 8))
+    box = Boxes(top, left, side, side, torch.ones(4, dtype=torch.bool))
     assert torch.equal(out, resize_boxes(x, box))
-    assert tones.invert(out).dtype == torch.uint8
