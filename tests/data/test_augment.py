@@ -6,6 +6,7 @@ from torch import Tensor
 
 from buttress.data import Augmentation, epoch_order
 from buttress.data.augment import random_crop, random_flip
+from buttress.data.augment.bits import to_bytes
 from buttress.errors import UserError
 from buttress.records.augmentation import AugmentationSpec, Jitter, Rand, ResizedCrop
 from buttress.streams import Streams
@@ -125,9 +126,14 @@ def test_leaves_input_and_global_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_floats_become_the_nearest_level() -> None:
+    assert to_bytes(torch.tensor([0.4, 1.4, 1.6, 254.7]) / 255).tolist() == [0, 1, 2, 255]
+
+
 def test_a_name_or_a_number_stands_for_fields() -> None:
     assert Augmentation.of("ablation-0000") == Augmentation.of(AugmentationSpec(**BASE))
-    assert Augmentation(jitter=0.4) == Augmentation(**{"jitter": BASE["jitter"]})
+    three = Jitter(brightness=0.4, contrast=0.4, saturation=0.4)
+    assert Augmentation(jitter=0.4).jitter == three  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"'ablation-0012'; did you mean 'ablation-\d{4}'"):
         Augmentation.of("ablation-0012")
 
