@@ -44,7 +44,7 @@ def make_fabric(device: str, devices: int, precision: str) -> Fabric:
         return Fabric(accelerator=device, devices=1, precision=precision)
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     # Statistics of BatchNorm are computed over all processes, so there is nothing to broadcast.
-    strategy = DDPStrategy(broadcast_buffers=False)
+    strategy = DDPStrategy(forward_sync_buffers=False)
     fabric = Fabric(
         accelerator=device,
         devices=local,

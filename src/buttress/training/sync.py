@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch import Tensor, distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
-class SyncedBatchNorm(nn.BatchNorm2d):
+class _Sum(torch.autograd.Function):
+    """The sum over processes; so is its gradient, because each of them has a loss of its own."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        total = x.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        total = grads[0].clone()
+        distributed.all_reduce(total)
+        return total
+
+
+class Synced(_BatchNorm):
     """Statistics of the whole batch, of which each process holds a part."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
+        found = self._normalised(x) if self.training else _BatchNorm.forward(self, x)
+        for after in ("drop", "act"):  # timm's BatchNorm brings its activation along
+            found = getattr(self, after)(found) if hasattr(self, after) else found
+        return found
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions, with the channels in the second."""
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        others = [d for d in range(x.ndim) if d != 1]
+        shape = [1, -1, *[1] * (x.ndim - 2)]
         count = x.new_tensor([x.numel() / x.shape[1]])
-        sums = torch.cat([x.sum((0, 2, 3)), x.square().sum((0, 2, 3)), count])
-        sums = all_reduce(sums)
-        total, squares, n = sums[: x.shape[1]], sums[x.shape[1] : -1], sums[-1]
-        mean = total / n
-        var = (squares / n - mean.square()).clamp_min(0)
-        self._remember(mean.detach(), (var * n / (n - 1).clamp_min(1)).detach())
+        sums: Tensor = _Sum.apply(torch.cat([x.sum(others), count]))
+        n = sums[-1].detach()
+        mean = sums[:-1] / n
+        centred = x - mean.view(shape)
+        squares: Tensor = _Sum.apply(centred.square().sum(others))
+        var = squares / n
+        self._remember(mean.detach(), var.detach() * n / (n - 1).clamp_min(1))
         scale = (var + self.eps).rsqrt()
         scale = scale if self.weight is None else scale * self.weight
-        shift = -mean * scale if self.bias is None else self.bias - mean * scale
-        return torch.addcmul(shift.view(1, -1, 1, 1), x, scale.view(1, -1, 1, 1))
+        found = centred * scale.view(shape)
+        return found if self.bias is None else found + self.bias.view(shape)
 
     def _remember(self, mean: Tensor, var: Tensor) -> None:
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
@@ -40,8 +66,8 @@ def synchronise(model: nn.Module, is_cuda: bool) -> nn.Module:
     if is_cuda:
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for name, norm in list(model.named_modules()):
-        if type(norm) is nn.BatchNorm2d:
-            new = SyncedBatchNorm(norm.num_features, norm.eps, norm.momentum, norm.affine)
+        if isinstance(norm, _BatchNorm):
+            new = Synced(norm.num_features, norm.eps, norm.momentum, norm.affine)
             new.__dict__.update(norm.__dict__)
             model.set_submodule(name, new)
     return model

@@ -192,7 +192,8 @@ def take_part(
 def load_data(spec: RunSpec, progress: Progress) -> tuple[Batches, Dataset]:
     """The training batches of a run, and the images that its best epoch is chosen by."""
     recipe, size = spec.recipe, spec.image_size
-    data = load_dataset(spec.dataset, "train", limit=spec.limit, image_size=size, progress=progress)
+    part = "train" if recipe.select_on == "val" else "train+val"  # as those did who chose on test
+    data = load_dataset(spec.dataset, part, limit=spec.limit, image_size=size, progress=progress)
     val = load_dataset(spec.dataset, recipe.select_on, limit=recipe.validation.limit,
                        image_size=size, progress=progress)  # fmt: skip
     mixed = None

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from buttress.attacks.freeze import frozen
 from buttress.attacks.last_token import last_token
+from buttress.training.sync import Synced
 
 CLOSE = 1e-3  # logits may differ by this much of their size
 
@@ -78,12 +79,15 @@ def _shortened(model: nn.Module) -> nn.Module | None:
         return None
 
 
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Synced) or super().is_leaf_module(m, module_qualified_name)
+
+
 def _folded(model: nn.Module) -> fx.GraphModule | None:
     """The graph of a model whose modules are those of the model itself, but for folded pairs."""
-    if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
-        return None
     try:
-        traced = fx.symbolic_trace(model)
+        traced = fx.GraphModule(model, _Tracer().trace(model))
     except Exception:  # a network with branches has no graph; it is attacked as it is
         return None
     modules, count = dict(traced.named_modules()), 0
@@ -96,7 +100,7 @@ def _folded(model: nn.Module) -> fx.GraphModule | None:
         norm, conv = modules.get(node.target), modules.get(str(before.target))
         if type(conv) is not nn.Conv2d or conv.padding_mode != "zeros":
             continue
-        if isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats:
+        if type(norm) in (nn.BatchNorm2d, Synced) and norm.track_running_stats:
             name = f"folded_{count}"
             traced.add_submodule(name, Folded(conv, norm))
             with traced.graph.inserting_after(node):
