@@ -32,7 +32,8 @@ def command(
 
     with showing() as progress:
         run = train(model, data, recipe, out, seed=seed, limit=limit, changes=changes,
-                    model_args=override({}, model_args), device=device, progress=progress)  # fmt: skip
+                    model_args=override({}, model_args), device=device,
+                    progress=progress)  # fmt: skip
     summary = run.summary
     if as_json:
         say_json({"run": str(run.path), "key": run.spec.key(), **summary})

@@ -67,7 +67,9 @@ class Schedule(Spec):
     def _has_points(self) -> Schedule:
         at = [epoch for epoch, _ in self.points]
         if self.name == "points" and (not at or at != sorted(set(at))):
-            raise ValueError(f"`points` needs pairs [epoch, factor] with rising epochs, but has {at}")
+            raise ValueError(
+                f"`points` needs pairs [epoch, factor] with rising epochs, but has {at}"
+            )
         return self
 
 
@@ -138,7 +140,13 @@ class Recipe(Spec):
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 
 
-DESCRIPTION = ("name", "about", "source", "cost", "expected")  # fields of a recipe that change no number
+DESCRIPTION = (
+    "name",
+    "about",
+    "source",
+    "cost",
+    "expected",
+)  # fields of a recipe that change no number
 
 
 class RunSpec(Spec):

@@ -35,7 +35,8 @@ def rate_factor(spec: Schedule, epoch: float, epochs: int) -> float:
     if spec.by_epoch:
         epoch = math.floor(epoch)
     if spec.name == "points":
-        return float(np.interp(epoch, *zip(*spec.points, strict=True)))
+        at, factors = zip(*spec.points, strict=True)
+        return float(np.interp(epoch, at, factors))
     epochs_down = max(epochs - spec.cooldown_epochs, spec.warmup_epochs)
     if spec.name == "cyclic":
         top = spec.peak * epochs_down
