@@ -27,6 +27,8 @@ def write_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for kind, rows in tables().items():
         write(folder / f"{kind}.md", table(rows))
+    write(folder / "recipes.md", recipe_table())
+    write(folder / "recipe_pages.md", recipe_pages())
     write_architectures(folder)
     pictures.draw(folder / "augmentation.png")
     write(folder / "bench.md", bench())
@@ -70,6 +72,28 @@ def attack_pages() -> str:
     return "".join(pieces)
 
 
+def recipe_table() -> str:
+    from buttress.training import list_recipes, load_recipe
+
+    lines = ["| name | what it is | cost | expected | source |", "| --- | --- | --- | --- | --- |"]
+    for recipe in map(load_recipe, list_recipes()):
+        said = (plain(recipe.about), recipe.cost, recipe.expected, linked(recipe.source))
+        lines.append(f"| `{recipe.name}` | {' | '.join(said)} |")
+    return "\n".join(lines) + "\n"
+
+
+def recipe_pages() -> str:
+    """The file of each recipe, with its comments."""
+    from buttress.training import list_recipes
+    from buttress.training.recipe import RECIPES
+
+    pieces = []
+    for name in list_recipes():
+        text = RECIPES.path(name).read_text(encoding="utf-8")
+        pieces.append(f"### `{name}`\n\n```yaml\n{text}```\n\n")
+    return "".join(pieces)
+
+
 def default_of(field: dataclasses.Field[Any]) -> Any:
     has_factory = field.default_factory is not dataclasses.MISSING
     return field.default_factory() if has_factory else field.default  # type: ignore[misc]
@@ -89,7 +113,7 @@ def tables() -> dict[str, list[Row]]:
     from buttress.models import MODELS, PATTERNS
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
-    from buttress.training import OBJECTIVES, list_recipes, load_recipe
+    from buttress.training import OBJECTIVES
 
     registries = {
         "models": MODELS,
@@ -105,10 +129,8 @@ def tables() -> dict[str, list[Row]]:
         for kind, registry in registries.items()
     }
     found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
-    recipes = [load_recipe(name) for name in list_recipes()]
     suites = [load_suite(name) for name in list_suites()]
     studies = [load_study(name) for name in list_studies()]
-    found["recipes"] = [Row(r.name, r.about, r.source) for r in recipes]
     found["suites"] = [Row(s.name, s.about, s.source) for s in suites]
     found["studies"] = [Row(s.name, s.question) for s in studies]
     return found

@@ -101,7 +101,8 @@ def test_keys_change_with_numbers_only() -> None:
     assert spec().key() == "vit_tiny-f3dd6373017c"  # the golden key; a change breaks saved runs
     assert spec(seed=1).key() != spec().key()
     assert spec(model="ViT-Tiny").key() == spec().key()
-    renamed = Recipe(name="n", about="a", source="s", epochs=2, optimiser=Optimiser(lr=0.1))
+    words = {"name": "n", "about": "a", "source": "s", "cost": "c", "expected": "e"}
+    renamed = Recipe(**words, epochs=2, optimiser=Optimiser(lr=0.1))
     assert spec(recipe=renamed).key() == spec().key()
     assert spec(recipe=Recipe(epochs=2, optimiser=Optimiser(lr=0.2))).key() != spec().key()
 

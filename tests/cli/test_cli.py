@@ -103,6 +103,23 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "x").exists()
 
 
+def test_arguments_of_the_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    train = ["train", "--model", "xcit_tiny", "--data", "digits", "--recipe",
+             "quickstart-standard", "--out", str(tmp_path / "x"), *QUICK]  # fmt: skip
+    fails([*train, "--model-arg", "drop_pat=0.5"], capsys, "drop_pat", "drop_path")
+    fails([*train, "--model-arg", "drop_path"], capsys, "key=value", "'drop_path'")
+    assert outcome([*train, "--model-arg", "drop_path=0.5", "--model-arg", "patch=16"]) == 0
+    spec = json.loads((tmp_path / "x" / "run.json").read_text())["spec"]
+    assert spec["model_args"] == {"drop_path": 0.5, "patch": 16}
+
+
+def test_recipes_are_listed_with_what_to_expect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["list", "recipes", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert "50.03 AutoAttack" in rows["robustwrn-sat"]["expected"]
+    assert rows["robustwrn-sat"]["cost"].startswith("100 epochs")
+
+
 def test_a_model_with_the_wrong_number_of_classes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

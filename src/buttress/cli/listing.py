@@ -23,7 +23,7 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
     if kind == "models":
         rows = _models_in_full(tag) if as_json else _models(tag)
     elif kind in ("augmentations", "recipes", "suites", "studies"):
-        rows = _described(kind)
+        rows = _described(kind, in_full=as_json)
     else:
         rows = _registered(kind, tag)
     if as_json:
@@ -91,7 +91,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     ]
 
 
-def _described(kind: str) -> list[dict[str, object]]:
+def _described(kind: str, *, in_full: bool) -> list[dict[str, object]]:
     from buttress.evaluation import list_suites, load_suite
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
@@ -101,7 +101,8 @@ def _described(kind: str) -> list[dict[str, object]]:
         return [{"name": name, "about": named.about} for name, named in NAMED.items()]
     if kind == "recipes":
         recipes = [load_recipe(n) for n in list_recipes()]
-        return [{"name": r.name, "epochs": r.epochs, "about": r.about} for r in recipes]
+        shown = ("name", "epochs", "about", *(("source", "cost") if in_full else ()), "expected")
+        return [{field: getattr(r, field) for field in shown} for r in recipes]
     if kind == "suites":
         suites = [load_suite(n) for n in list_suites()]
         return [{"name": s.name, "attacks": len(s.entries), "about": s.about} for s in suites]

@@ -16,20 +16,24 @@ from buttress.cli.console import percent, say, say_json, showing
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
               help="Change the recipe, e.g. --set optimiser.lr=0.01.")  # fmt: skip
+@click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
+              help="A further argument of the model, e.g. --model-arg drop_path=0.05.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True)
 @click.option("--limit", type=int, help="Train on the first images only.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     model: str, data: str, recipe: str, out: Path, changes: tuple[str, ...],
-    seed: int, limit: int | None, device: str, as_json: bool,
+    model_args: tuple[str, ...], seed: int, limit: int | None, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Train a model. The same command again resumes where it stopped."""
+    from buttress.spec import override
     from buttress.training import train
 
     with showing() as progress:
         run = train(model, data, recipe, out, seed=seed, limit=limit, changes=changes,
-                    device=device, progress=progress)  # fmt: skip
+                    model_args=override({}, model_args), device=device,
+                    progress=progress)  # fmt: skip
     summary = run.summary
     if as_json:
         say_json({"run": str(run.path), "key": run.spec.key(), **summary})

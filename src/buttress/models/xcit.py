@@ -62,7 +62,7 @@ class Plan:
 
 
 def factory_of(plan: Plan) -> Factory:
-    """A factory for a plan; the activation and the patch stay choices."""
+    """A factory for a plan; activation, patch and drop-path stay choices."""
 
     def build(
         num_classes: int = 10,
@@ -70,6 +70,7 @@ def factory_of(plan: Plan) -> Factory:
         in_channels: int = 3,
         activation: Activation = "gelu",
         patch: Patch | None = plan.patch,
+        drop_path: float = 0.0,
     ) -> Xcit:
         net = Xcit(
             img_size=image_size,
@@ -82,6 +83,7 @@ def factory_of(plan: Plan) -> Factory:
             eta=1.0,
             tokens_norm=plan.tokens_norm,
             act_layer=activation_layer(activation),
+            drop_path_rate=drop_path,
         )
         if plan.is_narrow:
             scale_to_width(net)

@@ -12,6 +12,7 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
+    model_validator,
 )
 
 from buttress.records.augmentation import AugmentationSpec
@@ -48,7 +49,7 @@ class Optimiser(Spec):
 class Schedule(Spec):
     """The learning rate over epochs, as a factor of its peak."""
 
-    name: Literal["constant", "cosine", "step", "cyclic"] = "cosine"
+    name: Literal["constant", "cosine", "step", "cyclic", "points"] = "cosine"
     warmup_epochs: NonNegativeFloat = 0.0
     warmup_from: NonNegativeFloat = 0.0
     hold_epochs: NonNegativeFloat = 0.0  # at the peak, after the warm-up
@@ -60,6 +61,16 @@ class Schedule(Spec):
     peak: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: the share of the epochs it rises
     milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
     factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
+    points: tuple[tuple[NonNegativeFloat, NonNegativeFloat], ...] = ()  # points: (epoch, factor)
+
+    @model_validator(mode="after")
+    def _has_points(self) -> Schedule:
+        at = [epoch for epoch, _ in self.points]
+        if self.name == "points" and (not at or at != sorted(set(at))):
+            raise ValueError(
+                f"`points` needs pairs [epoch, factor] with rising epochs, but has {at}"
+            )
+        return self
 
 
 class Average(Spec):
@@ -100,6 +111,8 @@ class Recipe(Spec):
     name: str = ""
     about: str = ""
     source: str = ""
+    cost: str = ""  # of the whole training: epochs, images, passes, hours if known
+    expected: str = ""  # the published accuracy, of which model and under which attack
     epochs: PositiveInt
     batch_size: PositiveInt = 128
     objective: Named = Component(name="standard")
@@ -107,6 +120,7 @@ class Recipe(Spec):
     eps_zero_epochs: NonNegativeFloat = 0.0  # clean training first, ...
     eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows over these epochs, ...
     eps_warmup: Literal["linear", "sine"] = "linear"  # ... in this way
+    eps_by_epoch: bool = False  # eps changes between epochs, not at every step
     step_follows_eps: bool = True  # the attack's steps grow with eps; False: they are always full
     optimiser: Optimiser
     schedule: Schedule = Schedule()
@@ -121,11 +135,18 @@ class Recipe(Spec):
     on_collapse: Literal["warn", "stop", "rollback"] = "warn"
     accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
     clip_norm: Annotated[float, Field(gt=0)] | None = None
-    normalise: bool = True  # mean and std of the data set as the model's first layer
+    # The model's first layer: mean and std of the data set, none, or 1/2 and 1/2.
+    normalise: bool | Literal["half"] = True
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 
 
-DESCRIPTION = ("name", "about", "source")  # fields of a recipe that change no number
+DESCRIPTION = (
+    "name",
+    "about",
+    "source",
+    "cost",
+    "expected",
+)  # fields of a recipe that change no number
 
 
 class RunSpec(Spec):

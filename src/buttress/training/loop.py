@@ -246,6 +246,8 @@ class Trainer:
     def _threat(self, epoch: float) -> Threat | None:
         """The adversary at a (fractional) epoch: weaker while eps warms up."""
         recipe = self.recipe
+        if recipe.eps_by_epoch:
+            epoch = math.floor(epoch)
         gone, length = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
         if self.threat is None or gone >= length:
             return self.threat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -33,6 +34,9 @@ def rate_factor(spec: Schedule, epoch: float, epochs: int) -> float:
     """The learning rate at a (fractional) epoch, as a factor of its peak."""
     if spec.by_epoch:
         epoch = math.floor(epoch)
+    if spec.name == "points":
+        at, factors = zip(*spec.points, strict=True)
+        return float(np.interp(epoch, at, factors))
     epochs_down = max(epochs - spec.cooldown_epochs, spec.warmup_epochs)
     if spec.name == "cyclic":
         top = spec.peak * epochs_down

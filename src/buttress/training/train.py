@@ -88,8 +88,11 @@ def resolve(
     """Everything that decides a run's numbers, from the names of its parts."""
     data = load_dataset(dataset, "train")
     channels, height, _ = data.shape
-    none = ((0.0,) * channels, (1.0,) * channels)
-    mean, std = (data.mean, data.std) if recipe.normalise else none
+    mean, std = {
+        True: (data.mean, data.std),
+        False: ((0.0,) * channels, (1.0,) * channels),
+        "half": ((0.5,) * channels, (0.5,) * channels),
+    }[recipe.normalise]
     return RunSpec(
         model=model,
         model_args=dict(model_args or {}),
