@@ -100,7 +100,7 @@ def _folded(model: nn.Module) -> fx.GraphModule | None:
         norm, conv = modules.get(node.target), modules.get(str(before.target))
         if type(conv) is not nn.Conv2d or conv.padding_mode != "zeros":
             continue
-        if type(norm) in (nn.BatchNorm2d, Synced) and norm.track_running_stats:
+        if isinstance(norm, (nn.BatchNorm2d, Synced)) and norm.track_running_stats:
             name = f"folded_{count}"
             traced.add_submodule(name, Folded(conv, norm))
             with traced.graph.inserting_after(node):
