@@ -143,8 +143,8 @@ def test_prefixes_half_precision_and_a_missing_head() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ("resnet_tiny", r"They hold conv1.weight, .* the model has cls_token, "),
-        ("deit_mini", r"fc1.weight has the shape \(192, 48\) in them and \(128, 32\) in the model"),
+        ("resnet_tiny", "They hold .*conv.* the model has cls_token, "),
+        ("deit_mini", "proj.weight has the shape .48, 3, 4, 4. in them and .32, 3, 8, 8. "),
     ],
 )
 def test_weights_of_another_architecture_are_refused(other: str, why: str) -> None:
