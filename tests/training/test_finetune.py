@@ -13,7 +13,7 @@ from PIL import Image
 from buttress.data import load_dataset
 from buttress.errors import UserError
 from buttress.models import load_model
-from buttress.models.checkpoint import load_checkpoint, tree_digest
+from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
 from buttress.progress import Silent
 from buttress.records.run import Run
 from buttress.training import finetune, train
@@ -169,14 +169,18 @@ def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
 
 
 def test_the_last_epoch_and_the_recipe_of_a_run(place: Path) -> None:
+    source = Run(shutil.copytree(place / "source", place / "two-epochs"))
+    state = load_checkpoint(source.checkpoint("last"))
+    state["model"]["net.cls_token"] += 1
+    save_checkpoint(source.checkpoint("last"), state)
     run = finetune(
-        place / "source", f"folder:{place}/images-32", None, place / "own", which="last",
+        source.path, f"folder:{place}/images-32", None, place / "own", which="last",
         changes=("epochs=1",), device="cpu", limit=32,
     )  # fmt: skip
-    recipe = Run(place / "source").spec.recipe
-    assert run.spec.recipe == recipe.model_copy(update={"epochs": 1})
-    last = load_checkpoint(place / "source" / "last.pt")["model"]
-    assert run.header["finetuned_from"]["digest"] == tree_digest(last)
+    assert run.spec.recipe == source.spec.recipe.model_copy(update={"epochs": 1})
+    start = load_checkpoint(run.checkpoint("start"))["model"]
+    assert torch.equal(start["net.cls_token"], state["model"]["net.cls_token"])
+    assert run.header["finetuned_from"]["digest"] == tree_digest(state["model"])
 
 
 def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
