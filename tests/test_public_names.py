@@ -21,6 +21,7 @@ NAMES = [
     "create_model",
     "evaluate",
     "evaluate_until",
+    "finetune",
     "list_analyses",
     "list_attacks",
     "list_augmentations",
@@ -43,6 +44,7 @@ PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
+    "finetune": ("source", "dataset", "recipe", "out"),
     "load_dataset": ("name", "split", "limit"),
     "train": ("model", "dataset", "recipe", "out"),
 }
@@ -125,7 +127,7 @@ def test_help_names_the_commands() -> None:
     command = [sys.executable, "-m", "buttress.cli.main", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    commands = ("quickstart", "list", "data", "train", "evaluate", "analyse", "report")
+    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "analyse", "report")
     assert [c for c in commands if c not in done.stdout] == []
 
 

@@ -40,7 +40,7 @@ def test_every_command_runs_in_order(folder: Path, monkeypatch: pytest.MonkeyPat
     assert len(COMMANDS) >= 6
     for line in COMMANDS:
         args = shlex.split(line.replace("resnet_18", "resnet_tiny"))
-        if args[0] == "train":
+        if args[0] in ("train", "finetune"):
             args += SMALL
         if args[0] == "evaluate":
             args += ["--limit", "16"]

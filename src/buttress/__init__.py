@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
     from buttress.models import create_model, list_models, load_model
     from buttress.threat import Threat
-    from buttress.training import list_objectives, list_recipes, train
+    from buttress.training import finetune, list_objectives, list_recipes, train
 
 _HOME = {
     "attack": "attacks",
@@ -29,6 +29,7 @@ _HOME = {
     "create_model": "models",
     "load_model": "models",
     "Threat": "threat",
+    "finetune": "training",
     "list_objectives": "training",
     "list_recipes": "training",
     "train": "training",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,29 @@ def test_train_evaluate_analyse_report(
     assert plot.stat().st_size > 5000
     assert outcome(["report", str(run_dir), "--out", str(tmp_path / "report")]) == 0
     assert (tmp_path / "report" / "index.html").is_file()
+
+
+def test_finetune_says_what_it_took(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, weights = tmp_path / "r2", str(run_dir / "best.pt")
+    args = ["finetune", str(run_dir), "--data", "digits", "--out", str(out), *QUICK]
+    assert outcome(args) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"from r1: [1-9]\d* tensors loaded", said)
+    assert "best epoch 1" in said
+    assert outcome([*args, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["finetuned_from"]["source"] == "r1"
+    assert found["epochs"] == 1
+    args = ["finetune", weights, "--data", "digits", "--recipe", "quickstart-standard", *QUICK]
+    args += ["--model", "vit_tiny", "--out", str(tmp_path / "r3")]
+    fails([*args, "--model-arg", "patch=4"], capsys, "'patch'", "activation")
+    assert outcome([*args, "--model-arg", "activation=silu", "--json"]) == 0
+    capsys.readouterr()
+    run = json.loads((tmp_path / "r3" / "run.json").read_text())
+    assert run["spec"]["model_args"] == {"activation": "silu"}
+    fails(["finetune", weights, *args[2:6], "--out", str(tmp_path / "r4")], capsys, "which model")
 
 
 def test_mistakes_are_one_line(

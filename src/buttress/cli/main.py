@@ -19,6 +19,7 @@ COMMANDS = {
     "list": ("listing", "List models, attacks, objectives, data sets, recipes, suites ..."),
     "data": ("data", "Download, verify and convert data sets."),
     "train": ("train", "Train a model by a recipe."),
+    "finetune": ("finetune", "Go on from trained weights to other images."),
     "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from buttress.cli.console import percent, say, say_json, showing
 
+if TYPE_CHECKING:
+    from buttress.records.run import Run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RUN_OPTIONS = (
+    click.option("--data", required=True, help="A data set's name, or folder:PATH."),
+    click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder."),
+    click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
+                 help="Change the recipe, e.g. --set optimiser.lr=0.01."),
+    click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
+                 help="A further argument of the model, e.g. --model-arg drop_path=0.05."),
+    click.option("--seed", default=0, show_default=True),
+    click.option("--limit", type=int, help="Train on the first images only."),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+)  # fmt: skip
+
+
+def run_options(command: F) -> F:
+    """The options of every command that trains a run."""
+    for option in reversed(RUN_OPTIONS):
+        command = option(command)
+    return command
+
 
 @click.command("train")
 @click.option("--model", required=True, help="A name, timm:NAME or file.py:function.")
-@click.option("--data", required=True, help="A data set's name, or folder:PATH.")
 @click.option("--recipe", required=True, help="A recipe's name or a YAML file.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
-              help="Change the recipe, e.g. --set optimiser.lr=0.01.")  # fmt: skip
-@click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
-              help="A further argument of the model, e.g. --model-arg drop_path=0.05.")  # fmt: skip
-@click.option("--seed", default=0, show_default=True)
-@click.option("--limit", type=int, help="Train on the first images only.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@run_options
 def command(
-    model: str, data: str, recipe: str, out: Path, changes: tuple[str, ...],
+    model: str, recipe: str, data: str, out: Path, changes: tuple[str, ...],
     model_args: tuple[str, ...], seed: int, limit: int | None, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Train a model. The same command again resumes where it stopped."""
@@ -34,9 +52,14 @@ def command(
         run = train(model, data, recipe, out, seed=seed, limit=limit, changes=changes,
                     model_args=override({}, model_args), device=device,
                     progress=progress)  # fmt: skip
+    say_run(run, as_json)
+
+
+def say_run(run: Run, as_json: bool, **more: Any) -> None:
+    """How training went: a line, or JSON with ``more`` in it."""
     summary = run.summary
     if as_json:
-        say_json({"run": str(run.path), "key": run.spec.key(), **summary})
+        say_json({"run": str(run.path), "key": run.spec.key(), **more, **summary})
         return
     robust = summary["best_val_robust"]
     tail = "" if robust is None else f", {percent(robust)} under attack"

@@ -35,6 +35,7 @@ from buttress.models.load import load_model
 from buttress.models.parts import Component, Part, blocks_of, component_of
 from buttress.models.shrink import scale_widths, shrink_last_stage
 from buttress.models.staged import plan_of
+from buttress.models.transfer import Transferred, transfer
 
 __all__ = [
     "MODELS",
@@ -45,6 +46,7 @@ __all__ = [
     "Description",
     "Normalize",
     "Part",
+    "Transferred",
     "blocks_of",
     "component_of",
     "cost_of",
@@ -57,4 +59,5 @@ __all__ = [
     "plan_of",
     "scale_widths",
     "shrink_last_stage",
+    "transfer",
 ]

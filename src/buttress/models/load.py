@@ -15,7 +15,7 @@ from buttress.errors import UserError
 from buttress.models.checkpoint import load_checkpoint
 from buttress.models.core import Classifier, Normalize, Values, create_model, is_known
 from buttress.models.sources import is_function, is_timm
-from buttress.records.run import Run
+from buttress.records.run import Run, Which
 
 # Where checkpoints keep the weights, the trained ones before their running average.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema")
@@ -113,6 +113,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return _unwrap(content, path)
 
 
+def read_run(run: Run, which: Which = "best") -> dict[str, Tensor]:
+    """The tensors of a run's checkpoint, with its normalisation."""
+    checkpoint = Path(run.checkpoint(which))
+    if not checkpoint.is_file():
+        raise UserError(f"{run.path} has no checkpoint yet; train the run first")
+    return _unwrap(load_checkpoint(checkpoint), checkpoint)
+
+
 def align(weights: Mapping[str, Tensor], model: Classifier) -> Weights:
     """Finds the prefix under which the names fit the model best, and takes it off."""
     own, target = model.state_dict().keys(), model.net.state_dict().keys()
@@ -142,10 +150,7 @@ def _load_run(path: Path) -> Classifier:
         options=spec.model_args,
         seed=0,
     )
-    checkpoint = Path(run.checkpoint("best"))
-    if not checkpoint.is_file():
-        raise UserError(f"{path} has no checkpoint yet; train the run first")
-    load_weights(model, _unwrap(load_checkpoint(checkpoint), checkpoint), checkpoint)
+    load_weights(model, read_run(run), run.checkpoint("best"))
     return model
 
 
@@ -175,7 +180,7 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
                 return _unwrap(content[key], path)
         if found := {str(k): v for k, v in content.items() if isinstance(v, Tensor)}:
             return found
-        raise UserError(f"{path} holds no weights; its keys are {_some(map(str, content))}")
+        raise UserError(f"{path} holds no weights; its keys are {some(map(str, content))}")
     raise UserError(f"{path} holds a {type(content).__name__}; it must hold a state dict")
 
 
@@ -206,8 +211,8 @@ def _check(weights: Mapping[str, Tensor], model: Classifier, path: Path) -> None
     missing = [n for n in target if n not in weights and not n.endswith("num_batches_tracked")]
     unexpected = [n for n in weights if n not in target]
     if missing or unexpected:
-        parts = [f"missing: {_some(missing)}"] * bool(missing)
-        parts += [f"unexpected: {_some(unexpected)}"] * bool(unexpected)
+        parts = [f"missing: {some(missing)}"] * bool(missing)
+        parts += [f"unexpected: {some(unexpected)}"] * bool(unexpected)
         raise UserError(f"{path} does not fit model {model.name!r}; {'; '.join(parts)}")
     for name, value in weights.items():
         if value.shape != target[name].shape:
@@ -225,7 +230,8 @@ def _agree(a: Normalize, b: Normalize) -> bool:
     return torch.allclose(a.mean, b.mean, atol=1e-3) and torch.allclose(a.std, b.std, atol=1e-3)
 
 
-def _some(names: Any, at_most: int = 3) -> str:
+def some(names: Any, at_most: int = 3) -> str:
+    """The first of many names, and how many more there are."""
     listed = list(names)
     more = f" and {len(listed) - at_most} more" if len(listed) > at_most else ""
     return ", ".join(listed[:at_most]) + more

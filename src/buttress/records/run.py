@@ -6,6 +6,7 @@ import contextlib
 import json
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -46,7 +47,7 @@ class Run:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Everything in ``run.json``: spec, command, versions, time."""
+        """Everything in ``run.json``: spec, command, versions, time, where weights came from."""
         if not self.exists:
             raise UserError(f"{self.path} is not a run: it has no run.json")
         return read_json(self.path / "run.json")
@@ -66,7 +67,13 @@ class Run:
     def checkpoint(self, which: Which | Literal["start"] = "best") -> Path:
         return self.path / f"{which}.pt"
 
-    def open(self, spec: RunSpec, command: str = "", category: str = "") -> None:
+    def open(
+        self,
+        spec: RunSpec,
+        command: str = "",
+        category: str = "",
+        finetuned_from: Mapping[str, Any] | None = None,
+    ) -> None:
         """Starts the run or takes it up again; refuses the directory of another run."""
         with contextlib.suppress(CorruptFile):  # written again below; checkpoints name their spec
             if self.exists:
@@ -78,7 +85,8 @@ class Run:
                 "empty"
             )
         content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
-        write_json(self.path / "run.json", {**content, **provenance(command)})
+        origin = {} if finetuned_from is None else {"finetuned_from": dict(finetuned_from)}
+        write_json(self.path / "run.json", {**content, **origin, **provenance(command)})
 
     def _refuse_other(self, spec: RunSpec) -> None:
         old, new = self.spec.identity(), spec.identity()

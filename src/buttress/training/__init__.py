@@ -1,5 +1,6 @@
 """Training: objectives, recipes and the loop."""
 
+from buttress.training.finetune import finetune
 from buttress.training.objectives import OBJECTIVES
 from buttress.training.recipe import list_recipes, load_recipe
 from buttress.training.train import train, train_run
@@ -9,4 +10,12 @@ def list_objectives(tag: str | None = None) -> list[str]:
     return OBJECTIVES.names(tag)
 
 
-__all__ = ["OBJECTIVES", "list_objectives", "list_recipes", "load_recipe", "train", "train_run"]
+__all__ = [
+    "OBJECTIVES",
+    "finetune",
+    "list_objectives",
+    "list_recipes",
+    "load_recipe",
+    "train",
+    "train_run",
+]

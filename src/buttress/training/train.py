@@ -16,7 +16,7 @@ from buttress.data import Dataset, load_dataset
 from buttress.data.mixed import Mixed
 from buttress.errors import ButtressError, CorruptFile, UserError
 from buttress.files import discard_leftovers
-from buttress.models import MODELS, create_model
+from buttress.models import MODELS, Classifier, create_model
 from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
 from buttress.progress import Progress, Silent
 from buttress.records.run import CHOSEN_ON_TEST, WHICH, Run, Which, command_line
@@ -108,7 +108,7 @@ def resolve(
     )
 
 
-def build(spec: RunSpec) -> torch.nn.Module:
+def build(spec: RunSpec) -> Classifier:
     """The network of a run with its initial weights."""
     return create_model(
         spec.model,
@@ -127,22 +127,26 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     out: str | Path,
     *,
     start: Mapping[str, Any] | None = None,
+    finetuned_from: Mapping[str, Any] | None = None,
     device: str = "auto",
     devices: int = 1,
     compile: bool = False,
     listeners: Sequence[Listener] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Trains what a spec says into a directory, from the weights ``start`` if they are given."""
+    """Trains what a spec says into a directory, from the weights ``start`` if they are given.
+
+    ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
+    """
     progress, run = progress or Silent(), Run(out)
     if not is_first():
         progress = Silent()  # one of several processes speaks
     build(spec)  # a wrong name or size is an error before anything is written
     check_extra(spec)
     if is_first():
-        run.open(spec, command_line(), category=category_of(spec.model))
-        if start is not None and not run.checkpoint("start").exists():
-            save_checkpoint(run.checkpoint("start"), {"model": dict(start)})
+        run.open(spec, command_line(), category_of(spec.model), finetuned_from)
+        if start is not None:
+            keep_start(run, spec, start, progress)
         discard_leftovers(run.path)
         if is_finished(run, progress):
             return run
@@ -179,7 +183,7 @@ def take_part(
     progress = progress or Silent()
     data, val = load_data(spec, progress)
     with torch.random.fork_rng():
-        model = build(spec)
+        model: torch.nn.Module = build(spec)
         if spec.start is not None:
             model.load_state_dict(load_start(run, spec))
         if fabric.world_size > 1:
@@ -213,6 +217,17 @@ def check_extra(spec: RunSpec) -> None:
             f"objective {spec.recipe.objective.name!r} needs more images, like "
             "--set extra.dataset=npz:PATH"
         )
+
+
+def keep_start(run: Run, spec: RunSpec, start: Mapping[str, Any], progress: Progress) -> None:
+    """Writes the weights that a run begins with, unless they are there and whole."""
+    try:
+        load_start(run, spec)
+    except FileNotFoundError:
+        save_checkpoint(run.checkpoint("start"), {"model": dict(start)})
+    except CorruptFile as error:
+        progress.log(f"{error}; writing it again")
+        save_checkpoint(run.checkpoint("start"), {"model": dict(start)})
 
 
 def load_start(run: Run, spec: RunSpec) -> dict[str, Any]:

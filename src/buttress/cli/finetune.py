@@ -1,0 +1,41 @@
+"""`buttress finetune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from buttress.cli.console import say, showing
+from buttress.cli.train import run_options, say_run
+
+
+@click.command("finetune")
+@click.argument("source")
+@click.option("--recipe", help="A recipe's name or a YAML file; the run's own if SOURCE is a run.")
+@click.option("--model", help="The architecture of a checkpoint: a name or file.py:function.")
+@click.option("--devices", default=1, show_default=True, help="Processes, each with its device.")
+@run_options
+def command(
+    source: str, recipe: str | None, model: str | None, devices: int, data: str, out: Path,
+    changes: tuple[str, ...], model_args: tuple[str, ...], seed: int, limit: int | None,
+    device: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Train on from SOURCE, a run or a checkpoint with --model, on other images.
+
+    The same command again resumes where it stopped.
+    """
+    from buttress.spec import override
+    from buttress.training import finetune
+
+    with showing() as progress:
+        run = finetune(source, data, recipe, out, model=model, model_args=override({}, model_args),
+                       seed=seed, limit=limit, changes=changes, device=device, devices=devices,
+                       progress=progress)  # fmt: skip
+    origin = run.header["finetuned_from"]
+    if not as_json:
+        say(f"from {origin['source']}: {origin['loaded']} tensors loaded")
+        for what in ("resized", "new", "unused"):
+            if origin[what]:
+                say(f"{what}: {', '.join(origin[what])}")
+    say_run(run, as_json, finetuned_from=origin)

@@ -1,0 +1,123 @@
+"""Fine-tuning: a run that begins with the weights of another run, or of anyone's checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from buttress.errors import UserError
+from buttress.models.checkpoint import tree_digest
+from buttress.models.load import read_run, read_weights
+from buttress.models.transfer import Transferred, transfer
+from buttress.progress import Progress, Silent
+from buttress.records.run import WHICH, Run, Which
+from buttress.records.spec import Recipe
+from buttress.training.logs import Listener
+from buttress.training.ranks import is_first
+from buttress.training.recipe import load_recipe
+from buttress.training.train import build, resolve, train_run
+
+
+class Source(NamedTuple):
+    """Trained weights, and what is known about them."""
+
+    weights: dict[str, Tensor]
+    model: str
+    about: dict[str, Any]  # for the header of the new run
+    model_args: dict[str, Any]
+    recipe: Recipe | None
+
+
+def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
+    source: str | Path,
+    dataset: str,
+    recipe: str | Path | Recipe | None,
+    out: str | Path,
+    *,
+    model: str | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    changes: tuple[str, ...] = (),
+    device: str = "auto",
+    devices: int = 1,
+    listeners: Sequence[Listener] = (),
+    progress: Progress | None = None,
+    which: Which = "best",
+) -> Run:
+    """Trains on from given weights, on other images; called again, it goes on where it stopped.
+
+    What fits is loaded, positions and patches are resized, the rest is new: see ``finetuned_from``
+    in the run's header.
+
+    Args:
+        source: the directory of a run, or a checkpoint.
+        dataset: a data set's name or ``folder:PATH``.
+        recipe: a recipe's name, a YAML file, or a `Recipe`; with None, that of the source run.
+        out: the new run's directory.
+        model: what a checkpoint's weights belong to; a run knows its own.
+        model_args: further arguments of the model, like ``{"patch": 4}``, beside those of the run.
+        seed: decides new weights, order, augmentation and attack noise.
+        limit: train on the first images only.
+        changes: ``key=value`` changes of the recipe.
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        devices: processes on this machine, each with its device.
+        listeners: who is told of each epoch.
+        progress: where to show progress.
+        which: the ``best`` or the ``last`` epoch of a run.
+    """
+    progress = progress or Silent()
+    given = read_source(Path(source).expanduser(), model, which)
+    chosen = given.recipe if recipe is None else recipe
+    if chosen is None:
+        raise UserError(f"{source} is no run with a recipe of its own; name a recipe")
+    spec = resolve(
+        given.model, dataset, load_recipe(chosen, changes), seed=seed, limit=limit,
+        model_args={**given.model_args, **(model_args or {})},
+    )  # fmt: skip
+    network = build(spec)
+    moved = transfer(network, given.weights)
+    if is_first():
+        progress.log(f"{source}: {moved}")
+    start = network.state_dict()
+    return train_run(
+        spec.model_copy(update={"start": tree_digest(start)}), out, start=start,
+        finetuned_from={**given.about, **described(moved)}, device=device, devices=devices,
+        listeners=listeners, progress=progress,
+    )  # fmt: skip
+
+
+def read_source(path: Path, model: str | None, which: Which) -> Source:
+    """The weights to begin with, from a run or from a checkpoint with its model named."""
+    if which not in WHICH:
+        raise UserError(f"which must be one of {', '.join(WHICH)}, but got {which!r}")
+    name = path.resolve().name
+    if path.is_dir():
+        run = Run(path)
+        spec = run.spec
+        if model is not None:
+            raise UserError(
+                f"{path} is a run of the model {spec.model!r}; leave the model out, or name the "
+                f"file {run.checkpoint(which)} to load its weights into another"
+            )
+        weights = read_run(run, which)
+        about = {"source": name, "key": spec.key(), "which": which, "digest": tree_digest(weights)}
+        return Source(weights, spec.model, about, dict(spec.model_args), spec.recipe)
+    if not path.is_file():
+        raise UserError(f"there is no run or checkpoint at {path}")
+    if model is None:
+        raise UserError(
+            f"{path} holds weights only; say which model they belong to, "
+            "as a registered name, timm:NAME or file.py:function"
+        )
+    weights = read_weights(path)
+    return Source(weights, model, {"source": name, "digest": tree_digest(weights)}, {}, None)
+
+
+def described(moved: Transferred) -> dict[str, Any]:
+    """What a run's header says; tensors that were loaded as they are are only counted."""
+    rest = {k: list(v) for k, v in moved._asdict().items() if k != "loaded"}
+    return {"loaded": len(moved.loaded), **rest}

@@ -1,0 +1,216 @@
+"""Runs that begin with the weights of another: what they keep, when they are the same run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from buttress.data import load_dataset
+from buttress.errors import UserError
+from buttress.models import load_model
+from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
+from buttress.progress import Silent
+from buttress.records.run import Run
+from buttress.training import finetune, train
+
+RECIPE = """
+epochs: {epochs}
+batch_size: 32
+objective: {objective}
+threat: Linf:0.03
+optimiser: {{name: adamw, lr: 0.002}}
+augmentation: {{crop: 2}}
+validation: {{attack: {{name: pgd, args: {{steps: 1}}}}, limit: 16}}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on digits, a folder of three digits at 32 and at 64 pixels, and recipes."""
+    place = tmp_path_factory.mktemp("finetune")
+    (place / "first.yaml").write_text(RECIPE.format(epochs=4, objective="standard"))
+    (place / "clean.yaml").write_text(RECIPE.format(epochs=2, objective="standard"))
+    attacked = "{name: pgd_at, args: {steps: 1}}"
+    (place / "attacked.yaml").write_text(RECIPE.format(epochs=1, objective=attacked))
+    train("vit_tiny", "digits", place / "first.yaml", place / "source", device="cpu")
+    data = load_dataset("digits", "train", limit=400)
+    for size in (32, 64):
+        for k in range(3):
+            folder = place / f"images-{size}" / "train" / f"digit {k}"
+            folder.mkdir(parents=True)
+            for i, image in enumerate(data.images[data.labels == k]):
+                pixels = (image.permute(1, 2, 0) * 255).round().byte().numpy()
+                Image.fromarray(pixels).resize((size, size)).save(folder / f"{i}.png")
+    return place
+
+
+class Logged(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def go(place: Path, out: str, recipe: str = "clean", size: int = 32, **more: object) -> Run:
+    given = {"source": place / "source", "device": "cpu", **more}
+    data = f"folder:{place}/images-{size}"
+    return finetune(dataset=data, recipe=place / f"{recipe}.yaml", out=place / out, **given)
+
+
+def weights(run: Run) -> str:
+    return tree_digest([load_checkpoint(run.checkpoint(w))["model"] for w in ("best", "last")])
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> Run:
+    return go(place, "whole")
+
+
+def test_it_starts_better_than_fresh_weights(place: Path, whole: Run) -> None:
+    fresh = train("vit_tiny", f"folder:{place}/images-32", place / "clean.yaml", place / "fresh",
+                  device="cpu")  # fmt: skip
+    assert whole.history[0]["loss"] < 0.7 * fresh.history[0]["loss"]
+    assert load_model(whole.path).num_classes == 3
+    assert whole.spec.model_copy(update={"start": None}) == fresh.spec
+    assert whole.spec.key() != fresh.spec.key()
+
+
+def test_it_begins_with_the_source_and_a_new_head(place: Path, whole: Run) -> None:
+    source = load_checkpoint(place / "source" / "best.pt")["model"]
+    start = load_checkpoint(whole.checkpoint("start"))["model"]
+    for name, value in start.items():
+        if name.startswith("net.") and not name.startswith("net.head."):
+            assert torch.equal(value, source[name]), name
+    mean = start["normalize.mean"].flatten().tolist()
+    assert mean == pytest.approx(whole.spec.mean)
+    assert mean != source["normalize.mean"].flatten().tolist()
+
+
+def test_the_header_says_where_it_came_from(place: Path, whole: Run) -> None:
+    origin = whole.header["finetuned_from"]
+    source = load_checkpoint(place / "source" / "best.pt")["model"]
+    assert origin["source"] == "source"
+    assert origin["digest"] == tree_digest(source)
+    assert origin["key"] == Run(place / "source").spec.key()
+    assert origin["new"] == ["head.weight", "head.bias"]
+    assert origin["resized"] == origin["unused"] == []
+    assert origin["loaded"] == len(source) - 2 - 2  # without head and normalisation
+    assert "finetuned_from" not in json.dumps(whole.spec.identity())
+
+
+def test_attacked_at_another_size(place: Path) -> None:
+    said = Logged()
+    run = go(place, "larger", "attacked", size=64, progress=said)
+    assert run.header["finetuned_from"]["resized"] == ["pos_embed"]
+    assert run.summary["best_val_robust"] is not None
+    assert any("1 resized (pos_embed), 2 new (head.weight, head.bias)" in s for s in said.lines)
+
+
+class Stop(Exception):
+    """Stands for a kill: nothing after it runs in the training code."""
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_stopped_after_any_file_it_resumes_bit_for_bit(
+    place: Path, whole: Run, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import buttress.files as files
+
+    real, written = files.os.fsync, 0
+
+    def counting(handle: int) -> None:
+        nonlocal written
+        real(handle)
+        written += 1
+        if written == after:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", counting)
+        with pytest.raises(Stop):
+            go(place, f"cut-{after}")
+    run = go(place, f"cut-{after}")
+    assert weights(run) == weights(whole)
+    assert run.header["finetuned_from"] == whole.header["finetuned_from"]
+    assert run.state == "done"
+
+
+def test_a_finished_run_returns_at_once(place: Path, whole: Run) -> None:
+    before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()}
+    go(place, "whole")
+    assert {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()} == before
+
+
+def test_a_damaged_start_is_written_again(place: Path, whole: Run) -> None:
+    shutil.copytree(whole.path, place / "damaged")
+    for name in ("start.pt", "last.pt", "best.pt"):
+        (place / "damaged" / name).write_bytes(b"damaged")
+    said = Logged()
+    assert weights(go(place, "damaged", progress=said)) == weights(whole)
+    assert any("start.pt" in line and "again" in line for line in said.lines)
+
+
+def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
+    shutil.copytree(place / "source", place / "elsewhere")
+    torch.save(load_model(place / "source").state_dict(), place / "weights.pth")
+    before = (whole.path / "last.pt").stat().st_mtime_ns
+    for source, more in (("elsewhere", {}), ("weights.pth", {"model": "vit_tiny"})):
+        assert go(place, "whole", source=place / source, **more).spec == whole.spec
+    assert (whole.path / "last.pt").stat().st_mtime_ns == before
+    train("vit_tiny", "digits", place / "clean.yaml", place / "other", device="cpu", limit=64)
+    with pytest.raises(UserError, match=r"another run \(different: start\)"):
+        go(place, "whole", source=place / "other")
+
+
+def test_the_last_epoch_and_the_recipe_of_a_run(place: Path) -> None:
+    source = Run(shutil.copytree(place / "source", place / "two-epochs"))
+    state = load_checkpoint(source.checkpoint("last"))
+    state["model"]["net.cls_token"] += 1
+    save_checkpoint(source.checkpoint("last"), state)
+    run = finetune(
+        source.path, f"folder:{place}/images-32", None, place / "own", which="last",
+        changes=("epochs=1",), device="cpu", limit=32,
+    )  # fmt: skip
+    assert run.spec.recipe == source.spec.recipe.model_copy(update={"epochs": 1})
+    start = load_checkpoint(run.checkpoint("start"))["model"]
+    assert torch.equal(start["net.cls_token"], state["model"]["net.cls_token"])
+    assert run.header["finetuned_from"]["digest"] == tree_digest(state["model"])
+
+
+def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
+    args = {"patch": 16, "activation": "silu"}
+    source = place / "xcit"
+    quick = {"device": "cpu", "limit": 32}
+    train("xcit_tiny", "digits", place / "attacked.yaml", source, model_args=args, **quick)
+    run = go(place, "xcit-4", "attacked", source=source, model_args={"patch": 4}, limit=32)
+    assert run.spec.model_args == {"patch": 4, "activation": "silu"}
+    assert run.header["finetuned_from"]["new"] == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"source": "nowhere"}, "no run or checkpoint at .*nowhere"),
+        ({"source": "images-32"}, "not a run"),
+        ({"source": "source/best.pt"}, "say which model"),
+        ({"source": "source", "model": "vit_tiny"}, "run of the model 'vit_tiny'; leave"),
+        ({"source": "source/best.pt", "model": "resnet_tiny"}, "do not fit model 'resnet_tiny'"),
+        ({"source": "source/best.pt", "model": "vit_tiny", "recipe": None}, "name a recipe"),
+        ({"source": "source", "which": "worst"}, "best, last, but got 'worst'"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    place: Path, given: dict[str, str | None], words: str
+) -> None:
+    recipe, out = place / "clean.yaml", place / "never"
+    call = {"dataset": f"folder:{place}/images-32", "recipe": recipe, "out": out, **given}
+    call["source"] = place / str(given["source"])
+    with pytest.raises(UserError, match=words):
+        finetune(**call)
+    assert not out.exists()
