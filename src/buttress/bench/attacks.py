@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
 from buttress.bench import networks
 from buttress.bench.race import Race, Result
 from buttress.bench.racers import installed
-from buttress.errors import RunError, UserError
+from buttress.bench.turns import Job, in_turns
+from buttress.errors import UserError
 from buttress.progress import Progress
 
 PGD_IMAGES = 256
-LONG = 60.0  # seconds: a racer that took longer is not raced again
 
 EVENTS = {
     "pgd": "PGD-20",
@@ -67,52 +60,19 @@ def heats(names: Sequence[str], events: Sequence[str], base: Race) -> Iterator[H
 
 def run_heat(heat: Heat, repeats: int, progress: Progress) -> list[dict[str, Any]]:
     """Races in turns: every racer once, then every racer again; a row of medians for each."""
-    found: dict[str, list[Result]] = {race.racer: [] for race in heat.races}
-    failed: set[str] = set()
-    task = progress.task(heat.title, repeats * len(heat.races))
-    try:
-        for _ in range(repeats):
-            for race in heat.races:
-                if race.racer not in failed and all(r.seconds < LONG for r in found[race.racer]):
-                    try:
-                        found[race.racer].append(_in_process(race))
-                    except RunError as error:  # another tool may not work here
-                        failed.add(race.racer)
-                        progress.log(f"{error}; it is left out")
-                task.advance(1, race.racer)
-    finally:
-        task.close()
-    return [_row(heat, race, found[race.racer]) for race in heat.races if found[race.racer]]
+    jobs = {race.racer: Job("buttress.bench.race", asdict(race)) for race in heat.races}
+    found = in_turns(heat.title, jobs, repeats, progress)
+    return [
+        _row(heat, race, [Result(**r) for r in found[race.racer]])
+        for race in heat.races
+        if found[race.racer]
+    ]
 
 
 def _row(heat: Heat, race: Race, results: Sequence[Result]) -> dict[str, Any]:
     middle = {key: statistics.median(asdict(r)[key] for r in results) for key in asdict(results[0])}
     what = {"event": heat.event, **asdict(race), "title": heat.title}
     return {**what, **middle, "repeats": len(results), "all_seconds": [r.seconds for r in results]}
-
-
-def _in_process(race: Race) -> Result:
-    command = [sys.executable, "-m", "buttress.bench.race", json.dumps(asdict(race))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise RunError(f"{race.racer} failed on {race.network}: {last[0]}")
-    return Result(**json.loads(done.stdout.strip().splitlines()[-1]))
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers depend on besides the code."""
-    name = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
-        name = names[0] if names else name
-    return {
-        "processor": name,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
 
 
 HEAD = (

@@ -38,6 +38,7 @@ def attacks(
     from buttress.bench import attacks as races
     from buttress.bench.networks import make
     from buttress.bench.race import Race
+    from buttress.bench.turns import machine
 
     names, rows = networks.split(","), []
     base = Race("", "", images or 0, "", data=data, checkpoint=checkpoint)
@@ -48,11 +49,43 @@ def attacks(
                 make(name, data, progress)
         for heat in heats:
             rows += races.run_heat(heat, repeats, progress)
-            write_text(out, json.dumps({"machine": races.machine(), "rows": rows}, indent=1))
+            write_text(out, json.dumps({"machine": machine(), "rows": rows}, indent=1))
     if as_json:
-        say_json({"machine": races.machine(), "rows": rows})
+        say_json({"machine": machine(), "rows": rows})
         return
-    say(", ".join(f"{k} {v}" for k, v in races.machine().items()))
+    say(", ".join(f"{k} {v}" for k, v in machine().items()))
+    for line in races.lines(rows):
+        say(line)
+    say(f"\nNumbers: {out}")
+
+
+@command.command("training")
+@click.option("--networks", default="resnet_18_slim,vit_mini", show_default=True)
+@click.option("--data", default="cifar10", show_default=True)
+@click.option("--images", type=click.IntRange(1), default=1024, show_default=True)
+@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
+              help="Turns; a trainer that took over a minute has one.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results/bench-training.json"),
+              show_default=True, help="Where the numbers go.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+def training(
+    networks: str, data: str, images: int, epochs: int, repeats: int, out: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """An epoch of PGD-10 training side by side: seconds, and accuracy afterwards."""
+    from buttress.bench import training as races
+    from buttress.bench.lap import Lap
+    from buttress.bench.turns import machine
+
+    rows: list[dict[str, object]] = []
+    with showing() as progress:
+        for network in networks.split(","):
+            rows += races.run_laps(Lap("", network, images, epochs, data), repeats, progress)
+            write_text(out, json.dumps({"machine": machine(), "rows": rows}, indent=1))
+    if as_json:
+        say_json({"machine": machine(), "rows": rows})
+        return
+    say(", ".join(f"{k} {v}" for k, v in machine().items()))
     for line in races.lines(rows):
         say(line)
     say(f"\nNumbers: {out}")

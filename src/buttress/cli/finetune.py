@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,12 +15,11 @@ from buttress.cli.train import run_options, say_run
 @click.argument("source")
 @click.option("--recipe", help="A recipe's name or a YAML file; the run's own if SOURCE is a run.")
 @click.option("--model", help="The architecture of a checkpoint: a name or file.py:function.")
-@click.option("--devices", default=1, show_default=True, help="Processes, each with its device.")
 @run_options
 def command(
-    source: str, recipe: str | None, model: str | None, devices: int, data: str, out: Path,
-    changes: tuple[str, ...], model_args: tuple[str, ...], seed: int, limit: int | None,
-    device: str, as_json: bool,
+    source: str, recipe: str | None, model: str | None, data: str, out: Path,
+    changes: tuple[str, ...], model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...],
+    **how: Any,
 ) -> None:  # fmt: skip
     """Train on from SOURCE, a run or a checkpoint with --model, on other images.
 
@@ -27,11 +27,14 @@ def command(
     """
     from buttress.spec import override
     from buttress.training import finetune
+    from buttress.training.logs import create_listener
 
     with showing() as progress:
-        run = finetune(source, data, recipe, out, model=model, model_args=override({}, model_args),
-                       seed=seed, limit=limit, changes=changes, device=device, devices=devices,
-                       progress=progress)  # fmt: skip
+        run = finetune(
+            source, data, recipe, out, model=model, model_args=override({}, model_args),
+            changes=changes, listeners=[create_listener(name) for name in logs],
+            progress=progress, **how,
+        )  # fmt: skip
     origin = run.header["finetuned_from"]
     if not as_json:
         say(f"from {origin['source']}: {origin['loaded']} tensors loaded")

@@ -25,6 +25,10 @@ RUN_OPTIONS = (
     click.option("--seed", default=0, show_default=True),
     click.option("--limit", type=int, help="Train on the first images only."),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
+    click.option("--devices", default=1, show_default=True,
+                 help="Processes that share the work; two are faster than two threads."),
+    click.option("--log", "logs", multiple=True, help="tensorboard, wandb or mlflow."),
+    click.option("--compile", is_flag=True, help="Compile the network with torch."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )  # fmt: skip
 
@@ -42,16 +46,18 @@ def run_options(command: F) -> F:
 @run_options
 def command(
     model: str, recipe: str, data: str, out: Path, changes: tuple[str, ...],
-    model_args: tuple[str, ...], seed: int, limit: int | None, device: str, as_json: bool,
+    model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...], **how: Any,
 ) -> None:  # fmt: skip
     """Train a model. The same command again resumes where it stopped."""
     from buttress.spec import override
     from buttress.training import train
+    from buttress.training.logs import create_listener
 
     with showing() as progress:
-        run = train(model, data, recipe, out, seed=seed, limit=limit, changes=changes,
-                    model_args=override({}, model_args), device=device,
-                    progress=progress)  # fmt: skip
+        run = train(
+            model, data, recipe, out, changes=changes, model_args=override({}, model_args),
+            listeners=[create_listener(name) for name in logs], progress=progress, **how,
+        )  # fmt: skip
     say_run(run, as_json)
 
 
@@ -65,5 +71,11 @@ def say_run(run: Run, as_json: bool, **more: Any) -> None:
     tail = "" if robust is None else f", {percent(robust)} under attack"
     say(
         f"{run.path}: {summary['epochs']} epochs in {summary['seconds']:.0f} s; best epoch "
-        f"{summary['best_epoch']}: {percent(summary['best_val_clean'])} clean{tail} (validation)"
+        f"{summary['best_epoch']}: {percent(summary['best_val_clean'])} clean{tail} "
+        f"({'TEST' if summary['selected_on'] == 'test' else 'validation'} images)"
     )
+    last = summary["last_val_robust"]
+    if robust is not None and last is not None and robust > last:
+        say(f"The last epoch has {percent(last)}: {robust - last:.1%} lost by training on.")
+    for warning in summary["warnings"]:
+        say(f"Warning: {warning}")

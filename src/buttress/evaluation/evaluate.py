@@ -145,7 +145,7 @@ def _first_look(model: nn.Module, data: Dataset) -> list[str]:
     check_images(x)
     with frozen(model):
         check_logits(model, x[:1], y, data.num_classes)
-    return inspect_model(model, x, y)
+    return [*getattr(model, "caveats", ()), *inspect_model(model, x, y)]
 
 
 def _identity(job: Job, entry: Entry) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class Classifier(nn.Module):
         self.num_classes = shape["num_classes"]
         self.image_size = shape["image_size"]
         self.in_channels = shape["in_channels"]
+        self.caveats: tuple[str, ...] = ()  # what its training says against numbers measured on it
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(self.normalize(x))

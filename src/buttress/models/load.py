@@ -151,6 +151,7 @@ def _load_run(path: Path) -> Classifier:
         seed=0,
     )
     load_weights(model, read_run(run), run.checkpoint("best"))
+    model.caveats = tuple(run.caveats)
     return model
 
 

@@ -125,6 +125,13 @@ class Run:
     def summary(self) -> dict[str, Any]:
         return read_json(self.path / "done.json")
 
+    @property
+    def caveats(self) -> list[str]:
+        """Why numbers measured on this run's best checkpoint may mislead."""
+        if self.state == "done":
+            return list(self.summary.get("warnings", ()))
+        return [CHOSEN_ON_TEST] if self.spec.recipe.select_on == "test" else []
+
     def suites(self) -> list[str]:
         """The suites this run was evaluated with."""
         folder = self.path / "eval"

@@ -24,7 +24,7 @@ CLOSE = 1e-3  # logits may differ by this much of their size
 class Folded(nn.Module):
     """A convolution with the BatchNorm behind it, both of which stay where they are."""
 
-    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    def __init__(self, conv: nn.Conv2d, norm: nn.Module) -> None:
         super().__init__()
         self.pair: tuple[Any, Any] = (conv, norm)  # a tuple: these are not modules of this one
         self.weight = conv.weight.detach()

@@ -1,0 +1,145 @@
+"""What a recipe may ask of training beside its objective."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from buttress.data import load_dataset
+from buttress.errors import UserError
+from buttress.evaluation import evaluate
+from buttress.models import load_model
+from buttress.models.checkpoint import load_checkpoint, tree_digest
+from buttress.records.run import CHOSEN_ON_TEST, Run
+from buttress.training import OBJECTIVES, train
+
+MODEL = """
+from torch import nn
+def net(num_classes=10):
+    return nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3),
+                         nn.Flatten(), nn.Linear(4 * 49, num_classes))
+"""
+RECIPE = """
+epochs: 3
+batch_size: 32
+objective: {{name: {objective}{args}}}
+threat: Linf:0.1
+eps_warmup_epochs: 1
+optimiser: {{name: adamw, lr: 0.002}}
+augmentation: {{crop: 2, flip: true, rand: {{}}, erasing: 0.5, mixup: 0.8, cutmix: 1.0}}
+label_smoothing: 0.1
+awp: {{gamma: 0.01, from_epoch: 1}}
+average: {{decay: 0.9}}
+validation: {{attack: {{name: pgd, args: {{steps: 1}}}}, limit: 16}}
+{more}
+"""
+
+
+class Stop(Exception):
+    """Stands for a kill."""
+
+
+class Heard:
+    """Remembers what it was told, and stops training after an epoch."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.said: list[Any] = []
+        self.stop_after = stop_after
+
+    def begin(self, path: Path, spec: Mapping[str, Any]) -> None:
+        self.said.append(spec["seed"])
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        self.said.append(row["epoch"])
+        if row["epoch"] == self.stop_after:
+            raise Stop
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        self.said.append(summary["epochs"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("choices")
+    (folder / "net.py").write_text(MODEL)
+    images = np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
+    np.savez(folder / "more.npz", image=images, label=np.arange(50) % 10)
+    for name in OBJECTIVES.names():
+        more = f"extra: {{dataset: 'npz:{folder}/more.npz'}}" if name == "rst" else ""
+        args = ", args: {repeats: 2}" if name == "free" else ""
+        text = RECIPE.format(objective=name, args=args, more=more)
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def go(place: Path, out: str, recipe: str, **more: Any) -> Run:
+    return train(f"{place}/net.py:net", "digits", place / f"{recipe}.yaml", place / out, limit=96,
+                 device="cpu", **more)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OBJECTIVES.names())
+def test_every_objective_resumes_bit_for_bit_with_everything_on(place: Path, name: str) -> None:
+    whole = go(place, f"{name}-whole", name)
+    with pytest.raises(Stop):
+        go(place, f"{name}-cut", name, listeners=[Heard(stop_after=2)])
+    torch.manual_seed(99)  # nothing may depend on the global generator
+    again = go(place, f"{name}-cut", name)
+    states = [load_checkpoint(run.checkpoint("last")) for run in (whole, again)]
+    a, b = (tree_digest({k: s[k] for k in ("model", "raw", "optimiser", "memory")}) for s in states)
+    assert a == b
+
+
+def test_listeners_hear_of_every_epoch(place: Path) -> None:
+    heard = Heard()
+    go(place, "heard", "standard", listeners=[heard])
+    assert heard.said == [0, 1, 2, 3, 3]
+
+
+def test_a_listener_that_is_not_installed_says_what_to_do(place: Path) -> None:
+    from buttress.training.logs import LISTENERS, create_listener
+
+    for name in LISTENERS.names():
+        if importlib.util.find_spec(name) is None:
+            with pytest.raises(UserError, match="pip install"):
+                create_listener(name).begin(place, {"seed": 0})
+
+
+def test_tensorboard_draws_the_numbers_of_an_epoch(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from buttress.training.logs import create_listener
+
+    listener = create_listener("tensorboard")
+    listener.begin(tmp_path, {"seed": 0})
+    listener.epoch({"epoch": 1, "loss": 0.5, "val_robust": None, "best": True})
+    listener.end({"epochs": 1})
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_choosing_on_test_images_is_marked_wherever_a_number_comes_from_it(place: Path) -> None:
+    run = go(place, "tested", "standard", changes=("select_on=test",))
+    assert run.summary["selected_on"] == "test"
+    assert CHOSEN_ON_TEST in run.summary["warnings"]
+    model, data = load_model(run.path), load_dataset("digits", "test", limit=8)
+    found = evaluate(model, data, ["clean"], out=run.suite_folder("clean"))
+    assert CHOSEN_ON_TEST in found.warnings
+    assert CHOSEN_ON_TEST in found.records["clean"].meta["warnings"]
+    honest = go(place, "validated", "standard")
+    assert honest.summary["selected_on"] == "val"
+    assert CHOSEN_ON_TEST not in evaluate(load_model(honest.path), data, ["clean"]).warnings
+
+
+def test_an_objective_that_needs_more_images_says_so(place: Path) -> None:
+    with pytest.raises(UserError, match=r"extra\.dataset"):
+        go(place, "few", "rst", changes=("extra=null",))
+
+
+def test_the_best_epoch_by_clean_accuracy(place: Path) -> None:
+    run = go(place, "by-clean", "pgd_at", changes=("validation.by=clean",))
+    best = max(run.history, key=lambda row: (row["val_clean"], row["val_robust"]))
+    assert run.summary["best_val_clean"] == best["val_clean"]

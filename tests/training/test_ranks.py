@@ -1,0 +1,139 @@
+"""One model trained by two processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from buttress.errors import RunError
+from buttress.models.checkpoint import load_checkpoint
+from buttress.records.run import Run
+from buttress.training import train
+
+RECIPE = """
+epochs: {epochs}
+batch_size: 32
+objective: {{name: {objective}}}
+threat: Linf:0.05
+optimiser: {{name: sgd, lr: 0.05, momentum: 0.9}}
+augmentation: {{crop: 2}}
+l1: 1.0e-5
+accumulate: 2
+clip_norm: 5.0
+validation: {{attack: {{name: pgd, args: {{steps: 2}}}}, limit: 64}}
+"""
+MODEL = """
+from torch import nn
+def net(num_classes=10):
+    return nn.Sequential(nn.Conv2d(3, 8, 5, 4), nn.BatchNorm2d(8), nn.SiLU(),
+                         nn.Flatten(), nn.Linear(8 * 49, num_classes))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "net.py").write_text(MODEL)
+    for objective in ("standard", "trades", "free"):
+        text = RECIPE.format(objective=objective, epochs=2)
+        (folder / f"{objective}.yaml").write_text(text)
+    (folder / "long.yaml").write_text(RECIPE.format(objective="standard", epochs=400))
+    return folder
+
+
+def go(place: Path, recipe: str, devices: int, out: str) -> Run:
+    return train(
+        f"{place}/net.py:net", "digits", place / f"{recipe}.yaml", place / out, limit=160,
+        device="cpu", devices=devices,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("objective", ["standard", "trades", "free"])
+def test_two_processes_learn_what_one_learns(place: Path, objective: str) -> None:
+    """The same images, gradients and BatchNorm statistics; only sums are rounded otherwise."""
+    one, two = (go(place, objective, n, f"{objective}-{n}") for n in (1, 2))
+    for a, b in zip(one.history, two.history, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=2e-3)
+        assert a["train_accuracy"] == pytest.approx(b["train_accuracy"], abs=0.03)
+        assert a["val_clean"] == pytest.approx(b["val_clean"], abs=0.05)
+    first, second = (load_checkpoint(run.checkpoint("last"))["model"] for run in (one, two))
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        assert (weight - second[name]).float().norm() <= 0.02 * weight.float().norm() + 1e-3, name
+
+
+def test_a_run_goes_on_with_another_number_of_processes(place: Path) -> None:
+    whole = go(place, "free", 1, "whole")
+    (place / "half.yaml").write_text((place / "free.yaml").read_text())
+
+    class Stop(Exception):
+        pass
+
+    class AfterOne:
+        def begin(self, *args: object) -> None: ...
+
+        def epoch(self, row: object) -> None:
+            raise Stop
+
+        def end(self, *args: object) -> None: ...
+
+    with pytest.raises(Stop):
+        train(f"{place}/net.py:net", "digits", place / "free.yaml", place / "moved", limit=160,
+              device="cpu", listeners=[AfterOne()])  # fmt: skip
+    run = go(place, "free", 2, "moved")
+    assert [row["epoch"] for row in run.history] == [1, 2]
+    assert run.history[0]["loss"] == whole.history[0]["loss"], "made by one process"
+    assert run.history[1]["loss"] == pytest.approx(whole.history[1]["loss"], rel=1e-3)
+    assert torch.distributed.is_initialized() is False
+    assert "LOCAL_RANK" not in os.environ
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(word) for word in found.stdout.split()]
+
+
+def test_a_dead_process_ends_the_run_and_the_same_command_goes_on(place: Path) -> None:
+    out = place / "killed"
+    args = [sys.executable, "-m", "buttress.cli.main", "train", "--data", "digits", "--device",
+            "cpu", "--limit", "160", "--model", f"{place}/net.py:net", "--recipe",
+            str(place / "long.yaml"), "--out", str(out), "--devices", "2"]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(args, env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.05)
+    (other,) = children(process.pid)
+    os.kill(other, signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "one of the training processes ended with code -9" in said
+    assert "Traceback" not in said
+    done = len(Run(out).history)
+    assert 0 < done < 400
+    epochs = done + 2
+    recipe = (place / "long.yaml").read_text()
+    assert load_checkpoint(out / "last.pt")["epoch"] >= done
+    (place / "long.yaml").write_text(recipe)
+    shorter = subprocess.Popen(args, env=env, stderr=subprocess.PIPE, text=True)
+    while len(Run(out).history) < epochs and time.monotonic() < deadline + 120:
+        assert shorter.poll() is None, shorter.stderr.read() if shorter.stderr else ""
+        time.sleep(0.1)
+    shorter.send_signal(signal.SIGINT)
+    shorter.communicate(timeout=60)
+    assert len(Run(out).history) >= epochs
+
+
+def test_no_process_is_refused() -> None:
+    from buttress.errors import UserError
+
+    with pytest.raises((UserError, RunError), match="devices"):
+        train("resnet_tiny", "digits", "quickstart-at", "nowhere", devices=0)
