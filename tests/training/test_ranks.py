@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buttress.errors import RunError
+from buttress.errors import UserError
 from buttress.models.checkpoint import load_checkpoint
 from buttress.records.run import Run
 from buttress.training import train
@@ -132,8 +132,7 @@ def test_a_dead_process_ends_the_run_and_the_same_command_goes_on(place: Path) -
     assert len(Run(out).history) >= epochs
 
 
-def test_no_process_is_refused() -> None:
-    from buttress.errors import UserError
-
-    with pytest.raises((UserError, RunError), match="devices"):
-        train("resnet_tiny", "digits", "quickstart-at", "nowhere", devices=0)
+def test_no_process_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="devices"):
+        train("resnet_tiny", "digits", "quickstart-at", tmp_path / "run", devices=0)
+    assert not (tmp_path / "run").exists()

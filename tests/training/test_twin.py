@@ -17,7 +17,7 @@ def test_it_follows_the_weights(name: str) -> None:
     model = create_model(name, num_classes=10, image_size=32, seed=0).train()
     x = torch.rand(4, 3, 32, 32)
     twin = Twin(model, x)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(3):
         model.train()
         optimiser.zero_grad()

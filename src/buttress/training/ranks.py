@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
 from torch import distributed
 
-from buttress.errors import RunError, UserError
+from buttress.errors import RunError
 
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE")
 SECONDS_TO_END = 60.0
@@ -38,8 +38,6 @@ def is_first() -> bool:
 
 def make_fabric(device: str, devices: int, precision: str) -> Fabric:
     """Where training runs: one device, or one process for each of several."""
-    if devices < 1:
-        raise UserError(f"`devices >= 1` must hold, but got devices={devices}")
     if not is_launched():
         return Fabric(accelerator=device, devices=1, precision=precision)
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", devices))

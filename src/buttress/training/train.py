@@ -139,6 +139,8 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
     """
     progress, run = progress or Silent(), Run(out)
+    if devices < 1:
+        raise UserError(f"`devices >= 1` must hold, but got devices={devices}")
     if not is_first():
         progress = Silent()  # one of several processes speaks
     build(spec)  # a wrong name or size is an error before anything is written
