@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from buttress.data import load_dataset
+from buttress.errors import RunError
+from buttress.evaluation import evaluate
+from buttress.models import load_model
+from buttress.models.checkpoint import load_checkpoint, tree_digest
 from buttress.progress import Silent
+from buttress.records.run import Run
+from buttress.training import loop, train
 from buttress.training.guard import has_collapsed, has_diverged, warnings_of
 
 
@@ -44,11 +52,13 @@ def test_a_model_that_guesses_is_said_to_have_failed() -> None:
 RECIPE = """
 epochs: {epochs}
 batch_size: 32
-objective: {{name: fast, args: {{rel_step: 2.0}}}}
-threat: Linf:{eps}
-optimiser: {{name: sgd, lr: 0.2}}
+objective: {{name: fast, args: {{rel_step: 1.0, start: clean}}}}
+threat: Linf:0.22
+eps_zero_epochs: 2
+eps_warmup_epochs: 6
+optimiser: {{name: adamw, lr: 0.004}}
 schedule: {{name: constant}}
-validation: {{attack: {{name: pgd, args: {{steps: 20}}}}, limit: 100}}
+validation: {{attack: {{name: pgd, args: {{steps: 20}}}}, limit: 179}}
 on_collapse: {what}
 """
 
@@ -59,3 +69,89 @@ class Logged(Silent):
 
     def log(self, text: str) -> None:
         self.lines.append(text)
+
+
+NET = """
+from torch import nn
+def net(num_classes=10):
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 5, 2, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32 * 64, 64), nn.ReLU(), nn.Linear(64, num_classes))
+"""
+
+
+def go(place: Path, out: str, what: str, epochs: int, **more: Any) -> Run:
+    (place / "net.py").write_text(NET)
+    (place / f"{what}.yaml").write_text(RECIPE.format(epochs=epochs, what=what))
+    return train(f"{place}/net.py:net", "digits", place / f"{what}.yaml", place / out, limit=640,
+                 device="cpu", **more)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_real_collapse_is_seen_and_a_rollback_rescues_the_run(tmp_path: Path) -> None:
+    """One-step training at a large eps learns to deceive its attack; two steps do not."""
+    left = go(tmp_path, "warned", "warn", 40)
+    assert left.summary["last_val_robust"] < 0.06
+    assert left.history[-1]["train_accuracy"] > 0.8, "its own attack looks beaten"
+    assert any("catastrophic overfitting" in w for w in left.summary["warnings"])
+    said = Logged()
+    back = go(tmp_path, "rescued", "rollback", 40, progress=said)
+    assert [event["kind"] for event in back.summary["events"]] == ["rollback"]
+    assert any("back to epoch" in line for line in said.lines)
+    assert back.summary["last_val_robust"] > 0.15
+    assert back.summary["warnings"] == []
+    with pytest.raises(RunError, match="best checkpoint is kept"):
+        go(tmp_path, "stopped", "stop", 40)
+    assert Run(tmp_path / "stopped").state == "failed"
+    assert (tmp_path / "stopped" / "best.pt").is_file()
+
+
+class Stop(Exception):
+    """Stands for a kill."""
+
+
+def test_after_a_rollback_training_goes_on_from_the_best_epoch_and_survives_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fallen: list[int] = []
+
+    def once(history: list[dict[str, Any]]) -> bool:
+        """The third epoch collapses, the first time."""
+        falls = len(history) == 3 and not fallen
+        fallen.extend([3] if falls else [])
+        return falls
+
+    monkeypatch.setattr(loop, "has_collapsed", once)
+    whole = go(tmp_path, "whole", "rollback", 4)
+    assert whole.summary["events"] == [{"kind": "rollback", "epoch": 3, "to": fallen_to(whole)}]
+    assert [row["epoch"] for row in whole.history] == [1, 2, 3, 4]
+    state = load_checkpoint(whole.checkpoint("last"))
+
+    fallen.clear()
+    real = loop.Trainer._save
+
+    def killed(trainer: loop.Trainer, which: Any) -> None:
+        real(trainer, which)
+        if trainer.at.rollbacks:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "_save", killed)
+        with pytest.raises(Stop):
+            go(tmp_path, "killed", "rollback", 4)
+    again = go(tmp_path, "killed", "rollback", 4)
+    assert tree_digest(load_checkpoint(again.checkpoint("last"))["model"]) == tree_digest(
+        state["model"]
+    )
+
+
+def fallen_to(run: Run) -> int:
+    """The best of the first two epochs, to which the run went back."""
+    return max(run.history[:2], key=lambda row: (row["val_robust"], row["val_clean"]))["epoch"]
+
+
+def test_a_failed_model_says_so_where_it_is_used(tmp_path: Path) -> None:
+    run = go(tmp_path, "failed", "warn", 1, changes=("optimiser.lr=1e-12",))
+    assert run.summary["warnings"][0].startswith("training failed")
+    found = evaluate(load_model(run.path), load_dataset("digits", "test", limit=8), ["clean"])
+    assert run.summary["warnings"][0] in found.warnings
