@@ -16,6 +16,9 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
+# What `make bench` races: attacks or training.
+BENCH ?= attacks
+
 .PHONY: help quickstart test test-all check docs bench clean
 
 help:
@@ -24,7 +27,7 @@ help:
 	@echo "make test-all    all tests, slow ones and comparisons with other implementations too"
 	@echo "make check       ruff, ruff format, mypy"
 	@echo "make docs        the documentation, in docs/_build/html"
-	@echo "make bench       the benchmarks"
+	@echo "make bench       races with other tools; BENCH=training for trainers"
 	@echo "make clean       remove the environment, caches and built files; runs and results stay"
 
 quickstart: $(VENV)/.installed
@@ -46,7 +49,7 @@ docs: $(VENV)/.installed $(VENV)/.docs
 	@echo "Documentation: docs/_build/html/index.html"
 
 bench: $(VENV)/.installed $(VENV)/.bench
-	$(BIN)/buttress bench attacks $(CHECKPOINT:%=--checkpoint %=examples/resnet2b.py:ResNet2B) $(ARGS)
+	$(BIN)/buttress bench $(BENCH) $(if $(filter attacks,$(BENCH)),$(CHECKPOINT:%=--checkpoint %=examples/resnet2b.py:ResNet2B)) $(ARGS)
 
 clean:
 	rm -rf $(VENV) docs/_build docs/_generated build dist

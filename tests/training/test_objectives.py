@@ -196,3 +196,20 @@ class TestSeveralNorms:
         plain = value("standard", model, step)
         assert weak == pytest.approx(plain)
         assert value("multi_norm", model, step, threats=self.THREATS) > plain
+
+
+def test_threads_find_what_one_thread_finds(model: nn.Module) -> None:
+    x, _ = images(40)
+    y = torch.arange(40) % K
+    step = Step(x.double(), y, Threat("Linf", 0.03), Streams(0, "train", torch.arange(40)))
+    objective = OBJECTIVES.create("trades", {})
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(objective.search(model, step).x)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(*found)
+    assert not torch.equal(found[0], step.x)

@@ -31,6 +31,7 @@ from buttress.training.objectives import OBJECTIVES
 from buttress.training.ranks import is_first, make_fabric, ranks
 from buttress.training.recipe import load_recipe
 from buttress.training.sync import synchronise
+from buttress.training.twin import laid_out
 
 
 def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
@@ -190,6 +191,7 @@ def take_part(
             model.load_state_dict(load_start(run, spec))
         if fabric.world_size > 1:
             model = synchronise(model, fabric.device.type == "cuda")
+        model = laid_out(model)
         made: Any = torch.compile(model) if compile else model
         trainer = Trainer(run, made, spec, fabric)
         if (state := last_good(run, Silent())) is not None:

@@ -72,6 +72,16 @@ class Twin:
             self.form, self.folded = self.model, []
 
 
+def laid_out(model: nn.Module) -> nn.Module:
+    """The model with its features stored as convolutions like them, if most of it is those."""
+    whole = sum(p.numel() for p in model.parameters())
+    wide = [m for m in model.modules() if isinstance(m, nn.Conv2d) and max(m.kernel_size) > 1]
+    if 2 * sum(m.weight.numel() for m in wide) <= whole:
+        return model
+    made: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return made
+
+
 def _shortened(model: nn.Module) -> nn.Module | None:
     try:
         return last_token(model)
