@@ -143,3 +143,24 @@ def test_the_best_epoch_by_clean_accuracy(place: Path) -> None:
     run = go(place, "by-clean", "pgd_at", changes=("validation.by=clean",))
     best = max(run.history, key=lambda row: (row["val_clean"], row["val_robust"]))
     assert run.summary["best_val_clean"] == best["val_clean"]
+
+
+def test_half_the_bits_in_passes(place: Path) -> None:
+    run = go(place, "half", "trades", changes=("precision=bf16-mixed",))
+    state = load_checkpoint(run.checkpoint("last"))["model"]
+    assert {v.dtype for v in state.values() if v.is_floating_point()} == {torch.float32}
+    whole = Run(place / "trades-whole")
+    if whole.state == "done":
+        losses = [[row["loss"] for row in r.history] for r in (run, whole)]
+        assert losses[0] == pytest.approx(losses[1], rel=0.05)
+        assert losses[0] != losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_network_is_saved_under_its_own_names(place: Path) -> None:
+    run = go(place, "compiled", "standard", compile=True)
+    plain = go(place, "plain", "standard")
+    states = [load_checkpoint(r.checkpoint("last"))["model"] for r in (run, plain)]
+    assert states[0].keys() == states[1].keys()
+    assert run.history[0]["loss"] == pytest.approx(plain.history[0]["loss"], rel=1e-2)

@@ -62,7 +62,11 @@ def command(
 
 
 def say_run(run: Run, as_json: bool, **more: Any) -> None:
-    """How training went: a line, or JSON with ``more`` in it."""
+    """How training went: a line, or JSON with ``more`` in it; of several processes one speaks."""
+    from buttress.training.ranks import is_first
+
+    if not is_first():
+        return
     summary = run.summary
     if as_json:
         say_json({"run": str(run.path), "key": run.spec.key(), **more, **summary})

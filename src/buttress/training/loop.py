@@ -54,12 +54,15 @@ class Progressed:
 class Trainer:
     """One run in progress. All randomness comes from (seed, epoch, sample id)."""
 
-    def __init__(self, run: Run, model: nn.Module, spec: RunSpec, fabric: Fabric) -> None:
+    def __init__(
+        self, run: Run, model: nn.Module, spec: RunSpec, fabric: Fabric, *, compile: bool = False
+    ) -> None:
         self.run, self.spec, self.recipe, self.fabric = run, spec, spec.recipe, fabric
         self.plain = model
         optimiser = build_optimiser(model, self.recipe.optimiser)
         self.peaks = [group["lr"] for group in optimiser.param_groups]
-        self.model, self.optimiser = fabric.setup(model, optimiser)
+        seen: Any = torch.compile(model) if compile else model
+        self.model, self.optimiser = fabric.setup(seen, optimiser)
         self.objective = self._objective(0)
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None
         self._eps = 0.0 if self.threat is None else self.threat.eps

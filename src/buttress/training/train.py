@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from buttress.allocator import keep_freed_memory
 from buttress.data import Dataset, load_dataset
@@ -28,7 +29,7 @@ from buttress.training.guard import warnings_of
 from buttress.training.logs import Heard, Listener
 from buttress.training.loop import Trainer
 from buttress.training.objectives import OBJECTIVES
-from buttress.training.ranks import is_first, make_fabric, ranks
+from buttress.training.ranks import is_first, is_launched, make_fabric, ranks
 from buttress.training.recipe import load_recipe
 from buttress.training.sync import synchronise
 from buttress.training.twin import laid_out
@@ -142,18 +143,17 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     progress, run = progress or Silent(), Run(out)
     if devices < 1:
         raise UserError(f"`devices >= 1` must hold, but got devices={devices}")
-    if not is_first():
-        progress = Silent()  # one of several processes speaks
     build(spec)  # a wrong name or size is an error before anything is written
     check_extra(spec)
-    if is_first():
-        run.open(spec, command_line(), category_of(spec.model), finetuned_from)
-        if start is not None:
-            keep_start(run, spec, start, progress)
-        discard_leftovers(run.path)
-        if is_finished(run, progress):
-            return run
-        last_good(run, progress)  # damaged files are gone before others read them
+    if not is_first():
+        return follow(run, spec, device, compile)
+    run.open(spec, command_line(), category_of(spec.model), finetuned_from)
+    if start is not None:
+        keep_start(run, spec, start, progress)
+    discard_leftovers(run.path)
+    if is_finished(run, progress):
+        return run
+    last_good(run, progress)  # damaged files are gone before others read them
     began = time.perf_counter()
     heard = Heard(run, spec, listeners)
     try:
@@ -163,11 +163,20 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
         with contextlib.suppress(OSError):
             run.fail(f"{type(error).__name__}: {error}")
         raise
-    if is_first():
-        run.finish(summary_of(run, spec, time.perf_counter() - began))
-        heard.end()
-        for warning in run.summary["warnings"]:
-            progress.log(warning)
+    run.finish(summary_of(run, spec, time.perf_counter() - began))
+    heard.end()
+    for warning in run.summary["warnings"]:
+        progress.log(warning)
+    if is_launched():
+        distributed.barrier()  # those who follow return when the run is whole
+    return run
+
+
+def follow(run: Run, spec: RunSpec, device: str, compile: bool) -> Run:
+    """What all processes but the first do where torchrun has started them: they write nothing."""
+    if not is_finished(run, Silent()):
+        take_part(run, spec, device, compile=compile)
+        distributed.barrier()
     return run
 
 
@@ -191,9 +200,7 @@ def take_part(
             model.load_state_dict(load_start(run, spec))
         if fabric.world_size > 1:
             model = synchronise(model, fabric.device.type == "cuda")
-        model = laid_out(model)
-        made: Any = torch.compile(model) if compile else model
-        trainer = Trainer(run, made, spec, fabric)
+        trainer = Trainer(run, laid_out(model), spec, fabric, compile=compile)
         if (state := last_good(run, Silent())) is not None:
             trainer.restore(state)
         fabric.barrier()
