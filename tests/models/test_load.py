@@ -17,6 +17,7 @@ from buttress.errors import CorruptFile, UserError
 from buttress.models import Classifier, create_model, load_model
 from buttress.models.checkpoint import save_checkpoint
 from buttress.records.run import Run
+from buttress.records.spec import Recipe
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 State = dict[str, Tensor]
@@ -219,6 +220,7 @@ class Spec:
     model_args: dict[str, str] = {}  # noqa: RUF012
     num_classes, image_size, in_channels = 10, 32, 3
     mean, std = tuple(MEAN), tuple(STD)
+    recipe = Recipe(epochs=1, optimiser={"lr": 0.1})
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ MACHINERY = {
     "shrink",
     "sources",
     "staged",
+    "transfer",
 }
 
 

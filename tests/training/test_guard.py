@@ -47,6 +47,7 @@ def test_a_diverging_loss_is_far_above_that_of_the_first_epoch() -> None:
 def test_a_model_that_guesses_is_said_to_have_failed() -> None:
     assert "training failed" in warnings_of(rows((0.1, 0.1), (0.1, 0.14)), 10)[0]
     assert warnings_of(rows((0.1, 0.1), (0.1, 0.16)), 10) == []
+    assert warnings_of(rows((0.5, 0.5), (0.5, 0.6)), 2) == []
 
 
 RECIPE = """

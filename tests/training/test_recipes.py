@@ -18,7 +18,7 @@ from buttress.training.loop import Trainer
 from buttress.training.optimise import rate_factor
 from buttress.training.recipe import RECIPES
 
-PUBLISHED = [name for name in list_recipes() if not name.startswith("quickstart")]
+PUBLISHED = [name for name in list_recipes() if not name.startswith(("quickstart", "mini"))]
 NO_NUMBER = {"generalization-trades"}  # whose settings and results are not published
 
 

@@ -44,6 +44,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     changes: tuple[str, ...] = (),
     device: str = "auto",
     devices: int = 1,
+    compile: bool = False,
     listeners: Sequence[Listener] = (),
     progress: Progress | None = None,
     which: Which = "best",
@@ -65,6 +66,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         changes: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device.
+        compile: compile the network with torch.
         listeners: who is told of each epoch.
         progress: where to show progress.
         which: the ``best`` or the ``last`` epoch of a run.
@@ -86,7 +88,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     return train_run(
         spec.model_copy(update={"start": tree_digest(start)}), out, start=start,
         finetuned_from={**given.about, **described(moved)}, device=device, devices=devices,
-        listeners=listeners, progress=progress,
+        compile=compile, listeners=listeners, progress=progress,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 FALL = 0.5  # of the best accuracy under attack on held-out images: losing more is a collapse ...
 LEAST_FALL = 0.08  # ... unless it is so little that chance explains it
 DIVERGED = 4.0  # times the loss of the first epoch
-NEAR_CHANCE = 1.5  # times the accuracy of guessing: a model that learns is well above it
+NEAR_CHANCE, NEAR = 1.5, 0.05  # times the accuracy of guessing, or so much more: no learning yet
 MOST_ROLLBACKS = 3
 
 Row = dict[str, Any]
@@ -39,7 +39,8 @@ def warnings_of(history: Sequence[Row], num_classes: int) -> list[str]:
     """What a finished run must say about itself."""
     found = []
     clean = [row["val_clean"] for row in history if row["val_clean"] is not None]
-    if clean and max(clean) < NEAR_CHANCE / num_classes:
+    chance = 1 / num_classes
+    if clean and max(clean) < min(NEAR_CHANCE * chance, chance + NEAR):
         found.append(
             f"training failed: accuracy on held-out images never exceeded {max(clean):.1%}, and "
             f"guessing gives {1 / num_classes:.1%}; lower the learning rate or warm eps up"
