@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,23 @@ def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
     if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
         raise ValueError("there is none")
     traced = fx.symbolic_trace(copy.deepcopy(model))
-    modules, count = dict(traced.named_modules()), 0
+    found = normed(traced, lambda norm: type(norm) is nn.BatchNorm2d)
+    for before, node, conv, norm in found:
+        traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    if not found:
+        raise ValueError("none follows a convolution")
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def normed(
+    traced: fx.GraphModule, is_norm: Callable[[object], bool]
+) -> list[tuple[fx.Node, fx.Node, Any, Any]]:
+    """Convolutions that feed nothing but a norm: both nodes, and both modules."""
+    modules, found = dict(traced.named_modules()), []
     for node in traced.graph.nodes:
         before = node.args[0] if node.args else None
         if not isinstance(before, fx.Node) or len(before.users) != 1:
@@ -29,16 +46,9 @@ def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
         if node.op != "call_module" or before.op != "call_module":
             continue
         norm, conv = modules[node.target], modules[str(before.target)]
-        if type(norm) is nn.BatchNorm2d and type(conv) is nn.Conv2d:
-            traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
-            node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
-            count += 1
-    if not count:
-        raise ValueError("none follows a convolution")
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    return traced
+        if is_norm(norm) and type(conv) is nn.Conv2d:
+            found.append((before, node, conv, norm))
+    return found
 
 
 def channels_last(model: nn.Module, x: Tensor) -> nn.Module:

@@ -68,6 +68,7 @@ class Trainer:
         self._eps = 0.0 if self.threat is None else self.threat.eps
         spec_of = self.recipe.average
         self.average = None if spec_of is None else Averaged(model, spec_of)
+        self.augmentation = Augmentation.of(self.recipe.augmentation)
         self.memory: dict[str, Tensor] = {}
         self.twin: Twin | None = None
         self.at = Progressed()
@@ -215,7 +216,7 @@ class Trainer:
         """The images of a piece as the objective sees them."""
         batch, now = batches.take(piece.rows), epoch + share
         streams = Streams(self.spec.seed, f"train/{epoch}", batch.ids)
-        changed = Augmentation.of(self.recipe.augmentation)
+        changed = self.augmentation
         x, mixing = changed.mix(changed(batch.x, streams), streams)
         device = self.fabric.device
         x, y = x.to(device), batch.y.to(device)
@@ -238,7 +239,7 @@ class Trainer:
             mixed=mixed,
             places=piece.places,
             memory=self.memory,
-            searched=self._searched(),
+            searched=self._searched() if self.objective.needs_threat else None,
         )
 
     def _searched(self) -> nn.Module:

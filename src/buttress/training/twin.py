@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from buttress.attacks.freeze import frozen
 from buttress.attacks.last_token import last_token
+from buttress.attacks.rewrite import normed
 from buttress.training.sync import Synced
 
 CLOSE = 1e-3  # logits may differ by this much of their size
@@ -100,26 +101,23 @@ def _folded(model: nn.Module) -> fx.GraphModule | None:
         traced = fx.GraphModule(model, _Tracer().trace(model))
     except Exception:  # a network with branches has no graph; it is attacked as it is
         return None
-    modules, count = dict(traced.named_modules()), 0
-    for node in traced.graph.nodes:
-        before = node.args[0] if node.args else None
-        if not isinstance(before, fx.Node) or len(before.users) != 1:
-            continue
-        if node.op != "call_module" or before.op != "call_module":
-            continue
-        norm, conv = modules.get(node.target), modules.get(str(before.target))
-        if type(conv) is not nn.Conv2d or conv.padding_mode != "zeros":
-            continue
-        if isinstance(norm, (nn.BatchNorm2d, Synced)) and norm.track_running_stats:
-            name = f"folded_{count}"
-            traced.add_submodule(name, Folded(conv, norm))
-            with traced.graph.inserting_after(node):
-                new = traced.graph.call_module(name, before.args, before.kwargs)
-            node.replace_all_uses_with(new)
-            traced.graph.erase_node(node)
-            traced.graph.erase_node(before)
-            count += 1
-    if not count:
+    found = [p for p in normed(traced, _is_plain_norm) if p[2].padding_mode == "zeros"]
+    for number, (before, node, conv, norm) in enumerate(found):
+        name = f"folded_{number}"
+        traced.add_submodule(name, Folded(conv, norm))
+        with traced.graph.inserting_after(node):
+            new = traced.graph.call_module(name, before.args, before.kwargs)
+        node.replace_all_uses_with(new)
+        traced.graph.erase_node(node)
+        traced.graph.erase_node(before)
+    if not found:
         return None
     traced.recompile()
     return traced
+
+
+def _is_plain_norm(norm: object) -> bool:
+    """A BatchNorm with running statistics and no activation of its own."""
+    if type(norm) is nn.BatchNorm2d or (isinstance(norm, Synced) and not hasattr(norm, "act")):
+        return norm.track_running_stats
+    return False
