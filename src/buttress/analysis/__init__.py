@@ -3,6 +3,28 @@
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
-from buttress.analysis.core import ANALYSES, Analysis, Plot, Subject, analyse, list_analyses
+from buttress.analysis.core import (
+    ANALYSES,
+    Analysis,
+    Plot,
+    analyse,
+    analyse_together,
+    is_together,
+    list_analyses,
+)
+from buttress.analysis.draw import draw
+from buttress.analysis.subject import DoesNotApply, Group, Subject
 
-__all__ = ["ANALYSES", "Analysis", "Plot", "Subject", "analyse", "list_analyses"]
+__all__ = [
+    "ANALYSES",
+    "Analysis",
+    "DoesNotApply",
+    "Group",
+    "Plot",
+    "Subject",
+    "analyse",
+    "analyse_together",
+    "draw",
+    "is_together",
+    "list_analyses",
+]

@@ -1,43 +1,34 @@
-"""Analyses: a function from a trained model to a frozen result, and one that draws it."""
+"""Analyses: a function from a trained model, or several, to a frozen result; another draws it.
+
+A registration says: ``result``, the class of the result; ``plot``, what draws results of several
+runs in one figure; ``cost``, the passes it will take, from the same arguments; ``says``, a sentence
+on what a result means; and ``together=True`` for an analysis of a whole group of runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
-
-from buttress.data import Dataset, load_dataset
+from buttress.analysis.cost import cost_in_words
+from buttress.analysis.subject import DoesNotApply, Group, Subject, subject_of
 from buttress.errors import CorruptFile, UserError
 from buttress.files import read_json, write_json
-from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent
 from buttress.records.run import Run, command_line, provenance
-from buttress.records.spec import RunSpec
-from buttress.registry import Registry
+from buttress.registry import Entry, Registry
 from buttress.spec import Spec
-from buttress.threat import Threat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What an analysis looks at."""
-
-    model: nn.Module
-    data: Dataset
-    threat: Threat  # the one it was trained on, or the usual one of its data
-    seed: int = 0
-
-
 class Analysis(Protocol):
-    """Computes a result from a subject; further keyword arguments are its own."""
+    """Computes a result from a subject or a group; further keyword arguments are its own."""
 
-    def __call__(self, subject: Subject) -> Spec: ...
+    def __call__(self, subject: Any) -> Spec: ...
 
 
 class Plot(Protocol):
@@ -53,22 +44,9 @@ def list_analyses(tag: str | None = None) -> list[str]:
     return ANALYSES.names(tag)
 
 
-def subject_of(run: Run, *, limit: int | None = None) -> Subject:
-    """The best model of a run, on its test images."""
-    spec = run.spec
-    data = load_dataset(spec.dataset, "test", limit=limit)
-    return Subject(load_model(run.path), data, threat_of(spec, data), spec.seed)
-
-
-def threat_of(spec: RunSpec, data: Dataset) -> Threat:
-    """What a run was trained against; for standard training the usual Linf ball of its data."""
-    trained = spec.recipe.threat
-    return Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])
-
-
 def analyse(
     name: str,
-    run: str | Run,
+    run: str | Path | Run,
     *,
     args: Mapping[str, Any] | None = None,
     subject: Subject | None = None,
@@ -81,12 +59,17 @@ def analyse(
         run: the run or its directory.
         args: arguments of the analysis.
         subject: the loaded model and data, if at hand.
-        progress: where to say what is done again.
+        progress: where to say what it will cost, and what is done again.
+
+    Raises:
+        DoesNotApply: the analysis has no meaning for this model.
     """
-    run = Run(run) if isinstance(run, str) else run
+    run = run if isinstance(run, Run) else Run(run)
     progress, args = progress or Silent(), dict(args or {})
     entry = ANALYSES.entry(name)
-    subject = subject or subject_of(run)
+    if is_together(entry):
+        raise UserError(f"analysis {entry.name!r} compares runs: use analyse_together")
+    subject = subject or subject_of(run, progress=progress)
     made = {
         "analysis": entry.name,
         "args": args,
@@ -94,16 +77,88 @@ def analyse(
         "data": subject.data.fingerprint(),
         "threat": str(subject.threat),
     }
-    path, kind = run.analysis_file(entry.name), entry.extra["result"]
+    path = run.analysis_file(entry.name)
+    saved = _saved(path, made, entry, progress)
+    if saved is not None:
+        return saved
+    if cost := entry.extra.get("cost"):
+        progress.log(f"{entry.name}: {cost_in_words(cost(subject, **args), subject)}")
+    return _save(path, made, entry, lambda: ANALYSES.create(name, {"subject": subject, **args}))
+
+
+def analyse_together(
+    name: str,
+    runs: Sequence[str | Path | Run],
+    out: Path,
+    *,
+    args: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Spec:
+    """Computes an analysis of several runs and saves it as ``out/<name>.json``."""
+    progress, args = progress or Silent(), dict(args or {})
+    entry = ANALYSES.entry(name)
+    if not is_together(entry):
+        raise UserError(f"analysis {entry.name!r} looks at one run: use analyse")
+    group = Group(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
+    keys = [[run.path.name, run.spec.key(), records_of(run)] for run in group.runs]
+    made = {"analysis": entry.name, "args": args, "runs": keys, "limit": limit}
+    path = out / f"{entry.name}.json"
+    saved = _saved(path, made, entry, progress)
+    if saved is not None:
+        return saved
+    return _save(path, made, entry, lambda: ANALYSES.create(name, {"group": group, **args}))
+
+
+def is_together(entry: Entry[Analysis]) -> bool:
+    """Whether an analysis looks at several runs at once."""
+    return bool(entry.extra.get("together"))
+
+
+def records_of(run: Run) -> dict[str, float]:
+    """The files an analysis of several runs may read, with the times they were written."""
+    kept = [*run.path.glob("eval/*/*.parquet"), *run.path.glob("analysis/*.json")]
+    kept += [run.path / "done.json", run.checkpoint("best")]
+    return {
+        p.relative_to(run.path).as_posix(): p.stat().st_mtime for p in sorted(kept) if p.is_file()
+    }
+
+
+def _saved(
+    path: Path, made: Mapping[str, Any], entry: Entry[Analysis], progress: Progress
+) -> Spec | None:
+    """The result at ``path`` if it is whole and answers this very question."""
     try:
-        saved = read_json(path)
-        if {k: saved.get(k) for k in made} == made:
-            return kind.parse(saved["result"], str(path))
+        content = read_json(path)
+        if {k: content.get(k) for k in made} != dict(made):
+            return None
+        if reason := content.get("does_not_apply"):
+            raise DoesNotApply(str(reason))
+        kind: type[Spec] = entry.extra["result"]
+        return kind.parse(content["result"], str(path))
     except FileNotFoundError:
-        pass
-    except (CorruptFile, UserError) as error:
+        return None
+    except DoesNotApply:
+        raise
+    except (CorruptFile, UserError, KeyError) as error:
         progress.log(f"{error}; doing it again")
-    result = ANALYSES.create(name, {"subject": subject, **args})
-    content = {**made, "result": result.model_dump(mode="json"), **provenance(command_line())}
-    write_json(path, content)
+        return None
+
+
+def _save(
+    path: Path, made: Mapping[str, Any], entry: Entry[Analysis], compute: Callable[[], Spec]
+) -> Spec:
+    """Computes and writes a result with its picture; that it does not apply is a result too."""
+    from buttress.analysis.draw import draw
+
+    trace = provenance(command_line())
+    try:
+        result = compute()
+    except DoesNotApply as error:
+        write_json(path, {**made, "result": None, "does_not_apply": str(error), **trace})
+        raise
+    says = entry.extra.get("says")
+    content = {**made, "result": result.model_dump(mode="json"), **trace}
+    write_json(path, {**content, "says": says(result) if says else ""})
+    draw(entry.extra["plot"], {"": result}, path.with_suffix(".svg"))
     return result

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from buttress.analysis.core import ANALYSES, Subject
+from buttress.analysis.core import ANALYSES
+from buttress.analysis.subject import Subject
 from buttress.attacks.call import How
 from buttress.evaluation import accuracy_curve
 from buttress.spec import Spec

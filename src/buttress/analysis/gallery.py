@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, Subject
+from buttress.analysis.core import ANALYSES
+from buttress.analysis.subject import Subject
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.spec import Spec

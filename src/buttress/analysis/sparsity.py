@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, Subject
+from buttress.analysis.core import ANALYSES
+from buttress.analysis.subject import Subject
 from buttress.models import component_of
 from buttress.spec import Spec
 

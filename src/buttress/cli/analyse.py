@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from buttress.cli.console import say, say_json, showing
 from buttress.errors import UserError
+
+if TYPE_CHECKING:
+    from buttress.progress import Progress
+    from buttress.records.run import Run
 
 
 @click.command("analyse")
@@ -19,12 +22,16 @@ from buttress.errors import UserError
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw the runs into a PNG, SVG or PDF."
 )
+@click.option("--limit", type=click.IntRange(1), help="The first test images only.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("analysis"), show_default=True,
+              help="Where the result of an analysis of several runs at once goes.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def command(
-    name: str, runs: tuple[Path, ...], changes: tuple[str, ...], plot: Path | None, as_json: bool
-) -> None:
+    name: str, runs: tuple[Path, ...], changes: tuple[str, ...], plot: Path | None,
+    limit: int | None, out: Path, as_json: bool,
+) -> None:  # fmt: skip
     """Compute analysis NAME of each run, save it there, and draw them in one picture."""
-    from buttress.analysis import ANALYSES, analyse
+    from buttress.analysis import ANALYSES, analyse_together, draw, is_together
     from buttress.records.run import find_runs
     from buttress.spec import override
 
@@ -33,24 +40,48 @@ def command(
     if not found:
         raise UserError(f"there is no run in {', '.join(map(str, runs))}; train one first")
     args = override({}, changes)
-    results = {}
+    reasons: dict[str, str] = {}
     with showing() as progress:
-        task = progress.task(f"analyse {entry.name}", len(found))
-        for run in found:
-            label = f"{run.spec.model} / {run.spec.recipe.name}"
-            label = label if label not in results else f"{label} ({run.path.name})"
-            results[label] = analyse(name, run, args=args, progress=progress)
-            task.advance(1, note=label)
-        task.close()
-    if plot is not None:
+        if is_together(entry):
+            done = analyse_together(name, found, out, args=args, limit=limit, progress=progress)
+            results = {f"{len(found)} runs": done}
+        else:
+            results, reasons = _each(name, found, args, limit, progress)
+    if plot is not None and results:
         draw(entry.extra["plot"], results, plot)
     if as_json:
-        say_json({label: result.model_dump(mode="json") for label, result in results.items()})
+        content = {label: result.model_dump(mode="json") for label, result in results.items()}
+        skipped = {label: {"does_not_apply": why} for label, why in reasons.items()}
+        say_json({**content, **skipped})
         return
+    says = entry.extra.get("says")
     for label, result in results.items():
-        say(f"{label}: {summary(result)}")
-    if plot is not None:
+        say(f"{label}: {says(result) if says else summary(result)}")
+    for label, reason in reasons.items():
+        say(f"{label}: does not apply: {reason}")
+    if plot is not None and results:
         say(f"picture: {plot}")
+
+
+def _each(
+    name: str, runs: list[Run], args: dict[str, Any], limit: int | None, progress: Progress
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The result of each run, and why there is none for the others."""
+    from buttress.analysis import DoesNotApply, analyse
+    from buttress.analysis.subject import labels_of, subject_of
+
+    results: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    task = progress.task(f"analyse {name}", len(runs))
+    for run, label in zip(runs, labels_of(runs), strict=True):
+        try:
+            subject = subject_of(run, limit=limit, progress=progress)
+            results[label] = analyse(name, run, args=args, subject=subject, progress=progress)
+        except DoesNotApply as error:
+            reasons[label] = str(error)
+        task.advance(1, note=label)
+    task.close()
+    return results, reasons
 
 
 def summary(result: object) -> str:
@@ -59,18 +90,3 @@ def summary(result: object) -> str:
     return ", ".join(
         f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items()
     )
-
-
-def draw(plot: Any, results: Mapping[str, Any], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from buttress.files import replacing
-
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UserError(f"a picture is .png, .svg or .pdf, but got {path}")
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    plot(results, figure)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from buttress.analysis.core import Subject, analyse, threat_of
+from buttress.analysis.core import analyse
+from buttress.analysis.subject import Subject, threat_of
 from buttress.data import load_dataset
 from buttress.evaluation import evaluate, load_suite
 from buttress.evaluation.suite import CLEAN
@@ -60,7 +61,7 @@ def complete(work: Work, *, device: str, progress: Progress) -> Run:
     data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
     for suite in work.suites:
         evaluate(model, data, suite, out=run.suite_folder(suite), progress=progress)
-    subject = Subject(model, data, threat_of(work.spec, data), work.spec.seed)
+    subject = Subject(model, data, threat_of(work.spec, data), work.spec.seed, run, progress)
     for name in work.analyses:
         analyse(name, run, subject=subject, progress=progress)
     return run

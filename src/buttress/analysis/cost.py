@@ -1,0 +1,49 @@
+"""What an analysis will cost, said before it starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from buttress.analysis.subject import Subject
+from buttress.attacks.freeze import frozen, on_device_of
+
+PROBE = 32  # images in the batch that is timed
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes of single images through the network."""
+
+    forward: float
+    backward: float = 0.0  # a backward pass includes the forward pass before it
+
+    def __add__(self, other: Passes) -> Passes:
+        return Passes(self.forward + other.forward, self.backward + other.backward)
+
+
+def seconds_for(passes: Passes, subject: Subject) -> float:
+    """About how long passes take here, from one timed batch of the subject."""
+    x, y, _ = subject.data.take(torch.arange(min(PROBE, len(subject.data))))
+    x = on_device_of(subject.model, x)
+    y = y.to(x.device)
+    with frozen(subject.model):
+        for _ in range(2):  # the first pass also sets things up
+            started = time.perf_counter()
+            point = x.clone().requires_grad_(True)
+            logits = subject.model(point)
+            forward = time.perf_counter() - started
+            torch.autograd.grad(F.cross_entropy(logits, y), point, allow_unused=True)
+            both = time.perf_counter() - started
+    return (passes.forward * forward + passes.backward * both) / len(x)
+
+
+def cost_in_words(passes: Passes, subject: Subject) -> str:
+    """``12,800 forward and 12,800 backward passes, about 4 s``."""
+    seconds = seconds_for(passes, subject)
+    parts = [f"{passes.forward:,.0f} forward"] * bool(passes.forward)
+    parts += [f"{passes.backward:,.0f} backward"] * bool(passes.backward)
+    return f"{' and '.join(parts) or 'no'} passes, about {max(seconds, 0.1):.3g} s"
