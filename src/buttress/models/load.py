@@ -31,9 +31,10 @@ class Weights(NamedTuple):
     std: list[float] | None
 
 
-def load_model(
+def load_model(  # noqa: PLR0913 - the public call
     path: str | Path,
     *,
+    which: Which = "best",
     model: str | None = None,
     num_classes: int | None = None,
     image_size: int | None = None,
@@ -46,6 +47,7 @@ def load_model(
     Args:
         path: The directory of a run, or a checkpoint: ``.pt``, ``.pth``, ``.ckpt``,
             ``.safetensors``. No code in a checkpoint is ever run.
+        which: The ``best`` or the ``last`` epoch of a run.
         model: What the weights of a checkpoint belong to: a registered name, ``timm:NAME`` or
             ``file.py:function``.
         num_classes: Of a checkpoint; 10 if not given.
@@ -59,7 +61,7 @@ def load_model(
     if place.is_dir():
         if any(given is not None for given in (model, num_classes, image_size, mean, std)):
             raise UserError(f"{place} is a run and knows its own model; give its path alone")
-        return _load_run(place).eval().to(device)
+        return _load_run(place, which).eval().to(device)
     if not place.is_file():
         raise UserError(f"there is no checkpoint or run at {place}")
     if model is None:
@@ -137,7 +139,7 @@ def align(weights: Mapping[str, Tensor], model: Classifier) -> Weights:
     return Weights(fitting, mean_found, _take(fitting, target, STD))
 
 
-def _load_run(path: Path) -> Classifier:
+def _load_run(path: Path, which: Which) -> Classifier:
     run = Run(path)
     spec = run.spec
     model = create_model(
@@ -150,7 +152,7 @@ def _load_run(path: Path) -> Classifier:
         options=spec.model_args,
         seed=0,
     )
-    load_weights(model, read_run(run), run.checkpoint("best"))
+    load_weights(model, read_run(run, which), run.checkpoint(which))
     model.caveats = tuple(run.caveats)
     return model
 
