@@ -15,6 +15,7 @@ from buttress.study.answer import answer
 from buttress.study.published import read_published
 from buttress.study.scales import at
 
+LRS = {"low": 0.001, "high": 0.1}
 RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"}
 
 

@@ -89,9 +89,8 @@ def test_more_images_decide_what_few_cannot() -> None:
 
 def test_a_peak_is_inside() -> None:
     rising = {"a": 0.2, "b": 0.5, "c": 0.3, "d": 0.1}
-    assert (
-        word(planted(rising, attributes=DEPTHS), "peak", column="robust", along="depth") == "holds"
-    )
+    args = {"column": "robust", "along": "depth"}
+    assert word(planted(rising, attributes=DEPTHS), "peak", **args) == "holds"
     at = {"column": "robust", "along": "depth", "at": 2}
     assert word(planted(rising, attributes=DEPTHS), "peak", **at) == "holds"
     assert word(planted(UP, attributes=DEPTHS), "peak", **at) == "does not hold"

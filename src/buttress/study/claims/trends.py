@@ -58,6 +58,7 @@ class Monotone:
     along: str
     direction: Literal["rising", "falling"] = "rising"
     where: dict[str, Any] = field(default_factory=dict)
+    by: list[str] | None = None  # labels or attributes that tell groups apart
     diminishing: bool = False
     diminishing_from: float = float("-inf")
     margin: float = 0.0
@@ -85,14 +86,20 @@ class Monotone:
                 parts.append(f"{name} {column} by {self.along} {steps}".strip())
         return "; ".join(parts)
 
+    def _apart(self, view: View) -> Sequence[str]:
+        """What rows of one trend share: the other axes, unless ``by`` says otherwise."""
+        if self.by is not None:
+            return self.by
+        return [axis for axis in view.axes if axis != self.along] if self.along in view.axes else []
+
     def _groups(self, view: View, column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         at, chosen = view.numbers(self.along), view.mask(self.where)
         known(view, column, chosen)
         values = view.values(column)
         groups: dict[str, list[int]] = {}
         for index in np.flatnonzero(chosen & ~np.isnan(at)):
-            row = view.rows[index]
-            alike = [x for a, x in zip(view.axes, row, strict=True) if a != self.along]
+            about = view.about(int(index))
+            alike = [str(about.get(key)) for key in self._apart(view)]
             groups.setdefault(" / ".join(alike), []).append(int(index))
         found = {}
         for name, members in groups.items():
