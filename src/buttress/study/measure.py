@@ -133,9 +133,14 @@ def _figure(source: Source, column: Column) -> float:
 
 
 def _inside(result: Any, path: str) -> float:
-    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values."""
-    for part in path.split("."):
-        if isinstance(result, Mapping):
+    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values.
+
+    ``places[0].l1_linf.result`` takes the first of a list.
+    """
+    for part in path.replace("[", ".[").split("."):
+        if part.startswith("["):
+            result = result[int(part.strip("[]"))]
+        elif isinstance(result, Mapping):
             result = result[part]
         else:
             result = next(item for item in result if part in map(str, item.values()))
