@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from buttress.attacks.core import ATTACKS
 from buttress.errors import UserError
-from buttress.evaluation.corruption import LIST, SEVERITIES, corruption_names, parse_corruption
+from buttress.evaluation.corruption import ALL, LIST, SEVERITIES, corruption_names, parse_corruption
 from buttress.records.corruption import CORRUPTION
 from buttress.registry import canonical
 from buttress.shelf import Shelf
@@ -45,6 +45,14 @@ class EntrySpec(Spec):
         if self.severity is not None and (not self.corruption or self.severity not in SEVERITIES):
             raise ValueError(f"`severity` is for corruptions, 1 to 5, but got {self.severity}")
         return self
+
+    @property
+    def label(self) -> str:
+        """What the entry is called in a list of suites."""
+        if not self.corruption:
+            return self.name or f"{self.attack} {self.threat}".strip()
+        each = "" if self.severity is None else f":{self.severity}"
+        return f"{LIST}{each}" if self.corruption == ALL else f"{self.corruption}{each}"
 
 
 def parse_entry(text: str) -> dict[str, Any]:
@@ -87,6 +95,11 @@ class SuiteSpec(Spec):
     corruptions_count: bool = True  # in the worst case
     budgets: Budgets = Field(default_factory=dict)  # data set -> norm -> eps, if not its own
     entries: tuple[Line, ...] = Field(min_length=1)
+
+    @property
+    def holds(self) -> str:
+        """The names of its entries, in order."""
+        return ", ".join(line.label for line in self.entries)
 
 
 class Entry(NamedTuple):
