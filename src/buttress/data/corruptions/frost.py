@@ -1,0 +1,52 @@
+"""Frost on the lens. The published corruption pastes photographs that cannot be handed on with a
+package; this one draws crystals from noise. Its weights are the published ones, its pictures are
+not: compare it with itself, or put the official arrays into the cache.
+"""  # noqa: D205
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from buttress.data.corruptions.core import CORRUPTIONS, PAPER
+from buttress.data.corruptions.fog import displaced
+from buttress.data.corruptions.motion import streaked
+from buttress.streams import Streams
+
+TINT = (0.88, 0.95, 1.0)
+DENSITY = 0.03  # of points where a needle starts
+DIRECTIONS = 3  # of needles, 60 degrees apart: ice has six arms
+
+
+@CORRUPTIONS.register(
+    "frost",
+    paper=PAPER,
+    tags=("common", "weather"),
+    small=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+    large=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    note="procedural: crystals drawn from noise stand in for the published photographs",
+)
+def frost(x: Tensor, constants: tuple[float, float], streams: Streams) -> Tensor:
+    """Ice over the image: procedural crystals with the published weights, not the photographs."""
+    kept, strength = constants
+    ice = crystals(x, streams)
+    if x.shape[1] == 3:
+        ice = ice * torch.tensor(TINT, dtype=x.dtype).view(1, 3, 1, 1)
+    return kept * x + strength * ice
+
+
+def crystals(x: Tensor, streams: Streams) -> Tensor:
+    """(N, 1, H, W) in [0, 1]: needles with six arms on a patchy film."""
+    n, _, height, width = x.shape
+    side = 1 << (max(height, width) - 1).bit_length()
+    film = displaced(side, 1.8, streams.uniform(torch.empty(n, side * side)).double())
+    film = film[:, :height, :width].unsqueeze(1)
+    u = streams.uniform(torch.empty(n, 1, height, width), 1).double()
+    points = (u < DENSITY).double() * (0.5 + film)
+    turn = streams.fractions(1, "turn").squeeze(1) * 60
+    length = max(height, width) / 10
+    arms = torch.zeros_like(points)
+    for arm in range(2 * DIRECTIONS):
+        arms += streaked(points, 2 * length, length, turn + 60 * arm)
+    arms *= length  # a needle is as bright as its point, not thinner for being long
+    return (0.2 + 0.45 * film + 0.5 * arms.clamp_max(1)).clamp_max_(1)
