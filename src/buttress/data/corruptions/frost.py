@@ -14,8 +14,9 @@ from buttress.data.corruptions.motion import streaked
 from buttress.streams import Streams
 
 TINT = (0.88, 0.95, 1.0)
-DENSITY = 0.03  # of points where a needle starts
-DIRECTIONS = 3  # of needles, 60 degrees apart: ice has six arms
+ARMS = 6
+SCALES = (1 / 10, 1 / 16, 1 / 28)  # lengths of needles, as shares of the longer side
+COVER = 0.2  # how much of the image the needles of one length cover, counted with overlaps
 
 
 @CORRUPTIONS.register(
@@ -38,15 +39,20 @@ def frost(x: Tensor, constants: tuple[float, float], streams: Streams) -> Tensor
 def crystals(x: Tensor, streams: Streams) -> Tensor:
     """(N, 1, H, W) in [0, 1]: needles with six arms on a patchy film."""
     n, _, height, width = x.shape
-    side = 1 << (max(height, width) - 1).bit_length()
+    longer = max(height, width)
+    side = 1 << (longer - 1).bit_length()
     film = displaced(side, 1.8, streams.uniform(torch.empty(n, side * side)).double())
     film = film[:, :height, :width].unsqueeze(1)
-    u = streams.uniform(torch.empty(n, 1, height, width), 1).double()
-    points = (u < DENSITY).double() * (0.5 + film)
-    turn = streams.fractions(1, "turn").squeeze(1) * 60
-    length = max(height, width) / 10
-    arms = torch.zeros_like(points)
-    for arm in range(2 * DIRECTIONS):
-        arms += streaked(points, 2 * length, length, turn + 60 * arm)
-    arms *= length  # a needle is as bright as its point, not thinner for being long
-    return (0.2 + 0.45 * film + 0.5 * arms.clamp_max(1)).clamp_max_(1)
+    ice = 0.1 + 0.5 * film
+    turns = streams.fractions(len(SCALES), "turns") * 60
+    for number, share in enumerate(SCALES, start=1):
+        length = max(1.0, longer * share)
+        u = streams.uniform(torch.empty(n, 1, height, width), number).double()
+        # More of them where the film is thick: frost comes in patches.
+        points = (u < COVER / (ARMS * length) * 4 * film.square()).double()
+        stars = torch.zeros_like(points)
+        for arm in range(ARMS):
+            stars += streaked(points, 2 * length, length, turns[:, number - 1] + 60 * arm)
+        # A needle is as bright at its root as a whole one is, however long.
+        ice += 0.6 * (stars * length).clamp_max(1)
+    return ice.clamp_max_(1)
