@@ -18,10 +18,14 @@ from buttress.data.corruptions.core import (
     corrupt,
     list_corruptions,
 )
+from buttress.data.corruptions.dataset import corrupted
+from buttress.data.corruptions.official import find_official
 
 __all__ = [
     "CORRUPTIONS",
     "SEVERITIES",
     "corrupt",
+    "corrupted",
+    "find_official",
     "list_corruptions",
 ]

@@ -19,7 +19,7 @@ from buttress.errors import UserError
 from buttress.registry import Registry
 from buttress.streams import Streams
 
-# Images (N, C, H, W) float64 in [0, 1], the constants of one severity, and the noise of the samples.
+# Images (N, C, H, W) float64 in [0, 1], the constants of one severity, the noise of the samples.
 Corruption = Callable[[Tensor, Any, Streams], Tensor]
 CORRUPTIONS: Registry[Corruption] = Registry("corruption")
 PAPER = "arXiv:1903.12261"
@@ -27,7 +27,6 @@ SEVERITIES = (1, 2, 3, 4, 5)
 LARGEST_SMALL = 64  # pixels: the constants of CIFAR-10-C up to here, of ImageNet-C above
 SMALLEST = 8
 VALUES_AT_ONCE = 1 << 19  # of images in float64: 4 MiB
-GROUPS = ("noise", "blur", "weather", "digital")
 
 
 def list_corruptions(tag: str | None = None) -> list[str]:

@@ -17,7 +17,13 @@ WIDER = 244 / 224  # the constants for 224 pixels were meant for that size and w
     "elastic_transform",
     paper=PAPER,
     tags=("common", "digital"),
-    small=((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+    small=(
+        (0, 0, 0.08),
+        (0.05, 0.2, 0.07),
+        (0.08, 0.06, 0.06),
+        (0.1, 0.04, 0.05),
+        (0.1, 0.03, 0.03),
+    ),
     large=(
         (2 * WIDER, 0.7 * WIDER, 0.1 * WIDER),
         (2 * WIDER, 0.08 * WIDER, 0.2 * WIDER),
@@ -25,7 +31,7 @@ WIDER = 244 / 224  # the constants for 224 pixels were meant for that size and w
         (0.07 * WIDER, 0.01 * WIDER, 0.02 * WIDER),
         (0.12 * WIDER, 0.01 * WIDER, 0.02 * WIDER),
     ),
-)  # fmt: skip
+)
 def elastic_transform(x: Tensor, constants: tuple[float, ...], streams: Streams) -> Tensor:
     """Three points are moved at random and the image with them; then each pixel moves a little.
 

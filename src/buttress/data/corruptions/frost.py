@@ -1,7 +1,8 @@
-"""Frost on the lens. The published corruption pastes photographs that cannot be handed on with a
-package; this one draws crystals from noise. Its weights are the published ones, its pictures are
-not: compare it with itself, or put the official arrays into the cache.
-"""  # noqa: D205
+"""Frost on the lens, drawn: the published photographs cannot be handed on with a package.
+
+The weights of image and ice are the published ones, the ice is made from noise. Compare results
+with others that were made here, or put the official arrays into the cache.
+"""
 
 from __future__ import annotations
 
