@@ -13,7 +13,7 @@ from buttress.streams import Streams
 @CORRUPTIONS.register(
     "brightness",
     paper=PAPER,
-    tags=("common", "digital"),
+    tags=("common", "weather"),
     small=(0.05, 0.1, 0.15, 0.2, 0.3),
     large=(0.1, 0.2, 0.3, 0.4, 0.5),
 )
