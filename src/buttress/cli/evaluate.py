@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from buttress.data import Dataset
     from buttress.evaluation.suite import SuiteSpec
     from buttress.progress import Progress
+    from buttress.records.corruption import Corruptions
     from buttress.records.evaluation import Evaluation
 
 
@@ -105,7 +106,7 @@ def command(**given: Any) -> None:
     with showing() as progress:
         found = _evaluated(asked, network, images, spec, asked.folder(out), progress)
     if asked.as_json:
-        say_json(found.to_dict())
+        say_json(_as_dict(found, images))
     else:
         _show(found, images, asked.per_class)
 
@@ -181,6 +182,24 @@ def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.M
     return load_model(what, model=model, device=device, num_classes=classes, image_size=size)
 
 
+def _as_dict(found: Evaluation, images: Dataset) -> dict[str, Any]:
+    content = found.to_dict()
+    if (corrupted := found.corruptions) is not None:
+        content["corruptions"]["mce_relative_to_alexnet"] = _relative(corrupted, images)
+    return content
+
+
+def _relative(corrupted: Corruptions, images: Dataset) -> float | None:
+    """The mCE over that of AlexNet, where that is defined: all corruptions, on ImageNet."""
+    from buttress.evaluation import mean_corruption_error
+
+    errors = {n: [1 - a for a in row.values()] for n, row in corrupted.accuracies.items()}
+    try:
+        return mean_corruption_error(errors, images.name).normalised
+    except UserError:  # some corruptions or severities only
+        return None
+
+
 def _show(found: Evaluation, images: Dataset, per_class: bool) -> None:
     """Tables for a person; corruptions are one line."""
     rows = [_row(n, r.accuracy, found.interval(n)) for n, r in found.attacks.items()]
@@ -193,8 +212,10 @@ def _show(found: Evaluation, images: Dataset, per_class: bool) -> None:
     if corrupted is not None:
         copies = sum(len(row) for row in corrupted.accuracies.values())
         counted = "counted" if corrupted.counts else "not counted"
+        relative = _relative(corrupted, images)
+        over = "" if relative is None else f" ({100 * relative:.2f}% relative to AlexNet)"
         say(f"corruptions: mean over {copies} corrupted copies of each image, mCE "
-            f"{100 * corrupted.mce:.2f}%, {counted} in the worst case")  # fmt: skip
+            f"{100 * corrupted.mce:.2f}%{over}, {counted} in the worst case")  # fmt: skip
     if per_class:
         _show_classes(found)
     for record in found.records.values():

@@ -15,6 +15,7 @@ from buttress.attacks.call import check_images, check_logits
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.data import Dataset
 from buttress.errors import CorruptFile, UserError
+from buttress.evaluation.corruption import images_used
 from buttress.evaluation.inspect import inspect_model
 from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
 from buttress.evaluation.verdicts import Job, Network, judge
@@ -140,6 +141,7 @@ def _identity(job: Job, entry: Entry) -> dict[str, Any]:
     what: dict[str, Any] = {"attack": entry.attack, "args": dict(entry.args), "threat": threat}
     if entry.is_corruption:
         what["counts"] = entry.counts
+        what["images"] = images_used(job.data, **entry.args)
     return {**job.origin, **what, "suite": job.suite}
 
 

@@ -18,7 +18,7 @@ from buttress.records.run import differences
 
 SAME = (
     "weights", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode", "after",
-    "counts",
+    "counts", "images",
 )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from buttress.attacks.core import ATTACKS
+from buttress.data.corruptions import SEVERITIES
 from buttress.errors import UserError
-from buttress.evaluation.corruption import ALL, LIST, SEVERITIES, corruption_names, parse_corruption
+from buttress.evaluation.corruption import ALL, LIST, corruption_names, parse_corruption
 from buttress.records.corruption import CORRUPTION
 from buttress.registry import canonical
 from buttress.shelf import Shelf

@@ -98,7 +98,7 @@ def judge(
             job.network.prepare(job.data)
             rows, cost = _attacked(job, entry, left, task)
         else:
-            data = corrupted_images(job.data, **_which(entry)) if entry.is_corruption else job.data
+            data = corrupted_images(job.data, **entry.args) if entry.is_corruption else job.data
             rows = [_score(job, b.x, b.y) for b in _advancing(job, data, task)]
             cost = Cost(torch.ones(len(job.data)), torch.zeros(len(job.data)))
     finally:
@@ -116,10 +116,6 @@ def judge(
         distance=distance,
         meta=_taken(job, cost, time.perf_counter() - started),
     )
-
-
-def _which(entry: Entry) -> dict[str, Any]:
-    return {"name": entry.args["corruption"], "severity": entry.args["severity"]}
 
 
 def _taken(job: Job, cost: Cost, seconds: float) -> dict[str, Any]:
