@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.loop import last_point
+from buttress.attacks.problem import Problem
 from buttress.streams import Streams
 from buttress.threat import Norm, Threat
-from conftest import Linear, images, small_net
+from conftest import images, small_net
 
 
 def by_hand(model: torch.nn.Module, x: Tensor, y: Tensor, threat: Threat, first: Tensor) -> Tensor:
@@ -48,31 +50,59 @@ def test_the_last_point_is_that_of_a_textbook_loop(norm: Norm, eps: float, start
     torch.testing.assert_close(out.x_adv[broken], right[broken])
 
 
-@pytest.mark.parametrize("name", ["pgd", "cw", "gama"])
+class Band(torch.nn.Module):
+    """Wrong only where the mean of the image is near 0.54."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = 0.02 - (x.flatten(1).mean(1) - 0.54).abs()
+        return torch.stack([torch.zeros_like(near), 10 * near], 1)
+
+
+@pytest.mark.parametrize("name", ["pgd", "cw"])
 def test_an_early_success_does_not_count_if_only_the_last_point_does(name: str) -> None:
-    """A model that is wrong only near one place, which longer steps leave again."""
+    """Steps of 0.05 go from 0.50 to 0.55, which is a success, and back again."""
+    x, y = torch.full((3, 1, 2, 2), 0.5), torch.zeros(3, dtype=torch.int64)
+    how = How(stop_when_broken=True)
+    found = {}
+    for keep, steps in (("best", 2), ("last", 2), ("last", 3)):
+        args = {"keep": keep, "steps": steps, "rel_step": 0.5, "start": "clean"}
+        attack = create_attack(name, **args)
+        out = run_attack(attack, Band(), x, y, Threat("Linf", 0.1), how=how)
+        found[keep, steps] = bool(out.broken.all())
+        assert bool(out.broken.any()) == found[keep, steps]
+    # The hinge of `cw` has no slope where it succeeded, so it stays there.
+    assert found == {("best", 2): True, ("last", 2): name == "cw", ("last", 3): True}
+
+
+def test_guided_attacks_may_be_judged_by_their_last_point() -> None:
     model, (x, _) = small_net(), images(32)
-    y = model(x).argmax(1)
-    threat, how = Threat("Linf", 0.02), How(stop_when_broken=True)
-    args = {"steps": 6} if name == "gama" else {"steps": 6, "rel_step": 2.0}
+    y, threat = model(x).argmax(1), Threat("Linf", 0.02)
     best, last = (
-        run_attack(create_attack(name, keep=keep, **args), model, x, y, threat, how=how)
+        run_attack(create_attack("gama", keep=keep, steps=6), model, x, y, threat)
         for keep in ("best", "last")
     )
+    streams = Streams(0, "gama", torch.arange(32))
+    problem = Problem(model, x, y, threat, streams, clean=model(x).detach())
+    right = last_point(create_attack("gama", steps=6), problem)
+    assert torch.equal(last.broken, model(right).argmax(1) != y)
+    assert torch.equal(last.x_adv[last.broken], right[last.broken])
     assert not (last.broken & ~best.broken).any()
-    survivors = ~best.broken
-    assert (last.meter.forward[survivors] == best.meter.forward[survivors]).all()
-    assert (last.meter.forward >= best.meter.forward).all(), "nobody leaves before the last point"
+
+
+class Negative(torch.nn.Module):
+    """Wrong only where the pixels add up to less than zero, so only outside the box."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.flatten(1).sum(1)
+        return torch.stack([torch.zeros_like(total), -total], 1)
 
 
 def test_a_start_outside_the_box_never_counts() -> None:
-    model = Linear(12, 2)
-    x = torch.zeros(4, 3, 2, 2)
-    y = torch.zeros(4, dtype=torch.int64)
-    out = run_attack(
-        create_attack("pgd", start="unclipped", steps=3), model, x, y, Threat("Linf", 0.5)
-    )
+    x, y = torch.zeros(8, 3, 2, 2), torch.zeros(8, dtype=torch.int64)
+    attack = create_attack("pgd", start="unclipped", steps=3)
+    out = run_attack(attack, Negative(), x, y, Threat("Linf", 0.5))
     assert out.x_adv.min() >= 0
+    assert not out.broken.any()
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5), ("L1", 2.0)])
