@@ -67,12 +67,12 @@ def lines(found: dict[str, Seconds], images: int, parts: int) -> list[str]:
         f"{images:,} images at 5 severities, {parts} processes, {os.cpu_count()} cores, load "
         f"{os.getloadavg()[0]:.1f} at the end.",
         "",
-        "| corruption | images per second | if the cores were free |",
+        "| corruption | images per second | by processor time |",
         "| --- | --- | --- |",
         *rows,
         "",
         f"All {count:,} images of the 15 common corruptions: {passed:.1f} minutes, or "
-        f"{given:.1f} if the cores were free.",
+        f"{given:.1f} by processor time.",
     ]
 
 
