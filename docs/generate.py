@@ -35,6 +35,7 @@ def write_all(folder: Path) -> None:
     write(folder / "suite_pages.md", suite_pages())
     write_architectures(folder)
     pictures.draw(folder / "augmentation.png")
+    pictures.draw_corruptions(folder / "corruptions.png")
     write(folder / "bench.md", bench())
 
 
@@ -135,6 +136,7 @@ def tables() -> dict[str, list[Row]]:
     """The rows of every kind, from the registries and the shipped files."""
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
+    from buttress.data import CORRUPTIONS
     from buttress.data.core import DATASETS, READERS
     from buttress.models import MODELS, PATTERNS
     from buttress.records.augmentation import NAMED
@@ -148,6 +150,7 @@ def tables() -> dict[str, list[Row]]:
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
         "readers": READERS,
+        "corruptions": CORRUPTIONS,
         "analyses": ANALYSES,
     }
     found = {

@@ -16,8 +16,8 @@ from buttress.streams import Streams
 
 TINT = (0.88, 0.95, 1.0)
 ARMS = 6
-SCALES = (1 / 10, 1 / 16, 1 / 28)  # lengths of needles, as shares of the longer side
-COVER = 0.2  # how much of the image the needles of one length cover, counted with overlaps
+SCALES = (1 / 10, 1 / 24)  # lengths of needles, as shares of the longer side
+COVER = 0.3  # how much of the image the needles of one length cover, counted with overlaps
 
 
 @CORRUPTIONS.register(
@@ -53,7 +53,7 @@ def crystals(x: Tensor, streams: Streams) -> Tensor:
         points = (u < COVER / (ARMS * length) * 4 * film.square()).double()
         stars = torch.zeros_like(points)
         for arm in range(ARMS):
-            stars += streaked(points, 2 * length, length, turns[:, number - 1] + 60 * arm)
+            stars += streaked(points, length, length, turns[:, number - 1] + 60 * arm)
         # A needle is as bright at its root as a whole one is, however long.
         ice += 0.6 * (stars * length).clamp_max(1)
     return ice.clamp_max_(1)
