@@ -47,11 +47,8 @@ __all__ = [
     "corrupt",
     "corrupted",
     "epoch_order",
-<<<<<<< HEAD
     "facts_of",
-=======
     "find_official",
->>>>>>> suites
     "get_dataset",
     "list_augmentations",
     "list_corruptions",
