@@ -9,8 +9,8 @@ import click
 from buttress.cli.console import say, say_json, table
 
 KINDS = (
-    "models", "attacks", "objectives", "datasets", "augmentations", "recipes", "suites", "analyses",
-    "studies",
+    "models", "attacks", "objectives", "datasets", "augmentations", "corruptions", "recipes",
+    "suites", "analyses", "studies",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _models_in_full(tag: str | None) -> list[dict[str, object]]:
 def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
-    from buttress.data import DATASETS
+    from buttress.data import CORRUPTIONS, DATASETS
     from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
@@ -82,6 +82,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
         "attacks": ATTACKS,
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
+        "corruptions": CORRUPTIONS,
         "analyses": ANALYSES,
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]
@@ -105,6 +106,7 @@ def _described(kind: str, *, in_full: bool) -> list[dict[str, object]]:
         return [{field: getattr(r, field) for field in shown} for r in recipes]
     if kind == "suites":
         suites = [load_suite(n) for n in list_suites()]
-        return [{"name": s.name, "attacks": len(s.entries), "about": s.about} for s in suites]
+        shown = ("name", "holds", "source", *(("about",) if in_full else ()))
+        return [{field: getattr(s, field) for field in shown} for s in suites]
     studies = [load_study(n) for n in list_studies()]
     return [{"name": s.name, "question": s.question} for s in studies]

@@ -24,11 +24,19 @@ from buttress.data.core import (
     list_datasets,
     load_dataset,
 )
+from buttress.data.corruptions import (
+    CORRUPTIONS,
+    corrupt,
+    corrupted,
+    find_official,
+    list_corruptions,
+)
 from buttress.data.mixed import Mixed, mixed_order
 from buttress.data.order import epoch_order
 from buttress.records.augmentation import list_augmentations
 
 __all__ = [
+    "CORRUPTIONS",
     "DATASETS",
     "Augmentation",
     "Batch",
@@ -36,10 +44,14 @@ __all__ = [
     "Facts",
     "Mixed",
     "Mixing",
+    "corrupt",
+    "corrupted",
     "epoch_order",
     "facts_of",
+    "find_official",
     "get_dataset",
     "list_augmentations",
+    "list_corruptions",
     "list_datasets",
     "load_dataset",
     "mixed_order",

@@ -55,7 +55,7 @@ def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
             _add(found, place, seed, scaled, study.name)
     for dataset in dict.fromkeys(cell.spec.dataset for cell in found.values()):
         for suite in scaled.suites:
-            resolve_suite(load_suite(suite), facts_of(dataset).budgets)
+            resolve_suite(load_suite(suite), facts_of(dataset).budgets, dataset)
     for spec in {cell.spec.model: cell.spec for cell in found.values()}.values():
         check_model(spec)
     return list(found.values())

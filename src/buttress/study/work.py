@@ -10,7 +10,7 @@ from buttress.analysis.core import analyse
 from buttress.analysis.subject import DoesNotApply, Subject, threat_of
 from buttress.data import facts_of, load_dataset
 from buttress.evaluation import evaluate, load_suite
-from buttress.evaluation.suite import CLEAN
+from buttress.evaluation.suite import resolve_suite
 from buttress.models import load_model
 from buttress.progress import Progress
 from buttress.records.run import Run, Which
@@ -49,9 +49,9 @@ class Work:
         found = {f"train {self.spec.model}": 3.0 * recipe.epochs * images * attacked}
         tests = min(facts.test, self.test_limit or facts.test)
         for name in self.suites:
-            for line in load_suite(name).entries:
-                passes = line.args.get("steps", 1 if line.attack == CLEAN else 20)
-                found[f"{name}: {line.name or line.attack}"] = 1.0 * tests * passes
+            for entry in resolve_suite(load_suite(name), facts.budgets, self.spec.dataset):
+                passes = entry.args.get("steps", 1 if entry.threat is None else 20)
+                found[f"{name}: {entry.name}"] = 1.0 * tests * passes
         return found
 
 
