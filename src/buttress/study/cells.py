@@ -56,9 +56,13 @@ def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
     for dataset in dict.fromkeys(cell.spec.dataset for cell in found.values()):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), facts_of(dataset).budgets, dataset)
-    for spec in {cell.spec.model: cell.spec for cell in found.values()}.values():
+    for spec in {_network(cell.spec): cell.spec for cell in found.values()}.values():
         check_model(spec)
     return list(found.values())
+
+
+def _network(spec: RunSpec) -> str:
+    return f"{spec.model} {sorted(spec.model_args.items())} {spec.image_size}"
 
 
 def check_model(spec: RunSpec) -> None:

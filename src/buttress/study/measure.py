@@ -128,7 +128,7 @@ def _figure(source: Source, column: Column) -> float:
         return float(source.run.summary["seconds"])
     if column.of == "collapsed":
         events = source.run.summary["events"]
-        return float(any(event.get("kind") == "collapse" for event in events))
+        return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
     return _inside(source.analysis(column.analysis), column.of)
 
 
