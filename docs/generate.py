@@ -31,6 +31,7 @@ def write_all(folder: Path) -> None:
     write(folder / "recipe_pages.md", recipe_pages())
     write_architectures(folder)
     pictures.draw(folder / "augmentation.png")
+    pictures.draw_corruptions(folder / "corruptions.png")
     write(folder / "bench.md", bench())
 
 
@@ -108,6 +109,7 @@ def tables() -> dict[str, list[Row]]:
     """The rows of every kind, from the registries and the shipped files."""
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
+    from buttress.data import CORRUPTIONS
     from buttress.data.core import DATASETS, READERS
     from buttress.evaluation import list_suites, load_suite
     from buttress.models import MODELS, PATTERNS
@@ -122,6 +124,7 @@ def tables() -> dict[str, list[Row]]:
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
         "readers": READERS,
+        "corruptions": CORRUPTIONS,
         "analyses": ANALYSES,
     }
     found = {

@@ -18,6 +18,8 @@ NAMES = [
     "__version__",
     "analyse",
     "attack",
+    "corrupt",
+    "corrupted",
     "create_model",
     "evaluate",
     "evaluate_until",
@@ -25,6 +27,7 @@ NAMES = [
     "list_analyses",
     "list_attacks",
     "list_augmentations",
+    "list_corruptions",
     "list_datasets",
     "list_models",
     "list_objectives",
@@ -37,11 +40,20 @@ NAMES = [
     "write_report",
 ]
 
-TAGGED = ["list_analyses", "list_attacks", "list_datasets", "list_models", "list_objectives"]
+TAGGED = [
+    "list_analyses",
+    "list_attacks",
+    "list_corruptions",
+    "list_datasets",
+    "list_models",
+    "list_objectives",
+]
 
 # The parameters that DESIGN promises: a call that names them keeps working.
 PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "seed"),
+    "corrupt": ("x", "name", "severity", "ids", "seed"),
+    "corrupted": ("dataset", "name", "severity", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
     "finetune": ("source", "dataset", "recipe", "out"),

@@ -12,7 +12,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
-    from buttress.data import Dataset, list_augmentations, list_datasets, load_dataset
+    from buttress.data import (
+        Dataset,
+        corrupt,
+        corrupted,
+        list_augmentations,
+        list_corruptions,
+        list_datasets,
+        load_dataset,
+    )
     from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
     from buttress.models import create_model, list_models, load_model
     from buttress.threat import Threat
@@ -22,7 +30,10 @@ _HOME = {
     "attack": "attacks",
     "list_attacks": "attacks",
     "Dataset": "data",
+    "corrupt": "data",
+    "corrupted": "data",
     "list_augmentations": "data",
+    "list_corruptions": "data",
     "list_datasets": "data",
     "load_dataset": "data",
     "list_models": "models",

@@ -9,8 +9,8 @@ import click
 from buttress.cli.console import say, say_json, table
 
 KINDS = (
-    "models", "attacks", "objectives", "datasets", "augmentations", "recipes", "suites", "analyses",
-    "studies",
+    "models", "attacks", "objectives", "datasets", "augmentations", "corruptions", "recipes",
+    "suites", "analyses", "studies",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _models_in_full(tag: str | None) -> list[dict[str, object]]:
 def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
-    from buttress.data import DATASETS
+    from buttress.data import CORRUPTIONS, DATASETS
     from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
@@ -82,6 +82,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
         "attacks": ATTACKS,
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
+        "corruptions": CORRUPTIONS,
         "analyses": ANALYSES,
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]

@@ -1,5 +1,6 @@
 """Evaluation: suites of attacks, verdicts per image, the worst case."""
 
+from buttress.evaluation.corruption_error import CorruptionError, mean_corruption_error
 from buttress.evaluation.curve import Curve, accuracy_curve
 from buttress.evaluation.evaluate import evaluate, load_evaluation
 from buttress.evaluation.suite import list_suites, load_suite
@@ -7,6 +8,7 @@ from buttress.evaluation.until import evaluate_until
 from buttress.records.evaluation import Evaluation
 
 __all__ = [
+    "CorruptionError",
     "Curve",
     "Evaluation",
     "accuracy_curve",
@@ -15,4 +17,5 @@ __all__ = [
     "list_suites",
     "load_evaluation",
     "load_suite",
+    "mean_corruption_error",
 ]
