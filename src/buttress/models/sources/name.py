@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from buttress.errors import UserError
-from buttress.models.core import Classifier, Sizes, create_model, find_model, is_known
+from buttress.models.core import MODELS, Classifier, Sizes, create_model, find_model, is_known
 from buttress.models.factory import Shape, call_factory
 from buttress.models.sources.core import SOURCES, Source, Wanted
+from buttress.registry import canonical
 
 UNTRAINED = "the weights are random: this model was never trained"
 
@@ -37,8 +39,10 @@ class Name(Source):
 
     def open(self, what: str, wanted: Wanted) -> Classifier:
         if not is_known(what):
+            near = difflib.get_close_matches(canonical(what), MODELS.names(), n=3)
+            guess = f" (near: {', '.join(near)})" if near else ""
             raise UserError(
-                f"there is no checkpoint or run at {what}, and no model of that name; "
+                f"there is no checkpoint or run at {what}, and no model of that name{guess}; "
                 "`buttress list sources` shows how a model is named, `buttress list models` "
                 "the registered names"
             )

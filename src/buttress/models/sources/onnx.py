@@ -11,8 +11,8 @@ from buttress.models.onnx import OnnxNetwork
 from buttress.models.sources.core import SOURCES, Source, Wanted
 
 NO_GRADIENTS = (
-    "the model gives no gradients: only black-box attacks were possible, so the robust accuracy is "
-    "too high"
+    "the model gives no gradients: only black-box attacks were possible, so the robust accuracy "
+    "may be far too high"
 )
 
 

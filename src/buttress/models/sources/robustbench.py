@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from buttress.errors import UnknownName, UserError
@@ -39,19 +41,22 @@ class RobustBench(Source):
 def load_zoo(dataset: str, threat: str, name: str) -> nn.Module:
     """What RobustBench's own loader gives; its models take images in [0, 1]."""
     utils = _import("robustbench.utils")
+    folder = Path(torch.hub.get_dir()) / "robustbench"  # its own default is the current folder
     names = _names(dataset, threat)
     if names and name not in names:
         near = difflib.get_close_matches(name, names, n=3)
         guess = f"; did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(names)}"
         raise UnknownName(f"RobustBench has no model {name!r} for {dataset}/{threat}{guess}")
     try:
-        net: nn.Module = utils.load_model(model_name=name, dataset=dataset, threat_model=threat)
+        net: nn.Module = utils.load_model(
+            model_name=name, model_dir=folder, dataset=dataset, threat_model=threat
+        )
     except Exception as error:  # downloads and old checkpoints fail in many ways
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"RobustBench could not load {dataset}/{threat}/{name} ({type(error).__name__}: "
-            f"{reason}). It downloads weights on first use; without a network, put the file where "
-            f"it looks (models/{dataset}/{threat}/{name}.pt)"
+            f"{reason}). It downloads weights on first use; without a network, put them at "
+            f"{folder / dataset / threat / name}.pt"
         ) from None
     return net
 
@@ -71,6 +76,7 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"models of RobustBench need its package ({error}); install it with "
-            "`pip install buttress[robustbench]`"
+            f"models of RobustBench need its package ({error}); install what it needs with `pip "
+            "install buttress[robustbench]` and then the package, which asks for an old timm, with "
+            "`pip install --no-deps robustbench`"
         ) from None
