@@ -346,7 +346,7 @@ class TestRobustBench:
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "robustbench.utils", None)
-        with pytest.raises(UserError, match=r"--no-deps robustbench"):
+        with pytest.raises(UserError, match=r"buttress\[robustbench\].*--no-deps"):
             load_model("robustbench:cifar10/Linf/Carmon2019")
 
     def test_it_cannot_be_trained_on(self, zoo: list[dict[str, str]], tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,10 @@ def load_zoo(dataset: str, threat: str, name: str) -> nn.Module:
         guess = f"; did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(names)}"
         raise UnknownName(f"RobustBench has no model {name!r} for {dataset}/{threat}{guess}")
     try:
-        net: nn.Module = utils.load_model(
-            model_name=name, model_dir=folder, dataset=dataset, threat_model=threat
-        )
+        with contextlib.redirect_stdout(sys.stderr):  # it prints where results go
+            net: nn.Module = utils.load_model(
+                model_name=name, model_dir=folder, dataset=dataset, threat_model=threat
+            )
     except Exception as error:  # downloads and old checkpoints fail in many ways
         reason = " ".join(str(error).split())[:200]
         raise UserError(
@@ -77,6 +80,6 @@ def _import(module: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"models of RobustBench need its package ({error}); install what it needs with `pip "
-            "install buttress[robustbench]` and then the package, which asks for an old timm, with "
-            "`pip install --no-deps robustbench`"
+            "install buttress[robustbench]`, then the package from its repository with --no-deps, "
+            "because it asks for an old timm"
         ) from None
