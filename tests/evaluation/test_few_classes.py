@@ -63,5 +63,7 @@ def test_every_attack_gains_with_any_number_of_classes(name: str, norm: Norm, cl
         before, after = margin(model(x), y), margin(model(x_adv), y)
     assert (after >= before).all()
     assert (after > before).any()
-    if norm == "Linf" and name not in ("square", "noise"):  # a step is enough in so wide a ball
+    if norm == "Linf" and not name.startswith(
+        ("square", "noise", "cw")
+    ):  # a step is enough in so wide a ball
         assert (after > 0).all()
