@@ -53,7 +53,7 @@ def align(weights: Mapping[str, Tensor], model: Classifier) -> Weights:
     }
     left = _place_rest(placed, rest, target)
     mean, std = _take(left, MEAN), _take(left, STD)
-    return Weights(placed | left, mean, std)
+    return Weights(placed | {n.removeprefix(fitting): v for n, v in left.items()}, mean, std)
 
 
 def check_fit(weights: Mapping[str, Tensor], model: Classifier, place: str) -> None:
