@@ -112,7 +112,7 @@ def tables() -> dict[str, list[Row]]:
     from buttress.data import CORRUPTIONS
     from buttress.data.core import DATASETS, READERS
     from buttress.evaluation import list_suites, load_suite
-    from buttress.models import MODELS, PATTERNS
+    from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
     from buttress.training import OBJECTIVES
@@ -131,6 +131,7 @@ def tables() -> dict[str, list[Row]]:
         kind: [Row(entry.name, entry.about, entry.paper) for entry in registry]
         for kind, registry in registries.items()
     }
+    found["sources"] = [Row(entry.extra["form"], entry.about) for entry in SOURCES]
     found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
     suites = [load_suite(name) for name in list_suites()]
     studies = [load_study(name) for name in list_studies()]

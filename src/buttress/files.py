@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from buttress.errors import CorruptFile
 from buttress.spec import digest
 
 CHECKSUM = "sha256"
+LONGEST_NAME = 200  # bytes, with room for an ending
 
 
 @contextlib.contextmanager
@@ -35,6 +37,12 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def file_name(text: str) -> str:
+    """Any text as the name of a file that stays in its folder; a harmless one is left as it is."""
+    plain = re.sub(r"[/\\\x00-\x1f\x7f]", "_", text).lstrip(".")
+    return plain.encode(errors="replace")[:LONGEST_NAME].decode(errors="ignore") or "unnamed"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,27 +6,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.network import model_options, network
 from buttress.errors import RunError, UserError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from buttress.data import Dataset
 
 
 @click.command("evaluate")
 @click.argument("what")
 @click.option("--suite", default="quickstart", show_default=True,
               help="A suite, a YAML file, or entries like clean,pgd-linf,pgd:L2:0.5.")  # fmt: skip
-@click.option("--model", help="The architecture of a checkpoint: a name or file.py:function.")
+@model_options
 @click.option("--data", help="A data set; the run's own if WHAT is a run.")
 @click.option("--split", default="test", show_default=True)
 @click.option("--limit", type=int, help="The first images only.")
+@click.option("--image-size", type=int, help="Scale the images of the data set to this size.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
 @click.option(
@@ -41,14 +38,15 @@ if TYPE_CHECKING:
 @click.option("--compile", is_flag=True, help="Try torch.compile too; it takes a minute first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    what: str, suite: str, model: str | None, data: str | None, split: str, limit: int | None,
-    seed: int, batch_size: int, out: Path | None, device: str,
+    what: str, suite: str, data: str | None, split: str, limit: int | None,
+    image_size: int | None, seed: int, batch_size: int, out: Path | None, device: str,
     shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
-    compile: bool, as_json: bool,
+    compile: bool, as_json: bool, **said: Any,
 ) -> None:  # fmt: skip
-    """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
+    """Attack WHAT: a run, a checkpoint with --model, file.py:function, hf:OWNER/NAME ...
 
-    Finished attacks are kept and not done again.
+    `buttress list sources` shows every way to name a model. Finished attacks are kept and not done
+    again.
     """
     from buttress.data import load_dataset
     from buttress.evaluation import evaluate, evaluate_until, load_suite
@@ -56,13 +54,14 @@ def command(
     from buttress.records.run import Run
 
     run = Run(what)
-    if run.exists and model is None:
+    if run.exists and said["model"] is None:
         data = data or run.spec.dataset
         out = out or run.path / "eval"
     elif data is None:
         raise UserError("say which images to attack with --data, e.g. --data cifar10")
-    images = load_dataset(data, split, limit=limit)
-    network = _network(what, model, images, device)
+    with showing() as progress:
+        images = load_dataset(data, split, limit=limit, image_size=image_size, progress=progress)
+    model = network(what, said, images, device)
     wanted = suite.split(",") if "," in suite or ":" in suite else suite
     spec = load_suite(wanted)
     if worst_case_only:
@@ -79,7 +78,7 @@ def command(
     count = workers if part is None else part.count
     with showing() as progress:
         if until_width is not None:
-            found = evaluate_until(network, images, spec, until_width, batch_size=batch_size,
+            found = evaluate_until(model, images, spec, until_width, batch_size=batch_size,
                                    seed=seed, out=folder, compile=compile,
                                    progress=progress)  # fmt: skip
         elif part is None and workers > 1:
@@ -91,7 +90,7 @@ def command(
         else:
             here = images if part is None else part.of(images)
             where = folder if part is None or folder is None else part.folder(folder)
-            found = evaluate(network, here, spec, batch_size=batch_size, seed=seed,
+            found = evaluate(model, here, spec, batch_size=batch_size, seed=seed,
                              out=where, compile=compile, progress=progress)  # fmt: skip
             if part is not None and folder is not None:
                 found = merge_shards(folder, count, images) or found
@@ -109,7 +108,7 @@ def command(
         say(f"warning: {warning}")
 
 
-FLAGS = ("worst_case_only", "compile")
+FLAGS = ("worst_case_only", "compile", "pretrained")
 
 
 def _spread(given: dict[str, Any], workers: int) -> None:
@@ -117,8 +116,11 @@ def _spread(given: dict[str, Any], workers: int) -> None:
     own = {"what", "workers", "shard", "as_json", *FLAGS}
     args = [str(given["what"]), *(f"--{f.replace('_', '-')}" for f in FLAGS if given[f])]
     for name, value in given.items():
-        if name not in own and value is not None:
-            args += [f"--{name.replace('_', '-')}", str(value)]
+        if name in own or value is None:
+            continue
+        word = "--model-arg" if name == "model_args" else f"--{name.replace('_', '-')}"
+        for part in value if isinstance(value, tuple) else (value,):
+            args += [word, str(part)]
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
@@ -133,20 +135,6 @@ def _spread(given: dict[str, Any], workers: int) -> None:
             process.terminate()
     if failed:
         raise RunError(f"worker {failed[0]} of {workers} failed; what it said is above")
-
-
-def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:
-    """The model that WHAT names: a run, a function that makes one, or weights with --model."""
-    from buttress.models import create_model, load_model
-    from buttress.models.sources import is_function
-
-    if Path(what).is_dir() and model is None:
-        return load_model(what, device=device)
-    classes, (channels, size, _) = images.num_classes, images.shape
-    if is_function(what) and model is None:
-        made = create_model(what, num_classes=classes, image_size=size, in_channels=channels)
-        return made.eval().to(device)
-    return load_model(what, model=model, device=device, num_classes=classes, image_size=size)
 
 
 def _part(name: str, images: int, spared: int) -> str:

@@ -15,16 +15,17 @@ from torch.nn import functional as F
 
 from buttress.attacks.call import (
     How,
+    check_gradients,
     check_images,
     check_logits,
     create_attack,
     piece_length,
     run_attack,
 )
-from buttress.attacks.freeze import frozen, on_device_of
+from buttress.attacks.freeze import frozen, gives_gradients, on_device_of
 from buttress.attacks.loop import OnStep
 from buttress.attacks.prepare import PROBE, Prepared, prepare
-from buttress.attacks.problem import Meter
+from buttress.attacks.problem import Meter, Problem
 from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.inspect import inspect_model
@@ -34,6 +35,7 @@ from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent, Task
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
 from buttress.records.run import command_line, differences, provenance
+from buttress.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def evaluate(  # noqa: PLR0913 - the public call
     entries = resolve_suite(spec, data.budgets)
     if len(data) == 0 or batch_size < 1:
         raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {batch_size}")
-    warnings = _first_look(model, data)
+    warnings = _first_look(model, data, entries)
     origin = {
         "weights": tree_digest(model.state_dict()),
         "data": data.fingerprint(),
@@ -124,7 +126,9 @@ def evaluate(  # noqa: PLR0913 - the public call
     return Evaluation(spec.name, records, tuple(warnings) + notes_of(records))
 
 
-def _prepared(model: nn.Module, data: Dataset, compile: bool) -> Prepared:
+def _prepared(model: nn.Module, data: Dataset, compile: bool) -> Prepared | None:
+    if not gives_gradients(model):
+        return None  # there is nothing in it to rewrite
     x, _, _ = data.take(torch.arange(min(PROBE, len(data))))
     return prepare(model, on_device_of(model, x), compile=compile)
 
@@ -138,13 +142,18 @@ def load_evaluation(folder: Path) -> Evaluation:
     return Evaluation(folder.name, records, warnings + notes_of(records))
 
 
-def _first_look(model: nn.Module, data: Dataset) -> list[str]:
+def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> list[str]:
     x, y, _ = data.take(torch.arange(min(64, len(data))))
     x = on_device_of(model, x)
     y = y.to(x.device)
     check_images(x)
     with frozen(model):
-        check_logits(model, x[:1], y, data.num_classes)
+        clean = check_logits(model, x[:1], y, data.num_classes)
+    for entry in entries:
+        if entry.threat is not None and not gives_gradients(model):
+            streams = Streams(0, entry.name, torch.arange(1))
+            problem = Problem(model, x[:1], y[:1], entry.threat, streams, clean)
+            check_gradients(create_attack(entry.attack, **_with_models(entry.args)), problem)
     return [*getattr(model, "caveats", ()), *inspect_model(model, x, y)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.freeze import frozen
+from buttress.attacks.freeze import frozen, gives_gradients
 from buttress.attacks.losses import cross_entropy
 from buttress.attacks.problem import gradient
 
@@ -21,6 +21,8 @@ def inspect_model(model: nn.Module, x: Tensor, y: Tensor) -> list[str]:
         with torch.no_grad():
             first, second = model(x), model(x)
         found += _outputs(first, second)
+        if not gives_gradients(model):
+            return found
         point = x.detach().clone().requires_grad_(True)
         with torch.enable_grad():
             slope = gradient(cross_entropy(model(point), y).sum(), point)

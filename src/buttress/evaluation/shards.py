@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from buttress.data import Dataset
 from buttress.errors import RunError, UserError
 from buttress.evaluation.evaluate import load_evaluation
+from buttress.files import file_name
 from buttress.records.evaluation import AttackRecord, Evaluation, write_record
 from buttress.records.run import differences
 
@@ -55,7 +56,7 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
         if not np.array_equal(record.ids, data.ids.numpy()):
             raise RunError(f"the shards in {folder} are not of these {len(data)} images")
         meta = {**record.meta, "data": data.fingerprint()}
-        write_record(folder / f"{name}.parquet", replace(record, meta=meta))
+        write_record(folder / f"{file_name(name)}.parquet", replace(record, meta=meta))
     return load_evaluation(folder)
 
 

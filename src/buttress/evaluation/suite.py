@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from buttress.attacks.core import ATTACKS
 from buttress.errors import UserError
+from buttress.files import file_name
 from buttress.registry import canonical
 from buttress.shelf import Shelf
 from buttress.spec import Spec
@@ -87,11 +88,9 @@ def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float]) -> list[Entry]
             continue
         ATTACKS.create(line.attack, line.args)
         threat = _threat(line, budgets)
-        name = line.name or f"{line.attack}-{threat.norm.lower()}"
+        name = file_name(line.name or f"{line.attack}-{threat.norm.lower()}")
         if name in [e.name for e in entries]:
             raise UserError(f"suite {spec.name!r} has two entries named {name!r}; name one of them")
-        if any(c in name for c in "/\\\0") or name.startswith("."):
-            name = name.replace("/", "_").replace("\\", "_").lstrip(".")
         entries.append(Entry(name, line.attack, threat, line.args))
     return entries
 
