@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,6 +15,7 @@ from buttress import __version__
 from buttress.records.robustbench import DATASETS, board_dataset
 from buttress.records.run import Which
 from buttress.report.views import RunView, Share, SuiteView
+from buttress.report.words import web_link
 from buttress.sharing.leaderboard import BoardRecord, Credit
 from buttress.sharing.measured import Measured, shown_dataset
 
@@ -64,7 +64,7 @@ def write_card(found: Exported) -> str:
         metadata=yaml.safe_dump(metadata(found), sort_keys=False, allow_unicode=True),
         run=found.run,
         credit=found.credit,
-        link=found.credit.link if is_web(found.credit.link) else "",
+        link=web_link(found.credit.link),
         facts=found.facts,
         dataset=shown_dataset(found.run.spec.dataset),
         has_board=board_dataset(found.run.spec.dataset) in DATASETS.values(),
@@ -213,16 +213,3 @@ def plain(value: Any) -> Any:
     line = " ".join(value.split())
     escaped = re.sub(r"([\\`*_\[\]|#~])", r"\\\1", line)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def is_web(link: str) -> bool:
-    """Whether a link may be followed: http or https, with nothing that ends it early."""
-    try:
-        parts = urlsplit(link)
-    except ValueError:
-        return False
-    return (
-        parts.scheme in ("http", "https")
-        and bool(parts.netloc)
-        and not re.search(r"[\s<>\"]", link)
-    )

@@ -56,8 +56,8 @@ class Measured:
                 f"the test images of {shown_dataset(suite.dataset)} are not on this machine, so it "
                 "could not be checked that all of them were attacked"
             )
-        if about(suite).get("data") != whole.fingerprint:
-            seen = len(suite.survived)
+        seen = len(suite.survived)
+        if seen != whole.images or about(suite).get("data") != whole.fingerprint:
             return f"it saw {seen} images, and not exactly the {whole.images} of the test set"
         return ""
 
