@@ -12,9 +12,9 @@ from report_runs import epoch, write_flags
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
 from buttress.models.checkpoint import save_checkpoint, tree_digest
-from buttress.models.load import load_run
 from buttress.records.run import Run
 from buttress.records.spec import Optimiser, Recipe, RunSpec
+from buttress.sharing.weights import read_model
 from buttress.spec import Component
 
 THREAT = "Linf:8/255"
@@ -66,7 +66,7 @@ def verdicts(run: Run, name: str, hits: int, **changes: Any) -> None:
     """A record of all test images of digits under the weights of the best epoch."""
     n = changes.pop("n", len(digits()))
     flags = np.arange(n) < hits
-    weights = tree_digest(load_run(run).state_dict())
+    weights = tree_digest(read_model(run, "best").state_dict())
     made = {"weights": weights, "data": digits().fingerprint(), **changes}
     write_flags(run, name, flags, **{"suite": "aa", **made})
 

@@ -18,9 +18,10 @@ from buttress import models
 from buttress.cli.main import outcome
 from buttress.errors import RunError, UserError
 from buttress.models import Classifier, create_model
-from buttress.models.load import load_run, load_weights, read_weights
+from buttress.models.load import load_weights, read_weights
 from buttress.records.run import Run
 from buttress.sharing import hub
+from buttress.sharing.weights import read_model
 
 FILES = {"README.md", "buttress.json", "model.safetensors", "model_info/digits/Linf/Net.json"}
 
@@ -53,12 +54,12 @@ def test_the_exported_model_gives_identical_logits(spec: Any, which: Any, tmp_pa
     bt.export(run, tmp_path / "out", which=which)
 
     x = torch.rand(4, spec.in_channels, 32, 32)
-    model, again = load_run(run, which).eval(), loaded(tmp_path / "out")
+    model, again = read_model(run, which), loaded(tmp_path / "out")
     assert torch.equal(model(x), again(x))
     assert {n: t.dtype for n, t in model.state_dict().items()} == {
         n: t.dtype for n, t in load_file(tmp_path / "out" / "model.safetensors").items()
     }
-    other = load_run(run, "last" if which == "best" else "best").eval()
+    other = read_model(run, "last" if which == "best" else "best")
     assert not torch.equal(other(x), again(x))
 
 
@@ -71,7 +72,7 @@ def test_the_folder_loads_by_its_path_alone(run: Run, tmp_path: Path) -> None:
     model = bt.load_model(tmp_path / "out")
 
     x = torch.rand(2, 3, 32, 32)
-    assert torch.equal(model(x), load_run(run).eval()(x))
+    assert torch.equal(model(x), read_model(run, "best")(x))
 
 
 def test_the_description_is_complete_and_exact(run: Run, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_the_description_is_complete_and_exact(run: Run, tmp_path: Path) -> None
     ]  # fmt: skip
     assert {k: facts[k] for k in MODEL} == MODEL
     assert facts["classes"] == list(digits().classes)
-    normalize = load_run(run).normalize
+    normalize = read_model(run, "best").normalize
     assert torch.tensor(facts["mean"]).equal(normalize.mean.flatten())
     assert torch.tensor(facts["std"]).equal(normalize.std.flatten())
     content = (tmp_path / "out" / "model.safetensors").read_bytes()
@@ -121,7 +122,7 @@ def test_a_network_from_a_file_of_ones_own_takes_its_file_along(tmp_path: Path) 
     assert "read it first" in written
     model = bt.load_model(out / "model.safetensors", model=f"{out}/own.py:net", num_classes=10)
     x = torch.rand(2, 3, 32, 32)
-    assert torch.equal(model(x), load_run(run).eval()(x))
+    assert torch.equal(model(x), read_model(run, "best")(x))
 
 
 def test_a_second_export_needs_to_be_asked_for(run: Run, tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from huggingface_hub import ModelCard
 
 import buttress as bt
 from buttress.files import write_json
+from buttress.models.checkpoint import tree_digest
 from buttress.records.robustbench import ALWAYS, FIELDS, read_published
 from buttress.records.run import CHOSEN_ON_TEST, Run
+from buttress.sharing.weights import read_model
 from buttress.statistics import wilson
 
 
@@ -140,23 +142,25 @@ def test_what_is_marked_untrustworthy_is_unreliable(run: Run, out: Path) -> None
     assert "the gradient is zero" in found["footnote"]
     assert "- the gradient is zero" in card(out)
 
-    mild = {"severity": "warning", "said": "few images"}
+    mild = {"severity": "warning", "said": "few images", "remedy": "take more"}
     autoattack(run, 100, findings=[mild])
     assert exported(run, out)["unreliable"] is False
-    assert "- warning: few images" in card(out)
+    assert "- few images; take more" in card(out)
 
     autoattack(run, 100, findings=[mild, {"severity": "untrustworthy", "said": "masked"}])
     assert exported(run, out)["unreliable"] is True
-    assert "- untrustworthy: masked" in card(out)
+    assert "- masked" in card(out)
 
 
 def test_a_later_diagnosis_counts_if_it_is_of_these_weights(run: Run, out: Path) -> None:
     autoattack(run, 100)
-    result = {"findings": [{"severity": "untrustworthy", "said": "noise beats gradients"}]}
+    weights = tree_digest(read_model(run, "best").state_dict())
+    found = [{"severity": "untrustworthy", "said": "noise beats gradients"}]
+    result = {"weights": weights, "findings": found}
     write_json(run.analysis_file("doctor"), {"analysis": "doctor", "result": result})
     assert exported(run, out)["unreliable"] is True
 
-    other = {"analysis": "doctor", "weights": "others", "result": result}
+    other = {"analysis": "doctor", "result": {**result, "weights": "others"}}
     write_json(run.analysis_file("doctor"), other)
     assert exported(run, out)["unreliable"] is False
 
@@ -186,12 +190,18 @@ def test_corruptions_are_a_mean_over_all_or_nothing(run: Run, out: Path) -> None
     for k in range(15):
         for s in range(1, 6):
             verdicts(run, f"c{k}-{s}", 10 * s, attack="corruption", threat="", suite="c",
-                     corruption=f"c{k}", severity=s)  # fmt: skip
+                     images="digits-official",
+                     args={"corruption": f"c{k}", "severity": s})  # fmt: skip
     found = exported(run, out, "digits/corruptions")
     assert found["corruptions_acc"] == f"{100 * 30 / 397:.2f}"
     assert found["eps"] is None
 
-    next(iter(run.suite_folder("c").glob("c3-2*"))).unlink()
+    verdicts(run, "c3-2", 5, attack="corruption", threat="", suite="c",
+             images="digits version 1", args={"corruption": "c3", "severity": 2})  # fmt: skip
+    assert "corruptions_acc" not in exported(run, out, "digits/corruptions")
+    assert "corrupted here and are not the published ones" in card(out)
+
+    (run.suite_folder("c") / "c3-2.parquet").unlink()
     assert "corruptions_acc" not in exported(run, out, "digits/corruptions")
     assert "74 of 75 were measured" in card(out)
 

@@ -59,7 +59,7 @@ def load_model(
     if place.is_dir():
         if any(given is not None for given in (model, num_classes, image_size, mean, std)):
             raise UserError(f"{place} is a run and knows its own model; give its path alone")
-        return load_run(Run(place)).eval().to(device)
+        return _load_run(place).eval().to(device)
     if not place.is_file():
         raise UserError(f"there is no checkpoint or run at {place}")
     if model is None:
@@ -137,8 +137,8 @@ def align(weights: Mapping[str, Tensor], model: Classifier) -> Weights:
     return Weights(fitting, mean_found, _take(fitting, target, STD))
 
 
-def load_run(run: Run, which: Which = "best") -> Classifier:
-    """The model of a run with the weights of one of its checkpoints."""
+def _load_run(path: Path) -> Classifier:
+    run = Run(path)
     spec = run.spec
     model = create_model(
         spec.model,
@@ -150,7 +150,7 @@ def load_run(run: Run, which: Which = "best") -> Classifier:
         options=spec.model_args,
         seed=0,
     )
-    load_weights(model, read_run(run, which), run.checkpoint(which))
+    load_weights(model, read_run(run), run.checkpoint("best"))
     model.caveats = tuple(run.caveats)
     return model
 

@@ -12,15 +12,21 @@ from buttress.data import load_dataset
 from buttress.errors import ButtressError, UserError
 from buttress.files import replacing_folder, write_text
 from buttress.models.checkpoint import tree_digest
-from buttress.models.load import load_run
 from buttress.progress import Progress, Silent
 from buttress.records.run import WHICH, Run, Which
 from buttress.report.collect import collect_run
 from buttress.sharing.card import Exported, write_card
+from buttress.sharing.corrupted import corruption_records
 from buttress.sharing.hub import check_repository, push
 from buttress.sharing.leaderboard import Credit, board_records
 from buttress.sharing.measured import Measured, about, measure
-from buttress.sharing.weights import DESCRIPTION, copy_source, write_description, write_weights
+from buttress.sharing.weights import (
+    DESCRIPTION,
+    copy_source,
+    read_model,
+    write_description,
+    write_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def write_all(folder: Path, run: Run, which: Which, credit: Credit, progress: Pr
     """Writes every file of an export."""
     task = progress.task(f"export: {run.path.name}", 4)
     view = collect_run(run, run.path.name)
-    model = load_run(run, which).eval()
+    model = read_model(run, which)
     sha256 = write_weights(folder, model)
     source = copy_source(folder, view.model)
     task.advance(note="numbers")
@@ -101,7 +107,7 @@ def write_all(folder: Path, run: Run, which: Which, credit: Credit, progress: Pr
     classes = class_names(view.spec.dataset, model.num_classes, measured)
     facts = write_description(folder, model, view.spec, classes, sha256)
     task.advance(note="records")
-    records = board_records(view, measured, credit)
+    records = board_records(view, measured, credit) + corruption_records(view, measured, credit)
     for record in records:
         write_record(folder / record.path, record.content)
     task.advance(note="card")

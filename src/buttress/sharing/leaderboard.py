@@ -9,7 +9,7 @@ from typing import Any
 
 from buttress import __version__
 from buttress.attacks.autoattack import AutoAttack
-from buttress.records.robustbench import CORRUPTIONS, board_dataset
+from buttress.records.robustbench import board_dataset
 from buttress.registry import canonical
 from buttress.report.views import Result, RunView, Share
 from buttress.sharing.measured import (
@@ -27,7 +27,6 @@ STANDARD: Mapping[str, Any] = {
     "steps": AutoAttack.steps,
     "queries": AutoAttack.queries,
 }
-TYPES, SEVERITIES = 15, 5  # of the corruptions whose mean is published
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,13 @@ class Trial:
 
 
 def board_records(run: RunView, measured: Measured, credit: Credit) -> list[BoardRecord]:
-    """One record per data set and norm that was trained or measured, and one for corruptions."""
+    """One record per data set and norm that was trained or measured."""
     trained = run.trained_on
     chosen: dict[tuple[str, str], Trial] = {}
     ordered = sorted(trials(run, measured), key=lambda t: (not t.result, t.threat != trained))
     for trial in ordered:
         chosen.setdefault((board_dataset(trial.dataset), trial.norm), trial)
-    records = [record(run, measured, credit, trial) for trial in chosen.values()]
-    return [*records, *corruption_records(run, measured, credit)]
+    return [record(run, measured, credit, trial) for trial in chosen.values()]
 
 
 def trials(run: RunView, measured: Measured) -> list[Trial]:
@@ -157,45 +155,6 @@ def remarks(
 def measurement(share: Share) -> str:
     interval = f"{in_percent(share.low)} to {in_percent(share.high)}"
     return f"Measured by Buttress {__version__} on {share.images} images, 95% interval {interval}."
-
-
-def corruption_records(run: RunView, measured: Measured, credit: Credit) -> list[BoardRecord]:
-    """One record per suite that holds corruptions of the test images of a data set."""
-    records: dict[str, BoardRecord] = {}
-    for suite in measured.suites:
-        seen = {key: r for r in suite.results.values() if (key := corruption_of(r))}
-        if not seen:
-            continue
-        path = f"model_info/{board_dataset(suite.dataset)}/{CORRUPTIONS}/{credit.file}.json"
-        trouble = why_not_all(seen) or measured.why_partial(suite)
-        content, used = common(run, measured, credit, suite.dataset)
-        if not trouble:
-            mean = sum(r.share.value for r in seen.values()) / len(seen)
-            content["corruptions_acc"] = in_percent(mean)
-            used = [*used, *seen.values()]
-        content |= remarks(run, measured, [], used)
-        where = f"corruptions of {shown_dataset(suite.dataset)}"
-        made = BoardRecord(path, content, f"{where}: {trouble}" if trouble else "")
-        if path not in records or records[path].left_out:
-            records[path] = made
-    return list(records.values())
-
-
-def corruption_of(result: Result) -> tuple[str, int] | None:
-    """Name and severity, if a record is about a corruption."""
-    name, severity = result.made.get("corruption"), result.made.get("severity")
-    return (name, severity) if isinstance(name, str) and isinstance(severity, int) else None
-
-
-def why_not_all(seen: Mapping[tuple[str, int], Result]) -> str:
-    """The published number is a mean over all types and severities."""
-    types, levels = {name for name, _ in seen}, {severity for _, severity in seen}
-    if len(types) == TYPES and len(levels) == SEVERITIES and len(seen) == TYPES * SEVERITIES:
-        return ""
-    return (
-        f"the published number is the mean over {TYPES} corruptions at {SEVERITIES} severities, "
-        f"and {len(seen)} of {TYPES * SEVERITIES} were measured"
-    )
 
 
 def in_percent(share: float) -> str:

@@ -98,8 +98,8 @@ def doubts(
     results: Iterable[Result], diagnosis: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[str, ...]:
     """Every warning and finding of some records and of a diagnosis, once."""
-    texts = [t for r in results for t in (*r.warnings, *map(said, findings(r.made)))]
-    return tuple(dict.fromkeys([*texts, *map(said, diagnosis)]))
+    texts = [t for r in results for t in (*r.warnings, *said(findings(r.made)))]
+    return tuple(dict.fromkeys([*texts, *said(diagnosis)]))
 
 
 def is_doubtful(result: Result) -> bool:
@@ -119,7 +119,7 @@ def diagnosis(run: Run, weights: str) -> list[Mapping[str, Any]]:
     except (ButtressError, OSError):
         return []
     inner = content.get("result")
-    if content.get("weights", weights) != weights or not isinstance(inner, Mapping):
+    if not isinstance(inner, Mapping) or inner.get("weights") != weights:
         return []
     return findings(inner)
 
@@ -129,8 +129,10 @@ def findings(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [f for f in found if isinstance(f, Mapping)] if isinstance(found, list) else []
 
 
-def said(finding: Mapping[str, Any]) -> str:
-    return f"{finding.get('severity', 'note')}: {finding.get('said', finding.get('name', ''))}"
+def said(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What findings warn of, in words; notes warn of nothing."""
+    grave = [f for f in found if f.get("severity") != "note"]
+    return ["; ".join(str(f[k]) for k in ("said", "remedy") if f.get(k)) for f in grave]
 
 
 def is_severe(finding: Mapping[str, Any]) -> bool:

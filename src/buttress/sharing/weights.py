@@ -15,10 +15,20 @@ from buttress.errors import RunError
 from buttress.files import replacing, write_text
 from buttress.models import Classifier
 from buttress.models.checkpoint import tree_digest
+from buttress.models.load import load_weights, read_run
 from buttress.models.sources import is_function
+from buttress.records.run import Run, Which
 from buttress.records.spec import RunSpec
+from buttress.training.train import build
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "buttress.json"
+
+
+def read_model(run: Run, which: Which) -> Classifier:
+    """The model of a run with the weights of one of its checkpoints, in eval mode."""
+    model = build(run.spec)
+    load_weights(model, read_run(run, which), run.checkpoint(which))
+    return model.eval()
 
 
 def write_weights(folder: Path, model: Classifier) -> str:
