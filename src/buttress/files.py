@@ -59,8 +59,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
                 old.rename(path)
             raise
     finally:
-        for leftover in (made, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
+        if path.exists():  # else the old folder is all there is
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
