@@ -42,6 +42,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"study"}),
     frozenset({"running"}),
     frozenset({"report"}),
+    frozenset({"sharing"}),
     frozenset({"bench"}),
     frozenset({""}),  # the public names of the package itself: for users and the command line
     frozenset({"cli"}),

@@ -23,6 +23,7 @@ NAMES = [
     "create_model",
     "evaluate",
     "evaluate_until",
+    "export",
     "finetune",
     "list_analyses",
     "list_attacks",
@@ -56,6 +57,7 @@ PARAMETERS = {
     "corrupted": ("dataset", "name", "severity", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
+    "export": ("run", "to", "which", "name"),
     "finetune": ("source", "dataset", "recipe", "out"),
     "load_dataset": ("name", "split", "limit"),
     "train": ("model", "dataset", "recipe", "out"),
@@ -139,7 +141,8 @@ def test_help_names_the_commands() -> None:
     command = [sys.executable, "-m", "buttress.cli.main", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "analyse", "report")
+    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "analyse", "export",
+                "report")  # fmt: skip
     assert [c for c in commands if c not in done.stdout] == []
 
 

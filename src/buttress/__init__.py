@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
     from buttress.models import create_model, list_models, load_model
+    from buttress.sharing import export
     from buttress.threat import Threat
     from buttress.training import finetune, list_objectives, list_recipes, train
 
@@ -52,6 +53,7 @@ _HOME = {
     "list_analyses": "analysis",
     "analyse": "analysis",
     "list_studies": "study",
+    "export": "sharing",
     "write_report": "report",
 }
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,32 @@ def file_name(text: str) -> str:
     return plain.encode(errors="replace")[:LONGEST_NAME].decode(errors="ignore") or "unnamed"
 
 
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside ``path`` that takes its place when the block succeeds.
+
+    On an error or an interruption the temporary folder is removed and what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    old = made.with_suffix(".old.part")  # a folder with files in it cannot be renamed over
+    try:
+        yield made
+        made.chmod(0o755)
+        if path.exists():
+            path.rename(old)
+        try:
+            made.rename(path)
+        except BaseException:
+            if old.exists() and not path.exists():
+                old.rename(path)
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        if path.exists():  # else the old folder is all there is
+            shutil.rmtree(old, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -73,6 +100,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def discard_leftovers(folder: Path) -> None:
-    """Removes temporary files that a killed process left behind."""
-    for leftover in folder.rglob(".*.part"):
-        leftover.unlink(missing_ok=True)
+    """Removes temporary files and folders that a killed process left behind."""
+    for leftover in list(folder.rglob(".*.part")):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)

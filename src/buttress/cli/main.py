@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),
+    "export": ("export", "Write weights, a model card and leaderboard records for others."),
     "report": ("report", "Write static pages about runs."),
 }
 
