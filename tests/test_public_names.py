@@ -12,12 +12,14 @@ import buttress
 
 NAMES = [
     "accuracy_curve",
+    "Comparison",
     "Dataset",
     "Evaluation",
     "Threat",
     "__version__",
     "analyse",
     "attack",
+    "compare",
     "create_model",
     "evaluate",
     "evaluate_until",
@@ -42,6 +44,7 @@ TAGGED = ["list_analyses", "list_attacks", "list_datasets", "list_models", "list
 # The parameters that DESIGN promises: a call that names them keeps working.
 PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "seed"),
+    "compare": ("a", "b", "suite", "attack"),
     "create_model": ("name", "num_classes", "image_size"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
     "finetune": ("source", "dataset", "recipe", "out"),
@@ -97,7 +100,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = buttress.no_such_name
 
 
-@pytest.mark.parametrize("module", ["buttress", "buttress.records.run", "buttress.report"])
+@pytest.mark.parametrize(
+    "module", ["buttress", "buttress.records.run", "buttress.comparison", "buttress.report"]
+)
 def test_importing_loads_no_torch(module: str) -> None:
     done = python(f"import {module}, sys; assert 'torch' not in sys.modules")
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
+    from buttress.comparison import Comparison, compare
     from buttress.data import Dataset, list_augmentations, list_datasets, load_dataset
     from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
     from buttress.models import create_model, list_models, load_model
@@ -40,6 +41,8 @@ _HOME = {
     "list_suites": "evaluation",
     "list_analyses": "analysis",
     "analyse": "analysis",
+    "Comparison": "comparison",
+    "compare": "comparison",
     "list_studies": "study",
     "write_report": "report",
 }
