@@ -120,7 +120,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "" or text[0].isdigit() or text[0] in "-±"
+    return text == "" or text[0].isdigit() or text[0] in "-+±"
 
 
 def percent(share: float | None) -> str:

@@ -97,6 +97,7 @@ def _of_seeds(name: str, a: Flags, b: Flags, paired: bool) -> Row:
     found = difference_over_seeds(a, b, paired=paired)
     spreads = (over_seeds_and_images(flags) for flags in (a, b))
     ours, theirs = (Share(s.mean, s.interval, s.sd) for s in spreads)
+    assert found.p is not None
     half = max(found.interval.high - found.mean, found.mean - found.interval.low)
     return Row(
         name=name,

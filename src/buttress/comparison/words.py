@@ -24,18 +24,15 @@ def sentences(found: Comparison) -> list[str]:
 def verdict(row: Row, has_seeds: bool) -> str:
     """Whether the difference of a row is real."""
     low, high = row.interval
-    span = f"95% interval {points(low)} to {points(high)}, {p_value(row.p_holm)}"
+    span = f"95% interval of A - B {100 * low:+.1f} to {points(high)}, {p_value(row.p_holm)}"
     what = f"under {row.name}" if row.name != WORST else "in the worst case"
     what = "without an attack" if row.name == "clean" else what
     if not row.is_real:
         return f"No difference was shown {what}: A - B is {points(row.difference)} ({span})."
     better, worse = ("A", "B") if row.difference > 0 else ("B", "A")
-    mean = "on average over its seeds " if has_seeds else ""
-    return (
-        f"The difference {what} is real: {better} is {mean}right on "
-        f"{100 * abs(row.difference):.1f}% more of the images than {worse}: A - B is "
-        f"{points(row.difference)} ({span})."
-    )
+    mean = " on average over seeds" if has_seeds else ""
+    size = f"{100 * abs(row.difference):.1f} points"
+    return f"The difference {what} is real: {better} is {size} above {worse}{mean} ({span})."
 
 
 def reach(row: Row, found: Comparison) -> str:

@@ -1,6 +1,5 @@
 """Numbers with their uncertainty: shares, differences, seeds, ranks, many tests."""
 
-from buttress.statistics.bootstrap import bootstrap
 from buttress.statistics.intervals import Z95, Interval, wilson
 from buttress.statistics.many import holm
 from buttress.statistics.paired import (
@@ -14,6 +13,7 @@ from buttress.statistics.paired import (
 )
 from buttress.statistics.power import mcnemar_power, smallest_difference
 from buttress.statistics.ranks import Estimate, auc, spearman
+from buttress.statistics.resampling import bootstrap
 from buttress.statistics.seeds import (
     Spread,
     difference_over_seeds,

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from buttress.errors import UserError
-from buttress.statistics.bootstrap import DRAWS, percentiles
 from buttress.statistics.intervals import Z95, Interval
+from buttress.statistics.resampling import DRAWS, percentiles
 
 HALVINGS = 60  # of an interval of length 2: far below the precision of a double
 

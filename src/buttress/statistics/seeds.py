@@ -16,7 +16,7 @@ from buttress.statistics.paired import mcnemar
 
 LEVEL = 0.05
 SMALLEST = 1e-100  # p-values are not told apart below
-HALVINGS = 60
+HALVINGS = 40
 Matrix = NDArray[np.float64]  # (seeds, images)
 
 
@@ -28,8 +28,8 @@ class Spread:
     sd: float  # between seeds
     seeds: int
     interval: Interval
-    p: float  # two-sided, that the true mean is zero: for differences
     error: float  # the standard error of the mean
+    p: float | None = None  # of a difference: two-sided, that the true one is zero
 
 
 class Term(NamedTuple):
@@ -83,7 +83,10 @@ def difference_over_seeds(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -
     right = [int(m.sum()) / m.size for m in (first, second)]
     sd = math.sqrt(sum(float(p.mean(axis=1).var(ddof=1)) for p in parts))
     mean, seeds = right[0] - right[1], min(len(first), len(second))
-    return Spread(mean, sd, seeds, *_judged(mean, crossed(parts), (-1.0, 1.0), first.shape[1]))
+    sources, images = crossed(parts), first.shape[1]
+    interval, error = _judged(mean, sources, (-1.0, 1.0), images)
+    p = _p_value(abs(mean), sources) if error > 0 else mcnemar(images if mean else 0, 0)
+    return Spread(mean, sd, seeds, interval, error, p)
 
 
 def crossed(parts: Sequence[Matrix]) -> Sources:
@@ -135,20 +138,19 @@ def half_width(sources: Sources, level: float) -> float:
 
 def _judged(
     mean: float, sources: Sources, bounds: tuple[float, float], images: int = 0
-) -> tuple[Interval, float, float]:
-    """The interval, the p-value that the true mean is zero, and the standard error."""
+) -> tuple[Interval, float]:
+    """The interval and the standard error."""
     total = sum(t.variance for t in sources.terms)
-    error = math.sqrt(max(total, sources.least.variance))
-    half = half_width(sources, LEVEL)
-    p = 1.0 if mean == 0 else _p_value(abs(mean), sources)
+    error, half = math.sqrt(max(total, sources.least.variance)), half_width(sources, LEVEL)
     if error == 0 and images:  # nothing varies: what so many equal images leave open
         half = Z95**2 / (images + Z95**2)
-        p = 1.0 if mean == 0 else mcnemar(images, 0)
-    return Interval(max(mean - half, bounds[0]), min(mean + half, bounds[1])), p, error
+    return Interval(max(mean - half, bounds[0]), min(mean + half, bounds[1])), error
 
 
 def _p_value(size: float, sources: Sources) -> float:
     """The level at which the interval just reaches zero."""
+    if size == 0:
+        return 1.0
     low, high = math.log(SMALLEST), 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
