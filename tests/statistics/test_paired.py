@@ -166,7 +166,7 @@ def test_a_bootstrap_of_many_values_is_cut_into_pieces(monkeypatch: pytest.Monke
         bootstrap(values, draws=0)
 
 
-@pytest.mark.parametrize("split", range(0, 120, 7))
+@pytest.mark.parametrize("split", [*range(0, 120, 7), 1000, 20001])
 def test_the_lost_images_are_the_most_that_are_still_significant(split: int) -> None:
     found = int(most_lost(split, split, 0.05)[0])
     assert found == max((k for k in range(split // 2 + 1) if mcnemar(k, split - k) <= 0.05),

@@ -9,10 +9,10 @@ from buttress.records.run import differences
 def notes_on(a: Side, b: Side, shared: int) -> list[str]:
     """What a reader must know of a comparison."""
     members = [*a.members, *b.members]
-    sizes = {m.name: len(m.evaluation) for m in members}
+    sizes = [(m.name, len(m.evaluation)) for m in members]
     found = []
-    if any(size > shared for size in sizes.values()):
-        said = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    if any(size > shared for _, size in sizes):
+        said = ", ".join(f"{name} {size}" for name, size in sizes)
         found.append(f"only the {shared} images that all were judged on count ({said})")
     ours, theirs = ({m.made.get("weights") for m in s.members} - {None} for s in (a, b))
     if ours & theirs:

@@ -11,7 +11,7 @@ from buttress.errors import UserError
 
 LEVEL, POWER = 0.05, 0.8
 TAILS = 6.0  # standard deviations of the number of disagreements that are summed over
-HALVINGS = 12
+PRECISION = 0.005  # of the smallest difference, relative
 
 
 def mcnemar_power(
@@ -50,7 +50,7 @@ def most_lost(least: int, largest: int, level: float) -> NDArray[np.int64]:
 
     Then the test still finds it; -1 where it must not lose any and even that is not enough.
     """
-    from scipy.special import bdtr
+    from scipy.special import bdtr, ndtri
 
     split = np.arange(least, largest + 1)
 
@@ -59,9 +59,9 @@ def most_lost(least: int, largest: int, level: float) -> NDArray[np.int64]:
         outside: NDArray[np.bool_] = (lost >= 0) & (tail > level / 2)
         return outside
 
-    reach = (1.2 * np.sqrt(split)).astype(np.int64) + 4  # level 0.05 is at 0.98 roots from the half
-    low, high = np.maximum(split // 2 - reach, -1), split // 2
-    low = np.where(refused(low), -1, low)
+    # The normal limit is off by less than two images; four are searched to each side.
+    centre = np.floor((split + ndtri(level / 2) * np.sqrt(split)) / 2).astype(np.int64)
+    low, high = np.maximum(centre - 4, -1), np.maximum(np.minimum(centre + 4, split // 2), -1)
     while (low < high).any():
         middle = (low + high + 1) // 2
         bad = refused(middle)
@@ -78,12 +78,16 @@ def smallest_difference(images: int, disagreement: float, power: float = POWER) 
     def found(difference: float) -> bool:
         return mcnemar_power(images, max(disagreement, difference), difference) >= power
 
-    low, high = 0.0, min(1.0, 8 * np.sqrt(max(disagreement, 1 / images) / images))
-    if not found(high):
-        low, high = high, 1.0
-    if not found(high):
-        return high
-    for _ in range(HALVINGS):
+    guess = 2.8 * np.sqrt(max(disagreement, 8 / images) / images)  # of the normal test
+    low, high = 0.0, 1.0
+    for near in (0.85 * guess, 1.15 * guess, 1.5 * guess):
+        if near < high and found(near):
+            high = near
+            break
+        low = max(low, min(near, high))
+    if high == 1.0 and not found(1.0):
+        return 1.0
+    while high - low > PRECISION * high:
         middle = (low + high) / 2
         low, high = (low, middle) if found(middle) else (middle, high)
     return float(high)
