@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from buttress.cli.console import percent, say, say_json, table
+from buttress.cli.console import ranged, say, say_json, table
 from buttress.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,6 +91,5 @@ def _cells(row: Row, has_seeds: bool) -> list[str]:
 
 def _share(share: Share) -> str:
     """``61.2% (58.0 to 64.1)``, over seeds with their standard deviation."""
-    spread = "" if share.sd is None else f" ± {100 * share.sd:.1f}"
-    low, high = share.interval
-    return f"{percent(share.accuracy)}{spread} ({100 * low:.1f} to {100 * high:.1f})"
+    spread = "" if share.sd is None else f", sd {100 * share.sd:.1f}"
+    return f"{ranged(share.accuracy, share.interval)}{spread}"
