@@ -31,14 +31,14 @@ def tenths(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def span(low: float, high: float) -> str:
-    """``58.0–64.1``: an interval in percent."""
-    return f"{tenths(low)}\N{EN DASH}{tenths(high)}"
-
-
 def between(low: str, high: str) -> str:
     """``12 to 40`` with a dash, or one of them if they are equal."""
     return low if low == high else f"{low}\N{EN DASH}{high}"
+
+
+def span(low: float, high: float) -> str:
+    """``58.0–64.1``: an interval in percent."""
+    return between(tenths(low), tenths(high))
 
 
 def number_of(count: int, noun: str) -> str:
