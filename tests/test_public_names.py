@@ -132,7 +132,7 @@ def test_help_names_the_commands() -> None:
     command = [sys.executable, "-m", "buttress.cli.main", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "analyse", "report")
+    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "compare", "analyse")
     assert [c for c in commands if c not in done.stdout] == []
 
 
