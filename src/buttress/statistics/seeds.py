@@ -123,10 +123,10 @@ def half_width(sources: Sources, level: float) -> float:
 
     .. math:: \sqrt{\textstyle\sum_k t_{f_k}^2 v_k}
 
-    Each source keeps its own t quantile. This covers the truth in 95 to 98 of 100 cases for any
-    number of seeds; one quantile for all, by Satterthwaite's degrees of freedom, in 92 with three
-    seeds, and a bootstrap over so few seeds in fewer. Seeds that happen to agree do not make it
-    narrower than images alone would.
+    Each source keeps its own t quantile, so that the interval covers the truth in 95 of 100 cases
+    or more for any number of seeds; one quantile for all, by Satterthwaite's degrees of freedom,
+    covers less with two or three, and a bootstrap over so few seeds less still. Seeds that happen
+    to agree do not make it narrower than images alone would.
     """
     from scipy.special import stdtrit
 
