@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
+    from buttress.comparison import Comparison, compare
     from buttress.data import (
         Dataset,
         corrupt,
@@ -52,6 +53,8 @@ _HOME = {
     "list_suites": "evaluation",
     "list_analyses": "analysis",
     "analyse": "analysis",
+    "Comparison": "comparison",
+    "compare": "comparison",
     "list_studies": "study",
     "export": "sharing",
     "write_report": "report",

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("train", "Train a model by a recipe."),
     "finetune": ("finetune", "Go on from trained weights to other images."),
     "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
+    "compare": ("compare", "Say whether one run holds better than another."),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),
     "export": ("export", "Write weights, a model card and leaderboard records for others."),

@@ -33,9 +33,18 @@ from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suit
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent, Task
-from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
+from buttress.records.evaluation import (
+    AttackRecord,
+    Evaluation,
+    load_evaluation,
+    notes_of,
+    read_record,
+    write_record,
+)
 from buttress.records.run import command_line, differences, provenance
 from buttress.streams import Streams
+
+__all__ = ["evaluate", "load_evaluation", "notes_of"]
 
 
 @dataclass(frozen=True)
@@ -131,15 +140,6 @@ def _prepared(model: nn.Module, data: Dataset, compile: bool) -> Prepared | None
         return None  # there is nothing in it to rewrite
     x, _, _ = data.take(torch.arange(min(PROBE, len(data))))
     return prepare(model, on_device_of(model, x), compile=compile)
-
-
-def load_evaluation(folder: Path) -> Evaluation:
-    """The evaluation that was written to a folder."""
-    found = [read_record(p) for p in sorted(folder.glob("*.parquet"))]
-    found.sort(key=lambda r: r.meta.get("position", 0))
-    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
-    records = {r.name: r for r in found}
-    return Evaluation(folder.name, records, warnings + notes_of(records))
 
 
 def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> list[str]:
@@ -303,26 +303,3 @@ def _score(job: Job, x_adv: Tensor, y: Tensor, x: Tensor, passes: int = 1) -> tu
     loss = F.cross_entropy(logits.float(), y.to(logits.device), reduction="none")
     zeros = np.zeros(len(x), dtype=np.float32)
     return logits.argmax(1).cpu().numpy(), loss.cpu().float().numpy(), zeros
-
-
-def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
-    """What a reader must know of how records were made."""
-    found = [
-        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
-        "counted as survivors unless another point broke them"
-        for n, r in records.items()
-        if r.meta.get("not_finite", 0)
-    ]
-    last = [*records.values()][-1:]
-    if last and last[0].meta.get("mode") == "worst_case":
-        found.append(
-            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
-            "that of all attacks so far"
-        )
-    if last and len(last[0]) < last[0].meta.get("drawn_from", 0):
-        found.append(
-            f"stopped early: {len(last[0])} images drawn at random from "
-            f"{last[0].meta['drawn_from']}, until the 95% interval of the worst case was narrower "
-            f"than {100 * last[0].meta['until']:g} points"
-        )
-    return tuple(found)

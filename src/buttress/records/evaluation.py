@@ -146,3 +146,35 @@ class Evaluation:
             "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
             "warnings": list(self.warnings),
         }
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """The evaluation that was written to a folder."""
+    found = [read_record(p) for p in sorted(folder.glob("*.parquet"))]
+    found.sort(key=lambda r: r.meta.get("position", 0))
+    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
+    records = {r.name: r for r in found}
+    return Evaluation(folder.name, records, warnings + notes_of(records))
+
+
+def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
+    """What a reader must know of how records were made."""
+    found = [
+        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
+        "counted as survivors unless another point broke them"
+        for n, r in records.items()
+        if r.meta.get("not_finite", 0)
+    ]
+    last = [*records.values()][-1:]
+    if last and last[0].meta.get("mode") == "worst_case":
+        found.append(
+            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
+            "that of all attacks so far"
+        )
+    if last and len(last[0]) < last[0].meta.get("drawn_from", 0):
+        found.append(
+            f"stopped early: {len(last[0])} images drawn at random from "
+            f"{last[0].meta['drawn_from']}, until the 95% interval of the worst case was narrower "
+            f"than {100 * last[0].meta['until']:g} points"
+        )
+    return tuple(found)

@@ -20,8 +20,16 @@ from buttress.report.collect import Details
 from buttress.report.headline import champions, headline, remaining
 from buttress.report.method import method
 from buttress.report.references import references, unused
+from buttress.report.seeds import groups
 from buttress.report.views import Collection, RunView
-from buttress.report.words import duration, meaning, number_of, percent, pretty_threat, tenths
+from buttress.report.words import (
+    duration,
+    meaning,
+    number_of,
+    percent,
+    pretty_threat,
+    tenths,
+)
 
 NOTHING = Reading((), ())
 
@@ -122,6 +130,7 @@ def board_context(board: Board, index: int, boards: Sequence[Board]) -> dict[str
         "headline": headline(board),
         "champions": champions(board),
         "remaining": remaining(board),
+        "groups": groups(board),
         "panels": figures.attack_figures(board, drawn),
         "drawn": len(drawn.rows),
         "left_out": drawn.left_out,

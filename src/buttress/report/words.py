@@ -38,6 +38,11 @@ def between(low: str, high: str) -> str:
     return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
+def span(low: float, high: float) -> str:
+    """``58.0–64.1``: an interval in percent."""
+    return between(tenths(low), tenths(high))
+
+
 def number_of(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
