@@ -27,13 +27,16 @@ from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.attacks.problem import Meter
 from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
-from buttress.evaluation.inspect import inspect_model
+from buttress.evaluation.doctor.core import LOOK, Patient
+from buttress.evaluation.doctor.examine import examine, told, with_findings
 from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent, Task
+from buttress.records.diagnosis import Finding, findings_in, merged, texts
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
 from buttress.records.run import command_line, differences, provenance
+from buttress.threat import Threat
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ def evaluate(  # noqa: PLR0913 - the public call
     entries = resolve_suite(spec, data.budgets)
     if len(data) == 0 or batch_size < 1:
         raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {batch_size}")
-    warnings = _first_look(model, data)
+    patient = _first_look(model, data, entries)
+    looked = examine(patient, "look")
+    warnings = [*getattr(model, "caveats", ()), *texts(looked)]
     origin = {
         "weights": tree_digest(model.state_dict()),
         "data": data.fingerprint(),
@@ -118,6 +123,8 @@ def evaluate(  # noqa: PLR0913 - the public call
             meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
             meta["suite_attacks"] = [e.name for e in entries]
             record = replace(record, meta={**meta, **provenance(command_line())})
+            found = [*looked, *_of_ball(patient, entry)]
+            record = told(with_findings(record, found), list(records.values()))
             if path is not None:
                 write_record(path, record)
         records[entry.name] = record
@@ -138,14 +145,23 @@ def load_evaluation(folder: Path) -> Evaluation:
     return Evaluation(folder.name, records, warnings + notes_of(records))
 
 
-def _first_look(model: nn.Module, data: Dataset) -> list[str]:
-    x, y, _ = data.take(torch.arange(min(64, len(data))))
-    x = on_device_of(model, x)
-    y = y.to(x.device)
-    check_images(x)
+def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> Patient:
+    """The first images and the model, refused if they cannot be attacked."""
+    few = data.select(range(min(LOOK, len(data))))
+    attacks = [e for e in entries if e.threat is not None]
+    threat = attacks[0].threat if attacks else None
+    passes = [create_attack(e.attack, **_with_models(e.args)).passes for e in attacks]
+    usual = Threat("Linf", data.budgets["Linf"])
+    patient = Patient(model, few, threat or usual, passes=min(passes, default=1))
+    check_images(patient.x)
     with frozen(model):
-        check_logits(model, x[:1], y, data.num_classes)
-    return [*getattr(model, "caveats", ()), *inspect_model(model, x, y)]
+        check_logits(model, patient.x[:1], patient.y, data.num_classes)
+    return patient
+
+
+def _of_ball(patient: Patient, entry: Entry) -> list[Finding]:
+    """What speaks against the threat of an entry."""
+    return [] if entry.threat is None else examine(replace(patient, threat=entry.threat), "ball")
 
 
 def _identity(job: Job, entry: Entry) -> dict[str, Any]:
@@ -176,6 +192,14 @@ def _survivors(before: Sequence[AttackRecord]) -> AttackRecord | None:
     if not before:
         return None
     return replace(before[-1], correct=np.logical_and.reduce([r.correct for r in before]))
+
+
+def attack_left(
+    job: Job, entry: Entry, left: AttackRecord | None, progress: Progress
+) -> AttackRecord:
+    """One attack on the images that ``left`` has right, with what it was in its record."""
+    record = _attack(job, entry, left, progress)
+    return replace(record, meta={**_identity(job, entry), **record.meta})
 
 
 def _attack(job: Job, entry: Entry, left: AttackRecord | None, progress: Progress) -> AttackRecord:
@@ -304,6 +328,9 @@ def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
         for n, r in records.items()
         if r.meta.get("not_finite", 0)
     ]
+    first = [w for r in [*records.values()][:1] for w in r.meta.get("warnings", ())]
+    seen = merged([f for r in records.values() for f in findings_in(r.meta)])
+    found += [text for text in texts(seen) if text not in first]
     last = [*records.values()][-1:]
     if last and last[0].meta.get("mode") == "worst_case":
         found.append(
