@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from buttress.data import Dataset
+    from buttress.records.evaluation import Evaluation
+    from buttress.records.run import Run
 
 
 @click.command("evaluate")
@@ -50,19 +53,13 @@ def command(
 
     Finished attacks are kept and not done again.
     """
-    from buttress.data import load_dataset
     from buttress.evaluation import evaluate, evaluate_until, load_suite
     from buttress.evaluation.shards import Shard, merge_shards
-    from buttress.records.run import Run
 
-    run = Run(what)
-    if run.exists and model is None:
-        data = data or run.spec.dataset
-        out = out or run.path / "eval"
-    elif data is None:
-        raise UserError("say which images to attack with --data, e.g. --data cifar10")
-    images = load_dataset(data, split, limit=limit)
-    network = _network(what, model, images, device)
+    run = run_of(what, model)
+    images = images_of(run, data, split, limit)
+    network = network_of(what, model, images, device)
+    out = run.path / "eval" if run is not None and out is None else out
     wanted = suite.split(",") if "," in suite or ":" in suite else suite
     spec = load_suite(wanted)
     if worst_case_only:
@@ -95,18 +92,51 @@ def command(
                              out=where, compile=compile, progress=progress)  # fmt: skip
             if part is not None and folder is not None:
                 found = merge_shards(folder, count, images) or found
+    found = with_diagnosis(found, run)
     if as_json:
         say_json(found.to_dict())
         return
-    rows = [_row(n, found.accuracy[n], found.interval(n)) for n in found.records]
-    rows.append(_row("worst case", found.worst_case, found.interval()))
-    say(table(["attack", "accuracy", "95% interval"], rows))
+    doubted = "" if found.trustworthy else "untrustworthy"
+    rows = [[*_row(n, found.accuracy[n], found.interval(n)), doubted] for n in found.records]
+    rows.append([*_row("worst case", found.worst_case, found.interval()), doubted])
+    kept = slice(None if doubted else -1)
+    header = ["attack", "accuracy", "95% interval", "trust"]
+    say(table(header[kept], [row[kept] for row in rows]))
     say(f"{len(found)} images of {images.name} {images.split}")
     for record in found.records.values():
         if parts := record.meta.get("parts"):
             say(f"{record.name}: {', '.join(_part(*part) for part in parts)}")
     for warning in found.warnings:
         say(f"warning: {warning}")
+
+
+def run_of(what: str, model: str | None) -> Run | None:
+    """The run that WHAT names, if it names one."""
+    from buttress.records.run import Run
+
+    run = Run(what)
+    return run if run.exists and model is None else None
+
+
+def images_of(run: Run | None, data: str | None, split: str, limit: int | None) -> Dataset:
+    """The images that were asked for; a run's own data if none were."""
+    from buttress.data import load_dataset
+
+    if data is None and run is None:
+        raise UserError("say which images to attack with --data, e.g. --data cifar10")
+    return load_dataset(data or (run.spec.dataset if run else ""), split, limit=limit)
+
+
+def with_diagnosis(found: Evaluation, run: Run | None) -> Evaluation:
+    """The evaluation with what the doctor said of the same weights, if it was asked."""
+    from buttress.records.diagnosis import load_diagnosis, texts
+
+    said = None if run is None else load_diagnosis(run.analysis_file("doctor"))
+    first = next(iter(found.records.values()), None)
+    if said is None or first is None or first.meta.get("weights") != said.weights:
+        return found
+    more = [t for t in texts(said.findings) if t not in found.warnings]
+    return replace(found, diagnosis=said, warnings=(*found.warnings, *more))
 
 
 FLAGS = ("worst_case_only", "compile")
@@ -135,7 +165,7 @@ def _spread(given: dict[str, Any], workers: int) -> None:
         raise RunError(f"worker {failed[0]} of {workers} failed; what it said is above")
 
 
-def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:
+def network_of(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:
     """The model that WHAT names: a run, a function that makes one, or weights with --model."""
     from buttress.models import create_model, load_model
     from buttress.models.sources import is_function

@@ -9,8 +9,8 @@ import click
 from buttress.cli.console import say, say_json, table
 
 KINDS = (
-    "models", "attacks", "objectives", "datasets", "augmentations", "recipes", "suites", "analyses",
-    "studies",
+    "models", "attacks", "objectives", "datasets", "augmentations", "recipes", "suites", "checks",
+    "analyses", "studies",
 )  # fmt: skip
 
 
@@ -75,6 +75,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
     from buttress.data import DATASETS
+    from buttress.evaluation import CHECKS
     from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
@@ -82,6 +83,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
         "attacks": ATTACKS,
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
+        "checks": CHECKS,
         "analyses": ANALYSES,
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]

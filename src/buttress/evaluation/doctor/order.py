@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from buttress.evaluation.doctor.core import CHECKS, Chart, Check, finding, tagged
+from buttress.evaluation.doctor.core import CHECKS, Chart, Check, finding, tagged, tags_of
 from buttress.records.diagnosis import Finding, Severity
 from buttress.records.evaluation import AttackRecord
 
@@ -24,8 +24,7 @@ def black_box_beats_white_box(chart: Chart) -> Finding | None:
     """A search without gradients breaks images that gradient attacks leave."""
     found = _ensembles(chart)
     for threat, group in chart.groups.items():
-        strong = tagged(group, "iterative", "ensemble")
-        strong = [r for r in strong if r not in tagged(group, "black_box")]
+        strong = _gradient_attacks(group)
         weak = [r for r in tagged(group, "black_box") if r.meta.get("attack") != "noise"]
         found.append(_slipped(black_box_beats_white_box, threat, strong, weak))
     return _gravest(found)
@@ -36,8 +35,7 @@ def one_step_beats_many(chart: Chart) -> Finding | None:
     """One step breaks images that many steps leave."""
     found = []
     for threat, group in chart.groups.items():
-        strong = [r for r in tagged(group, "iterative") if r in tagged(group, "white_box")]
-        weak = tagged(group, "one_step")
+        strong, weak = _gradient_attacks(group), tagged(group, "one_step")
         found.append(_slipped(one_step_beats_many, threat, strong, weak))
     return _gravest(found)
 
@@ -47,10 +45,15 @@ def noise_beats_gradients(chart: Chart) -> Finding | None:
     """Random points break images that gradient attacks leave."""
     found = []
     for threat, group in chart.groups.items():
-        strong, weak = tagged(group, "white_box"), [r for r in group if r.meta["attack"] == "noise"]
-        strong = [r for r in strong if r not in tagged(group, "one_step")]
+        weak = [r for r in group if r.meta["attack"] == "noise"]
+        strong = _gradient_attacks(group)
         found.append(_slipped(noise_beats_gradients, threat, strong, weak))
     return _gravest(found)
+
+
+def _gradient_attacks(group: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Attacks of many steps along gradients, and of nothing else."""
+    return [r for r in tagged(group, "white_box") if "one_step" not in tags_of(r)]
 
 
 def _slipped(

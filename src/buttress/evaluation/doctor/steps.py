@@ -9,6 +9,7 @@ from buttress.attacks.loop import last_point
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem
 from buttress.evaluation.doctor.core import CHECKS, LOOK, Patient, finding
+from buttress.evaluation.doctor.guessing import NEAR_CHANCE
 from buttress.records.diagnosis import Finding
 from buttress.streams import Streams
 from buttress.threat import Threat
@@ -58,7 +59,8 @@ def survives_any_eps(patient: Patient) -> Finding | None:
         create_attack("pgd", **UNBOUNDED), patient.model, x, y, whole, ids=ids, how=how
     )
     left = 1 - float(out.broken.float().mean())
-    if left <= LEFT:
+    guess = 1 / patient.data.num_classes
+    if left <= LEFT or float(patient.right.float().mean()) <= NEAR_CHANCE * guess:
         return None
     return finding(
         survives_any_eps,
