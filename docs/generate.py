@@ -109,7 +109,7 @@ def tables() -> dict[str, list[Row]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
     from buttress.data.core import DATASETS, READERS
-    from buttress.evaluation import list_suites, load_suite
+    from buttress.evaluation import CHECKS, list_suites, load_suite
     from buttress.models import MODELS, PATTERNS
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
@@ -122,6 +122,7 @@ def tables() -> dict[str, list[Row]]:
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
         "readers": READERS,
+        "checks": CHECKS,
         "analyses": ANALYSES,
     }
     found = {

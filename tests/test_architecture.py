@@ -50,7 +50,7 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FREE_OF_TORCH = ("records", "report", "cli")  # when they are imported
 NEVER_TORCH = ("report",)  # nor later
 TORCH = frozenset({"torch", "torchvision", "timm", "lightning_fabric"})
-REGISTERED = ("data", "models", "attacks", "training/objectives", "analysis")
+REGISTERED = ("data", "models", "attacks", "training/objectives", "evaluation/doctor", "analysis")
 LONGEST = 500
 
 

@@ -13,18 +13,21 @@ import buttress
 NAMES = [
     "accuracy_curve",
     "Dataset",
+    "Diagnosis",
     "Evaluation",
     "Threat",
     "__version__",
     "analyse",
     "attack",
     "create_model",
+    "diagnose",
     "evaluate",
     "evaluate_until",
     "finetune",
     "list_analyses",
     "list_attacks",
     "list_augmentations",
+    "list_checks",
     "list_datasets",
     "list_models",
     "list_objectives",
@@ -37,12 +40,20 @@ NAMES = [
     "write_report",
 ]
 
-TAGGED = ["list_analyses", "list_attacks", "list_datasets", "list_models", "list_objectives"]
+TAGGED = [
+    "list_checks",
+    "list_analyses",
+    "list_attacks",
+    "list_datasets",
+    "list_models",
+    "list_objectives",
+]
 
 # The parameters that DESIGN promises: a call that names them keeps working.
 PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
+    "diagnose": ("model", "data", "threat", "batch_size", "seed"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
     "finetune": ("source", "dataset", "recipe", "out"),
     "load_dataset": ("name", "split", "limit"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buttress.evaluation.doctor.core import CHECKS, Chart, finding, tagged
+from buttress.evaluation.doctor.core import CHECKS, Chart, finding, tagged, tags_of
 from buttress.records.diagnosis import Finding
 from buttress.records.evaluation import AttackRecord
 
@@ -40,7 +40,7 @@ def catastrophic_overfitting(chart: Chart) -> Finding | None:
 def weak_attack(chart: Chart) -> Finding | None:
     """Plain steps leave far more than a strong ensemble does."""
     for threat, group in chart.groups.items():
-        plain = _weakest([r for r in tagged(group, "iterative") if r in tagged(group, "white_box")])
+        plain = _weakest([r for r in tagged(group, "white_box") if "iterative" in tags_of(r)])
         strong = _strongest(tagged(group, "ensemble"))
         if plain is None or strong is None or plain.accuracy - strong.accuracy < OVERSTATED:
             continue
