@@ -217,7 +217,7 @@ def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -
 
     assert names(once) == []
     assert names(net) == ["not_normalised"]
-    assert names(twice) == ["normalised_twice"]
+    assert "normalised_twice" in names(twice)
     found = examine(Patient(net, data, threat), "look")[0]
     assert found.severity == "untrustworthy"
     assert found.evidence["before"] == 0.5
