@@ -14,7 +14,7 @@ from buttress.records.diagnosis import Finding, Severity
 from buttress.records.evaluation import AttackRecord
 
 LEAST = 3  # images: one or two may be luck
-SLIP = 0.01  # of all images: single networks differ by less (see the page on the doctor)
+SLIP = 0.01  # of all images: sound networks in the tests stay below it
 GRAVE = 0.05  # of all images: more than attacks of different strength usually differ
 ENSEMBLE = 0.002  # of all images: AutoAttack's own threshold for Square after three other attacks
 
