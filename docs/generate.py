@@ -111,7 +111,7 @@ def tables() -> dict[str, list[Row]]:
     from buttress.attacks import ATTACKS
     from buttress.data import CORRUPTIONS
     from buttress.data.core import DATASETS, READERS
-    from buttress.evaluation import list_suites, load_suite
+    from buttress.evaluation import CHECKS, list_suites, load_suite
     from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
@@ -125,6 +125,7 @@ def tables() -> dict[str, list[Row]]:
         "datasets": DATASETS,
         "readers": READERS,
         "corruptions": CORRUPTIONS,
+        "checks": CHECKS,
         "analyses": ANALYSES,
     }
     found = {

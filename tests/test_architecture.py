@@ -52,7 +52,15 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FREE_OF_TORCH = ("records", "comparison", "report", "cli")  # when they are imported
 NEVER_TORCH = ("comparison", "report")  # nor later
 TORCH = frozenset({"torch", "torchvision", "timm", "lightning_fabric"})
-REGISTERED = ("data", "data/corruptions", "models", "attacks", "training/objectives", "analysis")
+REGISTERED = (
+    "data",
+    "data/corruptions",
+    "models",
+    "attacks",
+    "training/objectives",
+    "evaluation/doctor",
+    "analysis",
+)
 LONGEST = 500
 
 

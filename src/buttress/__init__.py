@@ -22,7 +22,15 @@ if TYPE_CHECKING:
         list_datasets,
         load_dataset,
     )
-    from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
+    from buttress.evaluation import (
+        Diagnosis,
+        Evaluation,
+        accuracy_curve,
+        diagnose,
+        evaluate,
+        list_checks,
+        list_suites,
+    )
     from buttress.models import create_model, list_models, load_model
     from buttress.sharing import export
     from buttress.threat import Threat
@@ -48,8 +56,11 @@ _HOME = {
     "train": "training",
     "Evaluation": "evaluation",
     "accuracy_curve": "evaluation",
+    "Diagnosis": "evaluation",
+    "diagnose": "evaluation",
     "evaluate": "evaluation",
     "evaluate_until": "evaluation",
+    "list_checks": "evaluation",
     "list_suites": "evaluation",
     "list_analyses": "analysis",
     "analyse": "analysis",

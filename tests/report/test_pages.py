@@ -104,6 +104,51 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
     assert "1 model of 2 without a full result: not ranked." in words(page)
 
 
+FLAT = {
+    "name": "zero_gradient",
+    "severity": "untrustworthy",
+    "said": "the gradient is flat",
+    "evidence": {"flat_images": 1.0},
+    "remedy": "look for rounding",
+}
+
+
+@pytest.mark.parametrize("where", ["records", "doctor", "doctor of other weights"])
+def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: str) -> None:
+    root = tmp_path / "runs"
+    make_run(root / "a", make_spec("vit_tiny"), ROBUST)
+    bad = make_run(root / "b", make_spec("resnet_tiny"))
+    for name in ROBUST:
+        write_flags(bad, name, [1] * 10, findings=[FLAT] if where == "records" else [])
+    if where != "records":
+        said = {
+            "threat": "Linf:0.1", "dataset": "digits", "split": "test", "images": 10, "seed": 0,
+            "weights": "abc" if where == "doctor" else "other", "data": "", "checks": [],
+            "findings": [FLAT],
+        }  # fmt: skip
+        write_analysis(bad, "doctor", said)
+
+    pages = report_pages(root, tmp_path / "out")
+
+    row = next(
+        r for r in re.findall(r"<tr.*?</tr>", pages["index.html"], flags=re.S) if "resnet_tiny" in r
+    )
+    own = words(next(p for name, p in pages.items() if "resnet_tiny" in name))
+    if where == "doctor of other weights":
+        assert words(row).startswith("1 resnet_tiny")
+        assert "untrustworthy" not in words(row)
+        return
+    assert words(row).startswith("\N{EN DASH} resnet_tiny")
+    assert "untrustworthy" in words(row)
+    assert "vit_tiny trained by pgd_at: 40% of 10" in words(pages["index.html"])
+    assert "1 model of 2 with a result that cannot be trusted: not ranked." in words(
+        pages["index.html"]
+    )
+    assert "the gradient is flat; look for rounding" in own
+    assert "not ranked" in own
+    assert ("What the doctor says" in own) == (where == "doctor")
+
+
 def test_attacks_that_the_suite_names_but_nobody_ran_are_missing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a")
     write_flags(run, "clean", [1] * 4, suite_attacks=["clean", "pgd-linf"])

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
 from buttress.cli.network import model_options, network
 from buttress.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from buttress.data import Dataset
+    from buttress.records.evaluation import Evaluation
+    from buttress.records.run import Run
 
 
 @click.command("evaluate")
@@ -48,20 +54,13 @@ def command(
     `buttress list sources` shows every way to name a model. Finished attacks are kept and not done
     again.
     """
-    from buttress.data import load_dataset
     from buttress.evaluation import evaluate, evaluate_until, load_suite
     from buttress.evaluation.shards import Shard, merge_shards
-    from buttress.records.run import Run
 
-    run = Run(what)
-    if run.exists and said["model"] is None:
-        data = data or run.spec.dataset
-        out = out or run.path / "eval"
-    elif data is None:
-        raise UserError("say which images to attack with --data, e.g. --data cifar10")
-    with showing() as progress:
-        images = load_dataset(data, split, limit=limit, image_size=image_size, progress=progress)
+    run = run_of(what, said["model"])
+    images = images_of(run, data, split, limit, image_size)
     model = network(what, said, images, device)
+    out = run.path / "eval" if run is not None and out is None else out
     wanted = suite.split(",") if "," in suite or ":" in suite else suite
     spec = load_suite(wanted)
     if worst_case_only:
@@ -94,18 +93,55 @@ def command(
                              out=where, compile=compile, progress=progress)  # fmt: skip
             if part is not None and folder is not None:
                 found = merge_shards(folder, count, images) or found
+    found = with_diagnosis(found, run)
     if as_json:
         say_json(found.to_dict())
         return
-    rows = [_row(n, found.accuracy[n], found.interval(n)) for n in found.records]
-    rows.append(_row("worst case", found.worst_case, found.interval()))
-    say(table(["attack", "accuracy", "95% interval"], rows))
+    doubted = "" if found.trustworthy else "untrustworthy"
+    rows = [[*_row(n, found.accuracy[n], found.interval(n)), doubted] for n in found.records]
+    rows.append([*_row("worst case", found.worst_case, found.interval()), doubted])
+    kept = slice(None if doubted else -1)
+    header = ["attack", "accuracy", "95% interval", "trust"]
+    say(table(header[kept], [row[kept] for row in rows]))
     say(f"{len(found)} images of {images.name} {images.split}")
     for record in found.records.values():
         if parts := record.meta.get("parts"):
             say(f"{record.name}: {', '.join(_part(*part) for part in parts)}")
     for warning in found.warnings:
         say(f"warning: {warning}")
+
+
+def run_of(what: str, model: str | None) -> Run | None:
+    """The run that WHAT names, if it names one."""
+    from buttress.records.run import Run
+
+    run = Run(what)
+    return run if run.exists and model is None else None
+
+
+def images_of(
+    run: Run | None, data: str | None, split: str, limit: int | None, image_size: int | None
+) -> Dataset:
+    """The images that were asked for; a run's own data if none were."""
+    from buttress.data import load_dataset
+
+    if data is None and run is None:
+        raise UserError("say which images to attack with --data, e.g. --data cifar10")
+    name = data or (run.spec.dataset if run else "")
+    with showing() as progress:
+        return load_dataset(name, split, limit=limit, image_size=image_size, progress=progress)
+
+
+def with_diagnosis(found: Evaluation, run: Run | None) -> Evaluation:
+    """The evaluation with what the doctor said of the same weights, if it was asked."""
+    from buttress.records.diagnosis import load_diagnosis, texts
+
+    said = None if run is None else load_diagnosis(run.analysis_file("doctor"))
+    first = next(iter(found.records.values()), None)
+    if said is None or first is None or first.meta.get("weights") != said.weights:
+        return found
+    more = [t for t in texts(said.findings) if t not in found.warnings]
+    return replace(found, diagnosis=said, warnings=(*found.warnings, *more))
 
 
 FLAGS = ("worst_case_only", "compile", "pretrained")

@@ -10,7 +10,7 @@ from buttress.cli.console import say, say_json, table
 
 KINDS = (
     "models", "sources", "attacks", "objectives", "datasets", "augmentations", "corruptions",
-    "recipes", "suites", "analyses", "studies",
+    "recipes", "suites", "checks", "analyses", "studies",
 )  # fmt: skip
 
 
@@ -83,6 +83,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
     from buttress.data import CORRUPTIONS, DATASETS
+    from buttress.evaluation import CHECKS
     from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
@@ -91,6 +92,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
         "corruptions": CORRUPTIONS,
+        "checks": CHECKS,
         "analyses": ANALYSES,
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]

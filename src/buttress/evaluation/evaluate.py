@@ -28,11 +28,13 @@ from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.attacks.problem import Meter, Problem
 from buttress.data import Batch, Dataset
 from buttress.errors import CorruptFile, UserError
-from buttress.evaluation.inspect import inspect_model
+from buttress.evaluation.doctor.core import LOOK, Patient
+from buttress.evaluation.doctor.examine import examine, told, with_findings
 from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent, Task
+from buttress.records.diagnosis import Finding, texts
 from buttress.records.evaluation import (
     AttackRecord,
     Evaluation,
@@ -43,6 +45,7 @@ from buttress.records.evaluation import (
 )
 from buttress.records.run import command_line, differences, provenance
 from buttress.streams import Streams
+from buttress.threat import Threat
 
 __all__ = ["evaluate", "load_evaluation", "notes_of"]
 
@@ -101,7 +104,9 @@ def evaluate(  # noqa: PLR0913 - the public call
     entries = resolve_suite(spec, data.budgets)
     if len(data) == 0 or batch_size < 1:
         raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {batch_size}")
-    warnings = _first_look(model, data, entries)
+    patient = _first_look(model, data, entries)
+    looked = examine(patient, "look")
+    warnings = [*getattr(model, "caveats", ()), *texts(looked)]
     origin = {
         "weights": tree_digest(model.state_dict()),
         "data": data.fingerprint(),
@@ -129,6 +134,8 @@ def evaluate(  # noqa: PLR0913 - the public call
             meta = {**made, **record.meta, "classes": list(data.classes), "warnings": warnings}
             meta["suite_attacks"] = [e.name for e in entries]
             record = replace(record, meta={**meta, **provenance(command_line())})
+            found = [*looked, *_of_ball(patient, entry)]
+            record = told(with_findings(record, found), list(records.values()))
             if path is not None:
                 write_record(path, record)
         records[entry.name] = record
@@ -142,19 +149,29 @@ def _prepared(model: nn.Module, data: Dataset, compile: bool) -> Prepared | None
     return prepare(model, on_device_of(model, x), compile=compile)
 
 
-def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> list[str]:
-    x, y, _ = data.take(torch.arange(min(64, len(data))))
-    x = on_device_of(model, x)
-    y = y.to(x.device)
-    check_images(x)
+def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> Patient:
+    """The first images and the model, refused if they cannot be attacked."""
+    few = data.select(range(min(LOOK, len(data))))
+    attacks = [e for e in entries if e.threat is not None]
+    made = [create_attack(e.attack, **_with_models(e.args)) for e in attacks]
+    threat = attacks[0].threat if attacks else None
+    passes = min((attack.passes for attack in made), default=1)
+    patient = Patient(model, few, threat or Threat("Linf", data.budgets["Linf"]), passes=passes)
+    check_images(patient.x)
+    x, y = patient.x[:1], patient.y[:1]
     with frozen(model):
-        clean = check_logits(model, x[:1], y, data.num_classes)
-    for entry in entries:
-        if entry.threat is not None and not gives_gradients(model):
+        clean = check_logits(model, x, patient.y, data.num_classes)
+    if not gives_gradients(model):
+        for entry, attack in zip(attacks, made, strict=True):
+            assert entry.threat is not None
             streams = Streams(0, entry.name, torch.arange(1))
-            problem = Problem(model, x[:1], y[:1], entry.threat, streams, clean)
-            check_gradients(create_attack(entry.attack, **_with_models(entry.args)), problem)
-    return [*getattr(model, "caveats", ()), *inspect_model(model, x, y)]
+            check_gradients(attack, Problem(model, x, y, entry.threat, streams, clean))
+    return patient
+
+
+def _of_ball(patient: Patient, entry: Entry) -> list[Finding]:
+    """What speaks against the threat of an entry."""
+    return [] if entry.threat is None else examine(replace(patient, threat=entry.threat), "ball")
 
 
 def _identity(job: Job, entry: Entry) -> dict[str, Any]:
@@ -185,6 +202,14 @@ def _survivors(before: Sequence[AttackRecord]) -> AttackRecord | None:
     if not before:
         return None
     return replace(before[-1], correct=np.logical_and.reduce([r.correct for r in before]))
+
+
+def attack_left(
+    job: Job, entry: Entry, left: AttackRecord | None, progress: Progress
+) -> AttackRecord:
+    """One attack on the images that ``left`` has right, with what it was in its record."""
+    record = _attack(job, entry, left, progress)
+    return replace(record, meta={**_identity(job, entry), **record.meta})
 
 
 def _attack(job: Job, entry: Entry, left: AttackRecord | None, progress: Progress) -> AttackRecord:

@@ -13,6 +13,14 @@ from numpy.typing import NDArray
 
 from buttress.errors import CorruptFile, RunError
 from buttress.files import replacing
+from buttress.records.diagnosis import (
+    Diagnosis,
+    Finding,
+    are_trustworthy,
+    findings_in,
+    merged,
+    texts,
+)
 from buttress.spec import digest
 from buttress.statistics import Interval, wilson
 
@@ -103,6 +111,7 @@ class Evaluation:
     suite: str
     records: Mapping[str, AttackRecord]
     warnings: tuple[str, ...] = ()  # reasons to distrust the numbers
+    diagnosis: Diagnosis | None = None  # what the doctor said of this model, if it was asked
 
     def __post_init__(self) -> None:
         sets = {r.ids.tobytes() for r in self.records.values()}
@@ -136,6 +145,16 @@ class Evaluation:
         flags = self.survived if name == "worst_case" else self.records[name].correct
         return wilson(int(flags.sum()), len(flags))
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Reasons to distrust the numbers, with their evidence; one of each kind, the gravest."""
+        stored = [f for r in self.records.values() for f in findings_in(r.meta)]
+        return merged([*stored, *(self.diagnosis.findings if self.diagnosis else ())])
+
+    @property
+    def trustworthy(self) -> bool:
+        return are_trustworthy(self.findings)
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         rows = {n: {"accuracy": a, "interval": self.interval(n)} for n, a in self.accuracy.items()}
@@ -144,7 +163,9 @@ class Evaluation:
             "images": len(self),
             "attacks": rows,
             "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
+            "trustworthy": self.trustworthy,
             "warnings": list(self.warnings),
+            "findings": [f.model_dump(mode="json") for f in self.findings],
         }
 
 
@@ -165,6 +186,9 @@ def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
         for n, r in records.items()
         if r.meta.get("not_finite", 0)
     ]
+    first = [w for r in [*records.values()][:1] for w in r.meta.get("warnings", ())]
+    seen = merged([f for r in records.values() for f in findings_in(r.meta)])
+    found += [text for text in texts(seen) if text not in first]
     last = [*records.values()][-1:]
     if last and last[0].meta.get("mode") == "worst_case":
         found.append(

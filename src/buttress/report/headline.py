@@ -39,6 +39,8 @@ class Champion:
 
 def headline(board: Board) -> Headline:
     rows = board.ranked
+    if not rows and any(r.worst.is_doubtful for r in board.rows):
+        return Headline("", f"No result of suite {board.suite} can be trusted; the notes say why.")
     if not rows:
         text = f"No model has a result for every attack of suite {board.suite} yet."
         return Headline("", text)
@@ -120,7 +122,11 @@ def champions(board: Board) -> list[Champion]:
 
 def remaining(board: Board) -> str:
     """Says how many models have no rank, if any."""
-    missing = len(board.rows) - len(board.ranked)
-    if not missing:
-        return ""
-    return f"{number_of(missing, 'model')} of {len(board.rows)} without a full result: not ranked."
+    doubted = sum(r.worst.is_doubtful for r in board.rows)
+    missing = len(board.rows) - len(board.ranked) - doubted
+    reasons = {"without a full result": missing, "with a result that cannot be trusted": doubted}
+    return " ".join(
+        f"{number_of(count, 'model')} of {len(board.rows)} {reason}: not ranked."
+        for reason, count in reasons.items()
+        if count
+    )
