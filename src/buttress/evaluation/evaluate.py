@@ -22,7 +22,6 @@ from buttress.attacks.call import (
     run_attack,
 )
 from buttress.attacks.freeze import frozen, on_device_of
-from buttress.attacks.loop import OnStep
 from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.attacks.problem import Meter
 from buttress.data import Batch, Dataset
@@ -31,7 +30,7 @@ from buttress.evaluation.inspect import inspect_model
 from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
-from buttress.progress import Progress, Silent, Task
+from buttress.progress import Progress, Silent, Task, by_share
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
 from buttress.records.run import command_line, differences, provenance
 
@@ -233,7 +232,7 @@ def _attacked(
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
         if here.any():
-            how = How(job.seed, job.batch_size, True, _advance(task, len(x)), job.prepared)
+            how = How(job.seed, job.batch_size, True, by_share(task, len(x)), job.prepared)
             out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
@@ -268,18 +267,6 @@ def _with_models(args: Mapping[str, Any]) -> dict[str, Any]:
     if not any(isinstance(source, str) for source in sources):
         return dict(args)
     return {**args, "sources": [load_model(s) if isinstance(s, str) else s for s in sources]}
-
-
-def _advance(task: Task, images: int) -> OnStep:
-    """Progress of one piece in images, from the share of its work that is done."""
-    done = 0.0
-
-    def told(share: float) -> None:
-        nonlocal done
-        task.advance(share * images - done)
-        done = share * images
-
-    return told
 
 
 def _score(job: Job, x_adv: Tensor, y: Tensor, x: Tensor, passes: int = 1) -> tuple[Any, Any, Any]:
