@@ -83,6 +83,7 @@ class Walk(fx.Interpreter):
 
     def __init__(self, graph: fx.GraphModule, norms: Norms, outputs: Mapping[str, Tensor]) -> None:
         super().__init__(graph, garbage_collect_values=False)
+        self.extra_traceback = False  # it would be part of the reason given to the user
         self.norms, self.folded, self.outputs = norms, folded_of(graph), outputs
         self.logs: dict[fx.Node, float] = {}
         self.found: dict[str, float] = {}
@@ -152,8 +153,8 @@ class Walk(fx.Interpreter):
             return logs[0]
         if name in ("add", "iadd", "sub", "isub") and not node.kwargs:
             return _add([self.logs[a] + self._spread(a, value) for a in _nodes(node.args)])
-        if name in ("mul", "imul", "truediv") and len(moving) == 1 and node.args[0] is moving[0]:
-            return logs[0] + self._spread(moving[0], value) + self._multiple(name, node.args[1])
+        if (other := self._constant_side(name, node)) is not None:
+            return logs[0] + self._spread(moving[0], value) + self._multiple(name, other)
         if name in ("cat", "stack"):
             return _add([2 * self.logs[a] for a in _nodes(node.args[0])]) / 2
         factor = self._simple(name, node, value, self.env[moving[0]])
@@ -179,6 +180,15 @@ class Walk(fx.Interpreter):
         if name == "group_norm":
             return normalisation(*_affine(rest, given, 2, 4))
         return None
+
+    def _constant_side(self, name: str, node: fx.Node) -> Any:
+        """What an activation is multiplied with or divided by, if that is no activation too."""
+        if name not in ("mul", "imul", "truediv") or len(node.args) != 2:
+            return None
+        fixed = [a for a in node.args if not isinstance(a, fx.Node) or self.logs[a] == NONE]
+        if len(fixed) != 1 or (name == "truediv" and fixed[0] is node.args[0]):
+            return None
+        return fixed[0]
 
     def _multiple(self, name: str, other: Any) -> float:
         """The logarithm of the largest factor that a constant multiplies or divides with."""
