@@ -15,11 +15,11 @@ from buttress.analysis.gaussian import convolution_bound, dense_bound, gaussian_
 from buttress.analysis.lipschitz import Lipschitz, layer_table, lipschitz, says_lipschitz
 from buttress.analysis.ratios import LOGITS, Found, Places, RatioAscent, measure, search_of
 from buttress.analysis.spectral import Call, Norms, matrix_norm, operator_norm
-from buttress.analysis.upper import NoBound, steepest_slope, upper_bounds
+from buttress.analysis.upper import steepest_slope, upper_bounds
 from buttress.attacks.call import create_attack
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
-from buttress.models import create_model, list_models
+from buttress.models import blocks_of, create_model, list_models
 from buttress.threat import Threat
 
 
@@ -136,7 +136,7 @@ def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() ->
     assert first.with_norm is not None
     product = first.with_norm * second.spectral * third.spectral
     assert third.product_log10 == pytest.approx(math.log10(product))
-    bound = upper_bounds(model, x, Norms(model, x), {})[""]
+    bound = upper_bounds(model, x, Norms(model, x), {})[0][""]
     assert bound == pytest.approx(math.log(product))  # a plain chain: the product is the bound
 
 
@@ -187,7 +187,7 @@ def test_branches_add_and_joined_parts_add_in_squares() -> None:
     norms = Norms(model, x)
     branch = norms.of(Call("", model.branch, (3, 4, 4)))
     head = norms.of(Call("", model.head, (6,)))
-    found = math.exp(upper_bounds(model, x, norms, {})[""])
+    found = math.exp(upper_bounds(model, x, norms, {})[0][""])
     assert found == pytest.approx(math.hypot(1 + branch, 0.5) / 4 * head)
 
 
@@ -196,15 +196,26 @@ def test_attention_and_products_of_activations_have_no_bound() -> None:
         Subject(create_model("vit_tiny", seed=0).eval(), digits(2), Threat("Linf", 0.1)), steps=2
     )
     assert "attention" in found.no_bound
-    assert all(p.bound_log10 is None for p in found.places)
+    assert found.logits.bound_log10 is None
     assert "no upper bound" in says_lipschitz(found)
 
     class Square(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return (x * x).flatten(1)
 
-    with pytest.raises(NoBound, match=r"mul at mul has no known constant$"):
-        upper_bounds(Square(), torch.rand(1, 3, 2, 2), Norms(Square(), torch.zeros(1)), {})
+    model, x = Square(), torch.rand(1, 3, 2, 2)
+    found, reason = upper_bounds(model, x, Norms(model, x), {})
+    assert (found, reason) == ({}, "the operation mul at mul has no known constant")
+
+
+def test_what_comes_before_attention_keeps_its_bound() -> None:
+    model, x = create_model("botnet_tiny", seed=0).eval(), digits(1).images
+    places = Places(model, {p.name: p.module for p in blocks_of(model)})
+    found, reason = upper_bounds(model, x, Norms(model, x), places.outputs(x))
+    assert "attention" in reason
+    assert 0 < len(found) < len(places.modules)
+    assert next(iter(places.modules)) in found
+    assert "" not in found
 
 
 def digits(n: int) -> Dataset:

@@ -20,7 +20,7 @@ from buttress.analysis.gaussian import gaussian_bound
 from buttress.analysis.ratios import LOGITS, Found, Places, measure, search_of
 from buttress.analysis.spectral import Call, Norms, calls_of, folded_of, traced
 from buttress.analysis.subject import Subject
-from buttress.analysis.upper import NoBound, upper_bounds
+from buttress.analysis.upper import upper_bounds
 from buttress.attacks.call import create_attack
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.models import blocks_of
@@ -72,7 +72,7 @@ class Lipschitz(Spec):
     places: tuple[Place, ...]
     layers: tuple[Layer, ...]
     gaussian_log10: float  # product over the layers, as the theorems have it
-    no_bound: str  # why there is no upper bound; empty where there is one
+    no_bound: str  # why the logits have no upper bound; empty where they have one
 
     @property
     def logits(self) -> Place:
@@ -185,7 +185,7 @@ def lipschitz(
     x = on_device_of(subject.model, subject.first(1).images)
     norms = Norms(subject.model, x)
     with frozen(subject.model):
-        bounds, no_bound = _bounds(subject.model, x, norms, places)
+        bounds, no_bound = upper_bounds(subject.model, x, norms, places.outputs(x))
         layers = layer_table(subject.model, x, norms)
     return Lipschitz(
         attack=attack,
@@ -206,16 +206,6 @@ def lipschitz(
         gaussian_log10=sum(math.log10(v) for layer in layers if (v := layer.gaussian)),
         no_bound=no_bound,
     )
-
-
-def _bounds(
-    model: nn.Module, x: Tensor, norms: Norms, places: Places
-) -> tuple[dict[str, float], str]:
-    """Natural logarithms of the bounds, or why there are none."""
-    try:
-        return upper_bounds(model, x, norms, places.outputs(x[:1])), ""
-    except NoBound as error:
-        return {}, str(error)
 
 
 def _log10(log: float | None) -> float | None:

@@ -46,32 +46,26 @@ class NoBound(Exception):
 
 def upper_bounds(
     model: nn.Module, x: Tensor, norms: Norms, outputs: Mapping[str, Tensor]
-) -> dict[str, float]:
+) -> tuple[dict[str, float], str]:
     """Natural logarithms of bounds from the image to the modules named, and to "" for the logits.
 
     ``outputs`` holds what each module gives for the first image, by which its place in the graph
-    is found; a module that is not found there is left out.
-
-    Raises:
-        NoBound: with the reason.
+    is found. Where an operation has no constant, what comes before it still has its bound; the
+    text says why the rest has none, and is empty where all is bounded.
     """
-    if "attention_qkv" in component_of(model).values():
-        raise NoBound(
-            "attention multiplies activations with each other and has no Lipschitz constant"
-        )
-    with frozen(model):
+    has_attention = "attention_qkv" in component_of(model).values()
+    walk, reason = None, ""
+    with frozen(model), torch.no_grad():
         try:
-            graph = traced(model)
-            walk = Walk(graph, norms, outputs)
-            with torch.no_grad():
-                walk.run(x[:1])
-        except NoBound:
-            raise
+            walk = Walk(traced(model), norms, outputs)
+            walk.run(x[:1])
+        except NoBound as error:
+            reason = str(error)
         except Exception as error:  # any user's network may refuse in its own way
-            raise NoBound(
-                f"the network cannot be traced ({type(error).__name__}: {_line(error)})"
-            ) from None
-    return walk.found
+            reason = f"the network cannot be traced ({type(error).__name__}: {_line(error)})"
+    if reason and has_attention:
+        reason = "attention multiplies activations with each other and has no Lipschitz constant"
+    return ({} if walk is None else walk.found), reason
 
 
 def _line(error: Exception) -> str:
