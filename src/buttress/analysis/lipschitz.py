@@ -89,9 +89,10 @@ def plot_lipschitz(results: Mapping[str, Lipschitz], figure: Figure) -> None:
     layers.set(ylabel="norm in L2", title="layers (dots), Gaussian figure (line)")
     for axes in (published, bounded):
         axes.set(yscale="log", xlabel="block, then logits")
+        axes.xaxis.get_major_locator().set_params(integer=True)
     layers.set(yscale="log", xlabel="layer")
     if any(results):
-        published.legend(fontsize="x-small")
+        figure.legend(fontsize="small", loc="outside lower center", ncols=min(4, len(results)))
 
 
 def _draw(result: Lipschitz, label: str, colour: str, axes: tuple[Axes, Axes, Axes]) -> None:

@@ -98,7 +98,7 @@ def _draw_components(axes: Axes, results: Mapping[str, Sparsity]) -> None:
         places = [i + index * width for i, n in enumerate(names) if n in ratios]
         axes.bar(places, [ratios[n] for n in names if n in ratios], width, label=label)
     ticks = [i + 0.4 - width / 2 for i in range(len(names))]
-    axes.set_xticks(ticks, [n.replace("_", "\n") for n in names], fontsize="small")
+    axes.set_xticks(ticks, [n.replace("_", "\n") for n in names], fontsize="x-small")
     axes.set(ylabel="share of weights near zero", title="by component")
 
 
