@@ -1,4 +1,4 @@
-"""One photograph under every augmentation, as a grid: a row for each, five draws across."""
+"""Photographs under every augmentation and every corruption, as grids."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_image
 from torch import Tensor
 
-from buttress.data import Augmentation
+from buttress.data import Augmentation, corrupt, list_corruptions
 from buttress.records.augmentation import Jitter, Rand, ResizedCrop
 from buttress.streams import Streams
 
 SIDE, GAP, LABEL, DRAWS = 96, 6, 130, 5
+SEVERITY, ACROSS, CAPTION = 3, 5, 18
 
 ROWS = {
     "crop: 12, flip": Augmentation(crop=12, flip=True),
@@ -32,7 +33,7 @@ ROWS = {
 
 
 def draw(path: Path) -> None:
-    """Writes the grid as a PNG."""
+    """Writes the grid of augmentations as a PNG: a row for each, five draws across."""
     step = SIDE + GAP
     sheet = Image.new("RGB", (LABEL + DRAWS * step, len(ROWS) * step), "white")
     pen = ImageDraw.Draw(sheet)
@@ -54,6 +55,23 @@ def augmented(how: Augmentation) -> list[Image.Image]:
         array = x[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
         found.append(Image.fromarray(array))
     return found
+
+
+def draw_corruptions(path: Path) -> None:
+    """Writes a clean photograph and each corruption of it at one severity as a PNG."""
+    clean = photograph("china.jpg").unsqueeze(0).float() / 255
+    names = [*list_corruptions("common"), *list_corruptions("extra")]
+    images = {"clean": clean}
+    images |= {name: corrupt(clean, name, SEVERITY, torch.arange(1)) for name in names}
+    wide, tall = SIDE + 4 * GAP, SIDE + CAPTION + GAP
+    sheet = Image.new("RGB", (ACROSS * wide, -(-len(images) // ACROSS) * tall), "white")
+    pen = ImageDraw.Draw(sheet)
+    for place, (name, x) in enumerate(images.items()):
+        row, column = divmod(place, ACROSS)
+        array = x[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
+        sheet.paste(Image.fromarray(array), (column * wide, row * tall + CAPTION))
+        pen.text((column * wide, row * tall + 2), name, fill="black", font_size=12)
+    sheet.save(path, optimize=True)
 
 
 def photograph(name: str) -> Tensor:

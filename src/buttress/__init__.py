@@ -12,9 +12,27 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
-    from buttress.data import Dataset, list_augmentations, list_datasets, load_dataset
-    from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
+    from buttress.comparison import Comparison, compare
+    from buttress.data import (
+        Dataset,
+        corrupt,
+        corrupted,
+        list_augmentations,
+        list_corruptions,
+        list_datasets,
+        load_dataset,
+    )
+    from buttress.evaluation import (
+        Diagnosis,
+        Evaluation,
+        accuracy_curve,
+        diagnose,
+        evaluate,
+        list_checks,
+        list_suites,
+    )
     from buttress.models import create_model, list_models, load_model
+    from buttress.sharing import export
     from buttress.threat import Threat
     from buttress.training import finetune, list_objectives, list_recipes, train
 
@@ -22,7 +40,10 @@ _HOME = {
     "attack": "attacks",
     "list_attacks": "attacks",
     "Dataset": "data",
+    "corrupt": "data",
+    "corrupted": "data",
     "list_augmentations": "data",
+    "list_corruptions": "data",
     "list_datasets": "data",
     "load_dataset": "data",
     "list_models": "models",
@@ -35,12 +56,18 @@ _HOME = {
     "train": "training",
     "Evaluation": "evaluation",
     "accuracy_curve": "evaluation",
+    "Diagnosis": "evaluation",
+    "diagnose": "evaluation",
     "evaluate": "evaluation",
     "evaluate_until": "evaluation",
+    "list_checks": "evaluation",
     "list_suites": "evaluation",
     "list_analyses": "analysis",
     "analyse": "analysis",
+    "Comparison": "comparison",
+    "compare": "comparison",
     "list_studies": "study",
+    "export": "sharing",
     "write_report": "report",
 }
 

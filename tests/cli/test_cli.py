@@ -97,6 +97,10 @@ def test_finetune_says_what_it_took(
     found = json.loads(capsys.readouterr().out)
     assert found["finetuned_from"]["source"] == "r1"
     assert found["epochs"] == 1
+    low, high = found["best_val_clean_interval"]
+    assert low <= found["best_val_clean"] <= high
+    assert found["val_images"] == 16
+    assert re.search(r"clean, [\d.]+% \([\d.]+ to [\d.]+\) under attack \(16 validation", said)
     args = ["finetune", weights, "--data", "digits", "--recipe", "quickstart-standard", *QUICK]
     args += ["--model", "vit_tiny", "--out", str(tmp_path / "r3")]
     fails([*args, "--model-arg", "patch=4"], capsys, "'patch'", "activation")

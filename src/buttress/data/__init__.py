@@ -22,20 +22,32 @@ from buttress.data.core import (
     list_datasets,
     load_dataset,
 )
+from buttress.data.corruptions import (
+    CORRUPTIONS,
+    corrupt,
+    corrupted,
+    find_official,
+    list_corruptions,
+)
 from buttress.data.mixed import Mixed, mixed_order
 from buttress.data.order import epoch_order
 from buttress.records.augmentation import list_augmentations
 
 __all__ = [
+    "CORRUPTIONS",
     "DATASETS",
     "Augmentation",
     "Batch",
     "Dataset",
     "Mixed",
     "Mixing",
+    "corrupt",
+    "corrupted",
     "epoch_order",
+    "find_official",
     "get_dataset",
     "list_augmentations",
+    "list_corruptions",
     "list_datasets",
     "load_dataset",
     "mixed_order",

@@ -49,9 +49,9 @@ class StudySpec(Spec):
         ]
         for spec in {s.model: s for s in specs}.values():
             build(spec)
-        budgets = load_dataset(self.dataset, "test").budgets
+        data = load_dataset(self.dataset, "test")
         for suite in self.suites:
-            resolve_suite(load_suite(suite), budgets)
+            resolve_suite(load_suite(suite), data.budgets, data.name)
         for analysis in self.analyses:
             ANALYSES.entry(analysis)
         return specs

@@ -10,7 +10,7 @@ from buttress.analysis.core import analyse
 from buttress.analysis.subject import Subject, threat_of
 from buttress.data import load_dataset
 from buttress.evaluation import evaluate, load_suite
-from buttress.evaluation.suite import CLEAN
+from buttress.evaluation.suite import resolve_suite
 from buttress.models import load_model
 from buttress.progress import Progress
 from buttress.records.run import Run
@@ -38,11 +38,11 @@ class Work:
         images = len(load_dataset(self.spec.dataset, "train", limit=self.spec.limit))
         attacked = 1 + recipe.objective.args.get("steps", 10 if recipe.threat else 0)
         found = {f"train {self.spec.model}": 3.0 * recipe.epochs * images * attacked}
-        tests = len(load_dataset(self.spec.dataset, "test", limit=self.test_limit))
+        data = load_dataset(self.spec.dataset, "test", limit=self.test_limit)
         for name in self.suites:
-            for line in load_suite(name).entries:
-                passes = line.args.get("steps", 1 if line.attack == CLEAN else 20)
-                found[f"{name}: {line.name or line.attack}"] = 1.0 * tests * passes
+            for entry in resolve_suite(load_suite(name), data.budgets, data.name):
+                passes = entry.args.get("steps", 1 if entry.threat is None else 20)
+                found[f"{name}: {entry.name}"] = 1.0 * len(data) * passes
         return found
 
 

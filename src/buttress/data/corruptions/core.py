@@ -1,0 +1,85 @@
+"""Corruptions by name, and the one way they are applied to a batch of images.
+
+The constants of each severity are those of CIFAR-10-C for small images and those of ImageNet-C for
+larger ones (Hendrycks and Dietterich, arXiv:1903.12261). Images are 8-bit before and after, as they
+were when those sets were made. What is random belongs to the id of each sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from buttress.data.corruptions.levels import to_levels, whole
+from buttress.errors import UserError
+from buttress.registry import Registry
+from buttress.streams import Streams
+
+# Images (N, C, H, W) float64 in [0, 1], the constants of one severity, the noise of the samples.
+Corruption = Callable[[Tensor, Any, Streams], Tensor]
+CORRUPTIONS: Registry[Corruption] = Registry("corruption")
+PAPER = "arXiv:1903.12261"
+SEVERITIES = (1, 2, 3, 4, 5)
+LARGEST_SMALL = 64  # pixels: the constants of CIFAR-10-C up to here, of ImageNet-C above
+SMALLEST = 8
+VALUES_AT_ONCE = 1 << 19  # of images in float64: 4 MiB
+
+
+def list_corruptions(tag: str | None = None) -> list[str]:
+    """The names `corrupt` knows; tags are common, extra, noise, blur, weather and digital."""
+    return CORRUPTIONS.names(tag)
+
+
+def corrupt(x: Tensor, name: str, severity: int, ids: Tensor, seed: int = 0) -> Tensor:
+    """Images (N, C, H, W) in [0, 1] under a corruption, in the 256 levels of 8-bit images.
+
+    Args:
+        x: colour or grey images of at least 8 pixels; they are rounded to 256 levels first.
+        name: one of `list_corruptions`.
+        severity: 1 (mild) to 5.
+        ids: (N,) of the samples; an image with an id gets the same noise in every batch.
+        seed: of the noise.
+    """
+    entry = CORRUPTIONS.entry(name)
+    _check(x, severity, ids)
+    constants = constants_of(entry.name, severity, (x.shape[2], x.shape[3]))
+    streams = Streams(seed, f"corruption {entry.name} {severity}", ids.detach().cpu().long())
+    clean = x.detach().cpu()
+    out = torch.empty(x.shape, dtype=torch.float32)
+    for rows in torch.arange(len(x)).split(max(1, VALUES_AT_ONCE // math.prod(x.shape[1:]))):
+        piece = to_levels(clean[rows]) / 255
+        changed = entry.value(piece, constants, streams.select(rows))
+        out[rows] = whole(changed.clamp(0, 1) * 255).float().div_(255)
+    return out.to(x.device, x.dtype)
+
+
+def constants_of(name: str, severity: int, size: tuple[int, int]) -> Any:
+    """The constants of a severity for images of this height and width."""
+    kind = "small" if max(size) <= LARGEST_SMALL else "large"
+    return CORRUPTIONS.entry(name).extra[kind][severity - 1]
+
+
+def check_severity(severity: int) -> int:
+    if isinstance(severity, bool) or severity not in SEVERITIES:
+        raise UserError(f"severity must be a whole number from 1 to 5, but got {severity!r}")
+    return int(severity)
+
+
+def _check(x: Tensor, severity: int, ids: Tensor) -> None:
+    check_severity(severity)
+    if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < SMALLEST:
+        raise UserError(
+            "images must have shape (N, C, H, W) with 1 or 3 channels and at least "
+            f"{SMALLEST} pixels each way, but got {tuple(x.shape)}"
+        )
+    if not x.is_floating_point() or bool((x < 0).any()) or not bool((x <= 1).all()):
+        raise UserError(
+            f"images must be floating point in [0, 1], but got {x.dtype} from "
+            f"{x.min().item():.4g} to {x.max().item():.4g}"
+        )
+    if ids.shape != (len(x),):
+        raise UserError(f"ids must have shape ({len(x)},), but got {tuple(ids.shape)}")

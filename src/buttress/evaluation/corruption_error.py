@@ -1,0 +1,76 @@
+"""The mean corruption error, plain and relative to AlexNet (arXiv:1903.12261, section 4.1).
+
+The plain mean is over 15 corruptions and 5 severities. The paper's mCE divides the error under each
+corruption by that of AlexNet under the same, which is published for the 1,000 classes of ImageNet
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from buttress.data.corruptions import CORRUPTIONS, SEVERITIES
+from buttress.errors import UserError
+
+# Mean top-1 error of AlexNet over the five severities of ImageNet-C.
+ALEXNET: Mapping[str, float] = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+WITH_BASELINE = ("imagenet", "imagenet-rb5000")
+
+
+@dataclass(frozen=True)
+class CorruptionError:
+    """Errors in [0, 1]; ``normalised`` is 1 for AlexNet itself, and None where it is undefined."""
+
+    by_corruption: Mapping[str, float]  # each a mean over severities
+    mean: float
+    normalised: float | None
+    reason: str = ""  # why there is no normalised error
+
+    @property
+    def accuracy(self) -> float:
+        """What papers on CIFAR-10-C report: 1 minus the plain mean."""
+        return 1 - self.mean
+
+
+def mean_corruption_error(errors: Mapping[str, Sequence[float]], dataset: str) -> CorruptionError:
+    """The mean corruption error, both ways.
+
+    Args:
+        errors: for each of the 15 common corruptions the errors at severity 1 to 5, in [0, 1];
+            others are left out of the mean.
+        dataset: the name of the clean data set; it decides whether AlexNet is a baseline.
+    """
+    names = CORRUPTIONS.names("common")
+    given = {CORRUPTIONS.entry(name).name: list(values) for name, values in errors.items()}
+    if missing := [name for name in names if len(given.get(name, ())) != len(SEVERITIES)]:
+        raise UserError(
+            f"the mean corruption error needs {len(SEVERITIES)} errors for each of {len(names)} "
+            f"corruptions, but they are not complete for {', '.join(missing)}"
+        )
+    if strange := [n for n in names if not all(0 <= e <= 1 for e in given[n])]:
+        raise UserError(f"errors must lie in [0, 1], but got {given[strange[0]]} for {strange[0]}")
+    by = {name: fmean(given[name]) for name in names}
+    clean = dataset.partition("+")[0]
+    if clean not in WITH_BASELINE:
+        why = f"AlexNet's errors are published for ImageNet-C, not for corrupted {clean}"
+        return CorruptionError(by, fmean(by.values()), None, why)
+    relative = fmean(by[name] / ALEXNET[name] for name in names)
+    return CorruptionError(by, fmean(by.values()), relative)
