@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from buttress.attacks.call import How, check_images, create_attack, piece_length, run_attack
 from buttress.attacks.freeze import frozen, gives_gradients, on_device_of
-from buttress.attacks.loop import OnStep
 from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.attacks.problem import Meter
 from buttress.data import Batch, Dataset
@@ -24,7 +23,7 @@ from buttress.evaluation.corruption import corrupted_images
 from buttress.evaluation.suite import Entry
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
-from buttress.progress import Progress, Task
+from buttress.progress import Progress, Task, by_share
 from buttress.records.evaluation import AttackRecord
 
 
@@ -151,7 +150,7 @@ def _attacked(
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
         if here.any():
-            how = How(job.seed, job.batch_size, True, _advance(task, len(x)), job.network.prepared)
+            how = How(job.seed, job.batch_size, True, by_share(task, len(x)), job.network.prepared)
             out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
@@ -186,18 +185,6 @@ def with_models(args: Mapping[str, Any]) -> dict[str, Any]:
     if not any(isinstance(source, str) for source in sources):
         return dict(args)
     return {**args, "sources": [load_model(s) if isinstance(s, str) else s for s in sources]}
-
-
-def _advance(task: Task, images: int) -> OnStep:
-    """Progress of one piece in images, from the share of its work that is done."""
-    done = 0.0
-
-    def told(share: float) -> None:
-        nonlocal done
-        task.advance(share * images - done)
-        done = share * images
-
-    return told
 
 
 def _score(job: Job, x: Tensor, y: Tensor, passes: int = 1) -> Scores:
