@@ -3,6 +3,7 @@
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
+from buttress.analysis import semantics as _semantics  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
 from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis.core import (

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from buttress.analysis.core import ANALYSES, is_together
 from buttress.errors import ButtressError
 from buttress.evaluation import Evaluation, load_evaluation
 from buttress.files import read_json
@@ -34,6 +35,7 @@ class Source:
     cell: Cell
     folder: Path
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
+    together: Path = Path()  # the folder with analyses of all runs
 
     @property
     def run(self) -> Run:
@@ -50,11 +52,16 @@ class Source:
         return self.evaluations[name]
 
     def analysis(self, name: str) -> Mapping[str, Any]:
-        content = read_json(self.run.analysis_file(name))
+        """The result of an analysis; of one of all runs, its part on this run."""
+        is_shared = is_together(ANALYSES.entry(name))
+        path = self.together / f"{name}.json" if is_shared else self.run.analysis_file(name)
+        content = read_json(path)
         if reason := content.get("does_not_apply"):
             raise Missing(f"{name} does not apply: {reason}")
         found: Mapping[str, Any] = content["result"]
-        return found
+        if is_shared and self.cell.key not in found.get("by_run", {}):
+            raise Missing(f"{name} says nothing of this run")
+        return found["by_run"][self.cell.key] if is_shared else found
 
 
 def table_of(scaled: Scaled, sources: Sequence[Source]) -> Table:
