@@ -60,7 +60,7 @@ class Source:
             raise Missing(f"{name} does not apply: {reason}")
         found: Mapping[str, Any] = content["result"]
         if is_shared and self.cell.key not in found.get("by_run", {}):
-            raise Missing(f"{name} says nothing of this run")
+            raise Missing(f"{name} does not apply to this run")
         return found["by_run"][self.cell.key] if is_shared else found
 
 
