@@ -1,5 +1,6 @@
 """How work is spread over processes: the only code that knows about them."""
 
-from buttress.running.local import Failure, run_all
+from buttress.running.bag import Failure, shard
+from buttress.running.local import run_all
 
-__all__ = ["Failure", "run_all"]
+__all__ = ["Failure", "run_all", "shard"]

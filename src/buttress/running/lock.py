@@ -1,8 +1,8 @@
 """A lock on one run, so that no two processes work on it; it outlives no process that held it.
 
 The lock is a file beside the run's folder. Who creates it holds it; its holder touches it every few
-seconds. It is stale when its process is gone from this machine, or when it was not touched for long:
-then the machine is gone. Ages are told by the clock of the file system, which all machines share.
+seconds. It is stale when its process is gone from this machine, or when it was not touched for
+long: then the machine is gone. Ages are told by the clock of the file system, which all machines share.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from buttress.analysis.core import analyse
 from buttress.analysis.subject import DoesNotApply, Subject, threat_of
-from buttress.data import facts_of, load_dataset
-from buttress.evaluation import evaluate, load_suite
-from buttress.evaluation.suite import CLEAN
+from buttress.data import load_dataset
+from buttress.evaluation import evaluate
 from buttress.models import load_model
 from buttress.progress import Progress
 from buttress.records.run import Run, Which
@@ -40,19 +39,6 @@ class Work:
 
     def label(self) -> str:
         return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
-
-    def units(self) -> dict[str, float]:
-        """Rough cost by the name of each task, in passes: what a progress bar is divided by."""
-        recipe, facts = self.spec.recipe, facts_of(self.spec.dataset)
-        images = min(facts.train, self.spec.limit or facts.train)
-        attacked = 1 + recipe.objective.args.get("steps", 10 if recipe.threat else 0)
-        found = {f"train {self.spec.model}": 3.0 * recipe.epochs * images * attacked}
-        tests = min(facts.test, self.test_limit or facts.test)
-        for name in self.suites:
-            for line in load_suite(name).entries:
-                passes = line.args.get("steps", 1 if line.attack == CLEAN else 20)
-                found[f"{name}: {line.name or line.attack}"] = 1.0 * tests * passes
-        return found
 
 
 def work_of(scaled: Scaled, cells: Sequence[Cell], root: Path) -> list[Work]:
