@@ -22,6 +22,7 @@ COMMANDS = {
     "finetune": ("finetune", "Go on from trained weights to other images."),
     "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
+    "study": ("study", "Plan, run and report studies: grids of runs that answer a question."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),
     "report": ("report", "Write static pages about runs."),
 }

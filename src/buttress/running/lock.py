@@ -2,7 +2,7 @@
 
 The lock is a file beside the run's folder. Who creates it holds it; its holder touches it every few
 seconds. It is stale when its process is gone from this machine, or when it was not touched for
-long: then the machine is gone. Ages are told by the clock of the file system, which all machines share.
+long: then the machine is gone. Ages are told by the clock of the file system, which is one for all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -187,3 +188,13 @@ def _guarded(path: Path, limit: float) -> Iterator[bool]:
         yield True
     finally:
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def holding(path: Path, pause: float = 1.0) -> Iterator[None]:
+    """Waits for a lock and has it inside."""
+    lock = Lock(path)
+    while not lock.acquire():
+        time.sleep(pause)
+    with lock:
+        yield

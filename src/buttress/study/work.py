@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from buttress.analysis.core import analyse
 from buttress.analysis.subject import DoesNotApply, Subject, threat_of
 from buttress.data import load_dataset
@@ -59,21 +61,31 @@ def work_of(scaled: Scaled, cells: Sequence[Cell], root: Path) -> list[Work]:
 
 def complete(work: Work, *, device: str, progress: Progress) -> Run:
     """Trains, evaluates and analyses what is not there yet."""
-    run = _trained(work, device, progress)
+    run, where = _trained(work, device, progress), device_for(device)
     data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
     for which in work.whiches:
-        model = load_model(run.path, which=which)
+        model = load_model(run.path, which=which, device=where)
         for suite in work.suites:
             name = suite if which == "best" else f"{suite}-{which}"
             evaluate(model, data, suite, out=run.suite_folder(name), progress=progress)
     threat = threat_of(work.spec, data)
-    subject = Subject(load_model(run.path), data, threat, work.spec.seed, run, progress)
+    model = load_model(run.path, device=where)
+    subject = Subject(model, data, threat, work.spec.seed, run, progress)
     for use in work.analyses:
         try:
             analyse(use.name, run, args=use.args, subject=subject, progress=progress)
         except DoesNotApply as reason:
             progress.log(f"{use.name} does not apply to {work.label()}: {reason}")
     return run
+
+
+def device_for(name: str) -> str:
+    """Where attacks run: what was asked for, or with ``auto`` the fastest there is."""
+    if name != "auto":
+        return name
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _trained(work: Work, device: str, progress: Progress) -> Run:
