@@ -182,14 +182,10 @@ def _say_status(found: Status) -> None:
     bar = ("#" * round(24 * share)).ljust(24, ".")
     at_work = [run for run in found.active if not run.is_stale]
     left = duration(found.seconds_left)
-    rest = (
-        ""
-        if counts["done"] == total
-        else f", about {left} left with {max(len(at_work), 1)} at once"
-    )
-    say(
-        f"{found.plan.study} at scale {found.plan.scale}: [{bar}] {counts['done']} of {total} done{rest}"
-    )
+    where = f"{found.plan.study} at scale {found.plan.scale}"
+    say(f"{where}: [{bar}] {counts['done']} of {total} done")
+    if counts["done"] < total:
+        say(f"about {left} left with {max(len(at_work), 1)} at once")
     say(", ".join(f"{n} {word}" for word, n in counts.items() if n))
     rows = [
         [run.label, run.key, f"{run.host} {run.pid}", f"{run.epochs}/{run.of}", str(run.tasks),
