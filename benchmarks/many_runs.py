@@ -111,10 +111,9 @@ def main() -> None:
     rows = [row for count in given.runs.split(",") for row in measured(int(count))]
     lines = ["| runs | command | seconds | processor seconds | peak memory, MB |",
              "| ---: | --- | ---: | ---: | ---: |"]  # fmt: skip
-    lines += [
-        f"| {r.runs} | `study {r.command}` | {r.seconds:.1f} | {r.processor:.1f} | {r.megabytes:.0f} |"
-        for r in rows
-    ]
+    for r in rows:
+        numbers = f"{r.seconds:.1f} | {r.processor:.1f} | {r.megabytes:.0f}"
+        lines.append(f"| {r.runs} | `study {r.command}` | {numbers} |")
     print("\n".join(lines))
     if given.out is not None:
         given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
