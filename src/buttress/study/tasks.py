@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from buttress.models.core import is_known
 from buttress.models.cost import count_macs
 from buttress.models.on_paper import Undrawn, tally_macs
 from buttress.records.run import Run
-from buttress.records.spec import RunSpec
+from buttress.records.spec import Recipe, RunSpec
 from buttress.study.work import Work
 from buttress.training.objectives import OBJECTIVES
 from buttress.training.train import build
@@ -72,7 +72,7 @@ def training_of(spec: RunSpec, file: Path) -> Task:
     looks = objective.repeats * (2 if recipe.objective.name in LOOKS_TWICE else 1)
     looks += 0 if recipe.awp is None else 1
     checked = min(known.test, recipe.validation.limit or known.test)
-    checked *= len(range(0, recipe.epochs, recipe.validation.every))
+    checked *= sum(map(partial(_is_checked, recipe), range(1, recipe.epochs + 1)))
     moves = recipe.validation.attack.args.get("steps", 10) if recipe.threat else 0
     return Task(
         f"train {spec.model}", "train", file,
@@ -80,6 +80,12 @@ def training_of(spec: RunSpec, file: Path) -> Task:
         backward=images * steps + checked * moves,
         learning=images * looks,
     )  # fmt: skip
+
+
+def _is_checked(recipe: Recipe, epoch: int) -> bool:
+    """Whether the best epoch may be this one, counted from 1."""
+    when = recipe.validation
+    return epoch == recipe.epochs or (epoch % when.every == 0 and epoch >= when.from_epoch)
 
 
 def attack_of(entry: Entry, suite: str, work: Work, file: Path) -> Task:
