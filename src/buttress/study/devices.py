@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from buttress.errors import UnknownName
-from buttress.registry import canonical, unknown
+from buttress.registry import canonical
 
 
 class Device(NamedTuple):
@@ -41,5 +41,6 @@ DEVICES = {
 
 def device_named(name: str) -> Device:
     if canonical(name) not in DEVICES:
-        raise UnknownName(unknown("device", name, [d.name for d in DEVICES.values()]))
+        known = ", ".join(device.name for device in DEVICES.values())
+        raise UnknownName(f"there is no device {name!r}; known are {known}")
     return DEVICES[canonical(name)]
