@@ -26,6 +26,7 @@ from buttress.study import StudySpec, Work, load_study, works_of
 from buttress.study.tasks import tasks_of
 
 IMAGES = 100
+PROVENANCE = provenance("made up")
 COMMANDS = ("status", "plan", "report")
 
 
@@ -70,7 +71,7 @@ def make_up(work: Work) -> None:
                 "backward": 10.0, "warnings": [], "suite": "quickstart", "seed": 0,
                 "classes": [str(c) for c in range(10)], "suite_attacks": names,
                 "dataset": "digits", "split": "test", "weights": "made up", "data": "made up",
-                "not_finite": 0, "parts": [], "prepared": [], **provenance("made up")}  # fmt: skip
+                "not_finite": 0, "parts": [], "prepared": [], **PROVENANCE}  # fmt: skip
         guess = np.where(correct, labels, (labels + 1) % 10)
         flat = np.zeros(IMAGES, dtype=np.float32)
         write_record(task.file, AttackRecord(names[position], ids, labels, guess, correct, flat,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from buttress.running.lock import Lock, Lost, age_of, myself, read_holder
+from buttress.running.lock import Lock, Lost, age_of, clear, myself, read_holder
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -41,6 +41,17 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     lock = Lock(path)
     assert lock.acquire()
     lock.release()
+
+
+def test_a_stale_lock_is_cleared_and_a_live_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "r.lock"
+    clear(path)
+    held_elsewhere(path, 0)
+    clear(path)
+    assert path.exists()
+    held_elsewhere(path, 1000)
+    clear(path)
+    assert not list(tmp_path.iterdir())
 
 
 def held_elsewhere(path: Path, age: float) -> None:

@@ -21,7 +21,7 @@ from small_study import content, longer, trained_epochs, works  # isort: skip
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'buttress[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-EPOCHS = 12
+EPOCHS = 3
 CODE = """
 import sys
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_a_node_and_the_driver_die_and_every_run_is_done_once(
     second = driver(root, address)
     wait_for(4, root)
     cluster.remove_node(node, allow_graceful=False)  # type: ignore[attr-defined]
-    out, err = second.communicate(timeout=580)
+    out, err = second.communicate(timeout=900)
     assert out.strip().splitlines()[-1:] == [b"[]"], err.decode()[-2000:]
     jobs = works(root, seeds=list(range(12)), **longer(EPOCHS))
     assert [found.state for found in survey(jobs)] == ["done"] * 12

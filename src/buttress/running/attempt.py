@@ -10,7 +10,7 @@ from typing import Literal
 from buttress.errors import ButtressError
 from buttress.progress import Progress, Task
 from buttress.records.run import Run
-from buttress.running.lock import SUFFIX, Lock, Lost, is_stale, read_holder
+from buttress.running.lock import SUFFIX, Lock, Lost, clear, is_stale, read_holder
 from buttress.study.survey import error_of, look_at
 from buttress.study.work import Work, complete
 
@@ -31,6 +31,7 @@ def lock_file(work: Work) -> Path:
 def attempt(work: Work, *, device: str, progress: Progress) -> Outcome:
     """Does what is missing of a run, unless another process has it or it failed before."""
     if (known := _known(work)) is not None:
+        clear(lock_file(work))
         return known
     lock = Lock(lock_file(work))
     if not lock.acquire():

@@ -190,6 +190,13 @@ def _guarded(path: Path, limit: float) -> Iterator[bool]:
         path.unlink(missing_ok=True)
 
 
+def clear(path: Path) -> None:
+    """Removes a lock that is stale, of a process that ended before it could."""
+    lock = Lock(path)
+    if path.exists() and lock.acquire():
+        lock.release()
+
+
 @contextlib.contextmanager
 def holding(path: Path, pause: float = 1.0) -> Iterator[None]:
     """Waits for a lock and has it inside."""

@@ -53,9 +53,9 @@ def tasks_of(work: Work) -> list[Task]:
     for which in work.whiches:
         for suite in work.suites:
             name = suite if which == "best" else f"{suite}-{which}"
-            for entry in _entries(suite, work.spec.dataset):
+            for entry, passes in _entries(suite, work.spec.dataset, work.spec.num_classes):
                 path = run.suite_folder(name) / f"{entry.name}.parquet"
-                found.append(attack_of(entry, suite, work, path))
+                found.append(attack_of(entry, passes, suite, work, path))
     for use in work.analyses:
         found.append(Task(use.name, "analysis", run.analysis_file(use.name)))
     return found
@@ -88,10 +88,9 @@ def _is_checked(recipe: Recipe, epoch: int) -> bool:
     return epoch == recipe.epochs or (epoch % when.every == 0 and epoch >= when.from_epoch)
 
 
-def attack_of(entry: Entry, suite: str, work: Work, file: Path) -> Task:
+def attack_of(entry: Entry, passes: Passes, suite: str, work: Work, file: Path) -> Task:
     known = facts(work.spec.dataset)
     images = min(known.test, work.test_limit or known.test)
-    passes = passes_of(entry.attack, entry.args, entry.threat, work.spec.num_classes)
     threat = "" if entry.threat is None else str(entry.threat)
     return Task(
         f"{suite}: {entry.name}", "attack", file, images, passes,
@@ -115,8 +114,10 @@ def facts(dataset: str) -> Facts:
 
 
 @lru_cache(maxsize=1024)
-def _entries(suite: str, dataset: str) -> tuple[Entry, ...]:
-    return tuple(resolve_suite(load_suite(suite), facts(dataset).budgets))
+def _entries(suite: str, dataset: str, classes: int) -> tuple[tuple[Entry, Passes], ...]:
+    """The attacks of a suite and what each takes for an image."""
+    found = resolve_suite(load_suite(suite), facts(dataset).budgets)
+    return tuple((e, passes_of(e.attack, e.args, e.threat, classes)) for e in found)
 
 
 _MACS: dict[tuple[Any, ...], int] = {}
