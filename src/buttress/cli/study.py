@@ -90,7 +90,7 @@ def _say_plan(found: Plan, workers: int) -> None:
     counts = ", ".join(f"{n} {word}" for word, n in found.counts.items() if n) or "no runs"
     say(f"{found.study} at scale {found.scale}: {counts}")
     passes = f"{amount(found.forward)} forward and {amount(found.backward)} backward passes"
-    say(f"left: {passes}, {amount(found.flops, 'FLOP')} at most")
+    say(f"left: {passes}, {amount(found.flops, 'FLOP')}")
     if found.hours is not None and found.flops:
         wall = duration(3600 * found.hours / workers)
         say(f"time: about {wall} with {workers} at once, from {found.known_from}")

@@ -13,6 +13,11 @@ from buttress.study.devices import Device
 from buttress.study.survey import Found
 from buttress.study.tasks import Kind, Task, macs_of
 from buttress.study.work import Work
+from buttress.training.objectives import OBJECTIVES
+
+Sort = tuple[str, bool, str]  # data set, whether training had an adversary, label of the attack
+# Before anything is measured: the share of images that survive, and the passes of one that breaks.
+LEFT, LEFT_STANDARD, EARLY = 0.3, 0.02, 10
 
 
 @dataclass
@@ -22,13 +27,13 @@ class Pace:
     learnt: dict[tuple[str, Kind], float] = field(default_factory=dict)
     timed: dict[tuple[str, Kind], float] = field(default_factory=dict)
     device: Device | None = None
-    passes: dict[tuple[str, str], Passes] = field(default_factory=dict)  # (dataset, label)
+    passes: dict[Sort, Passes] = field(default_factory=dict)  # that attacks took
 
     def expected(self, work: Work, task: Task) -> Task:
-        """The task with the passes that the same attack took on other runs, if that is known."""
-        known = self.passes.get((work.spec.dataset, task.label))
-        if known is None or task.kind != "attack":
+        """The task with the passes that the attack took on runs of this sort, else an estimate."""
+        if task.kind != "attack":
             return task
+        known = self.passes.get(sort_of(work.spec, task)) or before_any(work.spec, task)
         return Task(
             task.label, task.kind, task.file, task.images, known,
             forward=task.images * known.forward, backward=task.images * known.backward,
@@ -62,6 +67,21 @@ class Pace:
         return " and ".join(words) or "nothing yet"
 
 
+def sort_of(spec: RunSpec, task: Task) -> Sort:
+    """Runs in which the same attack breaks about as many images."""
+    return spec.dataset, OBJECTIVES.get(spec.recipe.objective.name).needs_threat, task.label
+
+
+def before_any(spec: RunSpec, task: Task) -> Passes:
+    """A guess before any run is finished: some images survive, the others break early."""
+    most = task.per_image
+    if most.forward <= 1:
+        return most
+    left = LEFT if OBJECTIVES.get(spec.recipe.objective.name).needs_threat else LEFT_STANDARD
+    early = Passes(min(EARLY, most.forward), min(EARLY, most.backward))
+    return Passes(*(left * m + (1 - left) * e for m, e in zip(most, early, strict=True)))
+
+
 def name_of(spec: RunSpec) -> str:
     """What is timed: a model with its arguments at a size."""
     args = "".join(f",{k}={v}" for k, v in sorted(spec.model_args.items()))
@@ -71,7 +91,7 @@ def name_of(spec: RunSpec) -> str:
 def learn(found: Sequence[Found]) -> Pace:
     """The pace of what is finished."""
     rates: dict[tuple[str, Kind], list[float]] = defaultdict(list)
-    passes: dict[tuple[str, str], list[Passes]] = defaultdict(list)
+    passes: dict[Sort, list[Passes]] = defaultdict(list)
     for run in found:
         macs, name = 0, name_of(run.work.spec)
         for task in run.tasks:
@@ -80,9 +100,7 @@ def learn(found: Sequence[Found]) -> Pace:
                 continue
             macs = macs or macs_of(run.work.spec)
             if task.kind == "attack":
-                passes[run.work.spec.dataset, task.label].append(
-                    Passes(took.forward, took.backward)
-                )
+                passes[sort_of(run.work.spec, task)].append(Passes(took.forward, took.backward))
                 spent = macs * task.images * (took.forward + took.backward)
             else:
                 spent = task.macs(macs)
