@@ -20,7 +20,8 @@ from buttress.analysis.plane import (
     Rows,
     check_finite,
     draw_contours,
-    draw_surface,
+    draw_hill,
+    halves,
     levels_of,
     names_of,
     steps_of,
@@ -63,9 +64,7 @@ class InputLandscape(Spec):
 
 def plot_input_landscape(results: Mapping[str, InputLandscape], figure: Figure) -> None:
     """Both axes as curves for all runs; below, each run's plane."""
-    figure.set_size_inches(max(9.0, 2.6 * len(results) + 3.5), 7.0)
-    ratios = (3.5, 2.6 * max(len(results), 2))
-    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=ratios)[0]
+    left, right = halves(figure, len(results), 2)
     _draw_cuts(results, left.subplots(2, 1))
     titles, columns = names_of(results), len(results)
     levels = levels_of([r.loss for r in results.values()])
@@ -76,8 +75,8 @@ def plot_input_landscape(results: Mapping[str, InputLandscape], figure: Figure) 
         axes.set_xlabel("along the attack, eps", fontsize="x-small")
         axes.set_ylabel("random", fontsize="x-small")
         place = (2, columns, columns + column + 1)
-        draw_surface(right, place, result.steps, result.loss).set_zlim(0, levels[-1])
-    right.suptitle("loss around images", fontsize="medium")
+        draw_hill(right, place, result.steps, result.loss, levels)
+    right.suptitle("around images: contours of loss, log10 of it", fontsize="small")
 
 
 def _draw_cuts(results: Mapping[str, InputLandscape], axes: Any) -> None:

@@ -16,7 +16,8 @@ from buttress.analysis.plane import (
     Rows,
     check_finite,
     draw_contours,
-    draw_surface,
+    draw_hill,
+    halves,
     levels_of,
     names_of,
     rise_along,
@@ -56,10 +57,6 @@ class Landscape(Spec):
     clean: Losses
     attacked: Losses | None
 
-    @property
-    def shown(self) -> Losses:
-        return self.clean if self.attacked is None else self.attacked
-
 
 def plot_landscape(results: Mapping[str, Landscape], figure: Figure) -> None:
     """All runs along random directions; below, each run over a plane: contours and a hill."""
@@ -67,20 +64,26 @@ def plot_landscape(results: Mapping[str, Landscape], figure: Figure) -> None:
     if not flat:
         _draw_curves(results, figure.subplots())
         return
-    figure.set_size_inches(max(9.0, 2.6 * len(flat) + 3.5), 7.0)
-    ratios = (3.5, 2.6 * max(len(flat), 2))
-    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=ratios)[0]
+    rows = 3 if any(r.attacked for r in flat.values()) else 2
+    left, right = halves(figure, len(flat), rows)
     _draw_curves(results, left.subplots())
-    titles, columns = names_of(flat), len(flat)
-    levels = levels_of([r.shown.plane for r in flat.values()])
+    kinds = {"clean": [r.clean for r in flat.values()]}
+    if rows == 3:
+        kinds["attacked"] = [r.attacked or r.clean for r in flat.values()]
+    hills = levels_of([losses.plane for losses in kinds["clean"]])
+    for row, (kind, found) in enumerate(kinds.items()):
+        levels = levels_of([losses.plane for losses in found])
+        for column, (title, result) in enumerate(zip(names_of(flat), flat.values(), strict=True)):
+            axes = right.add_subplot(rows, len(flat), row * len(flat) + column + 1)
+            draw_contours(axes, result.steps, found[column].plane, levels)
+            axes.set_title(title if row == 0 else "", fontsize="small")
+            axes.set_ylabel(kind if column == 0 else "", fontsize="small")
     for column, result in enumerate(flat.values()):
-        axes = right.add_subplot(2, columns, column + 1)
-        draw_contours(axes, result.steps, result.shown.plane, levels)
-        axes.set_title(titles[column], fontsize="small")
-        place = (2, columns, columns + column + 1)
-        draw_surface(right, place, result.steps, result.shown.plane).set_zlim(0, levels[-1])
-    kind = "attacked images" if any(r.attacked for r in flat.values()) else "clean images"
-    right.suptitle(f"loss of {kind} over two directions", fontsize="medium")
+        place = (rows, len(flat), (rows - 1) * len(flat) + column + 1)
+        draw_hill(right, place, result.steps, result.clean.plane, hills)
+    right.suptitle(
+        "over two directions: contours of loss, log10 of the clean loss", fontsize="small"
+    )
 
 
 def _draw_curves(results: Mapping[str, Landscape], axes: Axes) -> None:

@@ -48,20 +48,33 @@ def draw_contours(axes: Axes, steps: Sequence[float], plane: Rows, levels: Seque
     axes.tick_params(labelsize=7)
 
 
-def draw_surface(
-    figure: Figure | SubFigure, place: tuple[int, int, int], steps: Sequence[float], plane: Rows
-) -> Any:
-    """The same as a hill."""
+def draw_hill(
+    figure: SubFigure,
+    place: tuple[int, int, int],
+    steps: Sequence[float],
+    plane: Rows,
+    levels: Sequence[float],
+) -> None:
+    """The same as a hill, on a log scale: near a minimum a loss spans powers of ten."""
     import numpy as np
 
-    axes = figure.add_subplot(*place, projection="3d")
+    axes: Any = figure.add_subplot(*place, projection="3d")
     first, second = np.meshgrid(steps, steps)
-    count = len(steps)
+    heights = np.log10(_clipped(plane, levels))
+    low, high = np.log10([levels[0], levels[-1]])
     # As pixels: each face as a vector would make the file large.
-    axes.plot_surface(first, second, np.array(plane).T, cmap="viridis", rcount=count, ccount=count,
-                      linewidth=0, rasterized=True)  # fmt: skip
+    faces = {"rcount": len(steps), "ccount": len(steps), "linewidth": 0, "rasterized": True}
+    axes.plot_surface(first, second, heights, cmap="viridis", vmin=low, vmax=high, **faces)
+    axes.set_zlim(low, high)
     axes.tick_params(labelsize=6, pad=-2)
-    return axes
+
+
+def halves(figure: Figure, columns: int, rows: int) -> tuple[SubFigure, SubFigure]:
+    """Room for curves on the left, and for pictures of planes on the right."""
+    figure.set_size_inches(max(9.0, 2.6 * columns + 3.5), 2.6 * rows + 0.6)
+    ratios = (3.5, max(2.6 * columns, 4.0))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=ratios)[0]
+    return left, right
 
 
 def levels_of(planes: Sequence[Rows]) -> list[float]:

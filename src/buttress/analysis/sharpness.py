@@ -143,8 +143,8 @@ def says_sharpness(result: Sharpness) -> str:
 def _says(what: str, figures: Figures) -> str:
     rise = figures.rises[len(figures.rises) // 2]
     return (
-        f"{what} is {figures.loss:.3g}; where each filter may move by {rise.radius:g} of its length, "
-        f"a rise of {rise.most:.3g} was found. The largest eigenvalue is "
+        f"{what} is {figures.loss:.3g}; where each filter may move by {rise.radius:g} of its "
+        f"length, a rise of {rise.most:.3g} was found. The largest eigenvalue is "
         f"{figures.relative.largest:.3g} in units of filters, {figures.hessian.largest:.3g} plain."
     )
 
