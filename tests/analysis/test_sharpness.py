@@ -19,6 +19,7 @@ from buttress.analysis.weights import filter_norms, filter_weights
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
 from buttress.threat import Threat
+from conftest import Linear
 from known_curvature import bowl, normed, rescaled
 
 
@@ -167,6 +168,20 @@ def test_ascent_finds_more_than_chance_and_rises_with_the_radius() -> None:
     said = says_sharpness(found)
     assert "clean loss" in said
     assert "attacked in Linf:25.5/255" in said
+
+
+def test_ascent_finds_the_highest_loss_in_the_ball_of_a_linear_model() -> None:
+    x, y = torch.rand(1, 1, 2, 3, generator=torch.Generator().manual_seed(4)), torch.tensor([1])
+    model = Linear(6, 2).eval()
+    given = Subject(model, Dataset.from_arrays(x, y), Threat("Linf", 0.1))
+    found = sharpness(given, steps=0, radii=(0.3,), directions=50).clean
+    lengths = model.weight.detach().norm(dim=1)
+    z = model(x)[0].detach()
+    # The wrong row moves along the image, the right one against it.
+    gap = float(z[0] - z[1] + 0.3 * lengths.sum() * x.norm())
+    highest = math.log1p(math.exp(gap)) - found.loss
+    assert found.rises[0].ascent == pytest.approx(highest, rel=1e-4)
+    assert found.rises[0].random < highest
 
 
 def test_a_network_without_second_derivative_is_told_so() -> None:
