@@ -120,7 +120,7 @@ def cost_sharpness(
     lanczos_steps: int = 20,
     probes: int = 0,
     directions: int = 8,
-    radii: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1),
+    radii: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02),
     **_: Any,
 ) -> Passes:
     """Products with two Hessians, and the points in each ball, for one loss or two."""
@@ -166,7 +166,7 @@ def sharpness(
     lanczos_steps: int = 20,
     probes: int = 0,
     directions: int = 8,
-    radii: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1),
+    radii: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02),
 ) -> Sharpness:
     r"""Curvature at the trained weights, and the highest loss found in balls around them.
 
