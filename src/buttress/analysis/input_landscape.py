@@ -22,6 +22,7 @@ from buttress.analysis.plane import (
     draw_contours,
     draw_hill,
     halves,
+    legend_above,
     levels_of,
     names_of,
     steps_of,
@@ -90,7 +91,7 @@ def _draw_cuts(results: Mapping[str, InputLandscape], axes: Any) -> None:
             lower.plot(result.steps, right, style, color=f"C{number}")
     upper.set(ylabel="cross-entropy", yscale="log")
     lower.set(ylabel="accuracy", xlabel="step, in eps", ylim=(0, 1))
-    upper.legend(fontsize="x-small")
+    legend_above(upper)
 
 
 def cost_input_landscape(

@@ -18,6 +18,7 @@ from buttress.analysis.plane import (
     draw_contours,
     draw_hill,
     halves,
+    legend_above,
     levels_of,
     names_of,
     rise_along,
@@ -98,9 +99,9 @@ def _draw_curves(results: Mapping[str, Landscape], axes: Axes) -> None:
             axes.plot(result.steps, means, style, color=f"C{number}", label=name)
             low, high = [min(c) for c in columns], [max(c) for c in columns]
             axes.fill_between(result.steps, low, high, color=f"C{number}", alpha=0.12)
-    axes.set(xlabel="step, in lengths of the weights", ylabel="cross-entropy", yscale="log")
-    axes.set_title("along random directions", fontsize="medium")
-    axes.legend(fontsize="x-small")
+    axes.set(ylabel="cross-entropy", yscale="log")
+    axes.set_xlabel("along random directions, in lengths of the weights")
+    legend_above(axes)
 
 
 def cost_landscape(

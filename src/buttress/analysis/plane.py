@@ -69,6 +69,11 @@ def draw_hill(
     axes.tick_params(labelsize=6, pad=-2)
 
 
+def legend_above(axes: Axes) -> None:
+    """Names of lines where they hide none."""
+    axes.legend(fontsize="x-small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
 def halves(figure: Figure, columns: int, rows: int) -> tuple[SubFigure, SubFigure]:
     """Room for curves on the left, and for pictures of planes on the right."""
     figure.set_size_inches(max(9.0, 2.6 * columns + 3.5), 2.6 * rows + 0.6)
