@@ -2,13 +2,16 @@
 
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
+from buttress.analysis import rademacher as _rademacher  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
 from buttress.analysis.core import (
     ANALYSES,
     Analysis,
     Plot,
     analyse,
+    analyse_alone,
     analyse_together,
+    is_standalone,
     is_together,
     list_analyses,
 )
@@ -23,8 +26,10 @@ __all__ = [
     "Plot",
     "Subject",
     "analyse",
+    "analyse_alone",
     "analyse_together",
     "draw",
+    "is_standalone",
     "is_together",
     "list_analyses",
 ]
