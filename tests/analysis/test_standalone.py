@@ -14,7 +14,7 @@ from buttress.errors import UserError
 
 SMALL = {
     "rademacher": {"dimensions": [4, 16], "count": 8, "draws": 10},
-    "transformer_bound": {"penalties": [0.0, 0.01], "limit": 60, "steps": 20, "patch": 4},
+    "transformer_bound": {"penalties": [0.003], "limit": 100, "steps": 80},
 }
 NEEDS = {"transformer_bound": "cvxpy"}
 STANDALONE = [entry.name for entry in ANALYSES if is_standalone(entry)]

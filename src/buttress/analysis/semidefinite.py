@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from buttress.errors import UserError
 Matrix = NDArray[np.float64]
 Form = Literal["valid", "printed"]
 ITERATIONS = 20_000
+TOLERANCE = 3e-4  # of the solver; the values hold whatever it is
 
 
 class Value(NamedTuple):
@@ -53,7 +55,7 @@ def coupling(outer: Matrix, inner: Matrix, form: Form = "valid") -> Matrix:
     return half + half.T
 
 
-def largest(matrix: Matrix, tolerance: float = 1e-4) -> Value:
+def largest(matrix: Matrix, tolerance: float = TOLERANCE) -> Value:
     r"""The largest :math:`\langle Q, P \rangle` over :math:`P \succeq 0`, :math:`P_{ii} \le 1`.
 
     The dual is solved: the smallest :math:`\sum_i \lambda_i` with
@@ -65,8 +67,24 @@ def largest(matrix: Matrix, tolerance: float = 1e-4) -> Value:
     if scale == 0:
         return Value(0.0, 0.0)
     multipliers, weights = _solve(matrix / scale, tolerance)
-    return Value(scale * _feasible_lower(matrix / scale, weights),
-                 scale * _feasible_upper(matrix / scale, multipliers))  # fmt: skip
+    upper = min(_feasible_upper(matrix / scale, multipliers) * scale, at_most(matrix))
+    return Value(_feasible_lower(matrix / scale, weights) * scale, upper)
+
+
+def largest_of(matrices: Sequence[Matrix], advance: Callable[[], None]) -> Value:
+    """The largest value of several matrices; those that cannot hold it are not solved."""
+    best = Value(0.0, 0.0)
+    for matrix in sorted(matrices, key=at_most, reverse=True):
+        if at_most(matrix) > best.lower:
+            found = largest(matrix)
+            best = Value(max(best.lower, found.lower), max(best.upper, found.upper))
+        advance()
+    return best
+
+
+def at_most(matrix: Matrix) -> float:
+    """A limit without solving anything: no entry of P is above one in size."""
+    return float(np.abs(matrix).sum())
 
 
 def _solve(matrix: Matrix, tolerance: float) -> tuple[Matrix, Matrix]:
