@@ -2,8 +2,10 @@
 
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
+from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
 from buttress.analysis import rademacher as _rademacher  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
+from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis import transformer_bound as _transformer_bound  # noqa: F401
 from buttress.analysis.core import (
     ANALYSES,

@@ -69,9 +69,9 @@ def plot_rademacher(results: Mapping[str, Rademacher], figure: Figure) -> None:
         word = f"{label}: " if label else ""
         for axis, one in zip(axes, result.classes, strict=True):
             x = [r.dimension for r in one.rows]
-            said = f"{word}adversarial, slope {one.adversarial_slope:.2f}"
+            said = f"{word}adversarial, slope {_signed(one.adversarial_slope)}"
             (line,) = axis.plot(x, [r.adversarial for r in one.rows], marker="o", label=said)
-            colour, said = line.get_color(), f"{word}natural, slope {one.natural_slope:.2f}"
+            colour, said = line.get_color(), f"{word}natural, slope {_signed(one.natural_slope)}"
             axis.plot(x, [r.natural for r in one.rows], linestyle="--", color=colour, label=said)
             band = [r.lower for r in one.rows], [r.upper for r in one.rows]
             axis.fill_between(x, *band, alpha=0.15, color=colour, label="allowed by the lemma")

@@ -47,7 +47,7 @@ def command(
     reasons: dict[str, str] = {}
     with showing() as progress:
         if is_standalone(entry):
-            results = {entry.name: analyse_alone(name, out, args=args, progress=progress)}
+            results = {"": analyse_alone(name, out, args=args, progress=progress)}
         elif is_together(entry):
             done = analyse_together(name, found, out, args=args, limit=limit, progress=progress)
             results = {f"{len(found)} runs": done}
@@ -56,13 +56,13 @@ def command(
     if plot is not None and results:
         draw(entry.extra["plot"], results, plot)
     if as_json:
-        content = {label: result.model_dump(mode="json") for label, result in results.items()}
+        content = {k or entry.name: r.model_dump(mode="json") for k, r in results.items()}
         skipped = {label: {"does_not_apply": why} for label, why in reasons.items()}
         say_json({**content, **skipped})
         return
     says = entry.extra.get("says")
     for label, result in results.items():
-        say(f"{label}: {says(result) if says else summary(result)}")
+        say(f"{label or entry.name}: {says(result) if says else summary(result)}")
     for label, reason in reasons.items():
         say(f"{label}: does not apply: {reason}")
     if plot is not None and results:
