@@ -1,8 +1,12 @@
 """Why a model holds or falls. Adding an analysis is a file here and an import line below."""
 
+from buttress.analysis import convergence as _convergence  # noqa: F401
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
+from buttress.analysis import predict as _predict  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
+from buttress.analysis import tradeoff as _tradeoff  # noqa: F401
+from buttress.analysis import transferability as _transferability  # noqa: F401
 from buttress.analysis.core import (
     ANALYSES,
     Analysis,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Analysis(Protocol):
-    """Computes a result from a subject or a group; further keyword arguments are its own."""
+    """Computes a result from ``subject`` or ``group``; further keyword arguments are its own."""
 
-    def __call__(self, subject: Any) -> Spec: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Spec: ...
 
 
 class Plot(Protocol):
