@@ -58,7 +58,7 @@ def plot_convergence(results: Mapping[str, Convergence], figure: Figure) -> None
     along.set(xlabel="steps", ylabel="loss (a line per seed)", title="along one attack")
     along.set_xscale("symlog", linthresh=1)
     gaps.set(xlabel="steps of the short attack", ylabel="gap to the long attack (%)", xscale="log")
-    gaps.set_title("shorter attacks; star: the training attack")
+    gaps.set_title("shorter attacks (star: of training, - - last)", fontsize="medium")
     fall.set(xlabel="eps", ylabel="accuracy", ylim=(-0.02, 1.02), title="larger balls")
     if any(results):
         along.legend(fontsize="small")
@@ -97,7 +97,8 @@ def says_convergence(result: Convergence) -> str:
     best = result.checkpoints[0]
     short = ", ".join(f"{g.gap:.1f}% (k={g.name.removeprefix('pgd-')})" for g in best.gaps)
     trained = "".join(
-        f" The attack that it was trained with stays {c.training.gap:.1f}% below ({c.name} epoch)."
+        f" The attack that it was trained with ends {c.training.gap:.1f}% "
+        f"{'below' if c.training.loss < c.long_loss else 'above'} ({c.name} epoch)."
         for c in result.checkpoints
         if c.training is not None
     )

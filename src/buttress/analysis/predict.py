@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEWEST = 4  # runs: under these an interval is everything
 REAL = 0.05
+HINTS = {p.name: f"; `buttress analyse {p.analysis} RUNS` may give it" for p in PREDICTORS}
 Column = tuple[float | None, ...]  # a figure of each run, in the order of the runs
 
 
@@ -175,6 +176,7 @@ def correlate(
         y = [r for v, r in zip(column, robust, strict=True) if v is not None]
         if len(x) < FEWEST:
             left_out[name] = f"{len(x)} of {len(robust)} runs have it, {FEWEST} are needed"
+            left_out[name] += HINTS.get(name, "")
         elif len(set(x)) == 1 or len(set(y)) == 1:
             left_out[name] = "it, or the accuracy, is the same in all runs"
         else:
