@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import catalogue
 import pictures
 
+from buttress.shelf import Shelf
+
 HERE = Path(__file__).parent
 
 
@@ -29,6 +31,8 @@ def write_all(folder: Path) -> None:
         write(folder / f"{kind}.md", table(rows))
     write(folder / "recipes.md", recipe_table())
     write(folder / "recipe_pages.md", recipe_pages())
+    write(folder / "suites.md", suite_table())
+    write(folder / "suite_pages.md", suite_pages())
     write_architectures(folder)
     pictures.draw(folder / "augmentation.png")
     pictures.draw_corruptions(folder / "corruptions.png")
@@ -88,11 +92,34 @@ def recipe_pages() -> str:
     from buttress.training import list_recipes
     from buttress.training.recipe import RECIPES
 
+    return shelf_pages(RECIPES, list_recipes())
+
+
+def shelf_pages(shelf: Shelf, names: Iterable[str]) -> str:
     pieces = []
-    for name in list_recipes():
-        text = RECIPES.path(name).read_text(encoding="utf-8")
+    for name in names:
+        text = shelf.path(name).read_text(encoding="utf-8")
         pieces.append(f"### `{name}`\n\n```yaml\n{text}```\n\n")
     return "".join(pieces)
+
+
+def suite_table() -> str:
+    """What each suite holds, with its source."""
+    from buttress.evaluation import list_suites, load_suite
+
+    lines = ["| name | what it is | holds | source |", "| --- | --- | --- | --- |"]
+    for suite in map(load_suite, list_suites()):
+        said = (plain(suite.about), plain(suite.holds), linked(suite.source))
+        lines.append(f"| `{suite.name}` | {' | '.join(said)} |")
+    return "\n".join(lines) + "\n"
+
+
+def suite_pages() -> str:
+    """The file of each suite, with its comments."""
+    from buttress.evaluation import list_suites
+    from buttress.evaluation.suite import SUITES
+
+    return shelf_pages(SUITES, list_suites())
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -111,7 +138,7 @@ def tables() -> dict[str, list[Row]]:
     from buttress.attacks import ATTACKS
     from buttress.data import CORRUPTIONS
     from buttress.data.core import DATASETS, READERS
-    from buttress.evaluation import CHECKS, list_suites, load_suite
+    from buttress.evaluation import CHECKS
     from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
@@ -134,9 +161,7 @@ def tables() -> dict[str, list[Row]]:
     }
     found["sources"] = [Row(entry.extra["form"], entry.about) for entry in SOURCES]
     found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
-    suites = [load_suite(name) for name in list_suites()]
     studies = [load_study(name) for name in list_studies()]
-    found["suites"] = [Row(s.name, s.about, s.source) for s in suites]
     found["studies"] = [Row(s.name, s.question) for s in studies]
     return found
 

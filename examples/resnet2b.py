@@ -2,9 +2,10 @@
 
 Its weights are not shipped. With them at hand:
 
-    buttress evaluate resnet2b.pth --model examples/resnet2b.py:ResNet2B --data cifar10
+    buttress evaluate resnet2b.pth --model examples/resnet2b.py:OnImages --data cifar10
 """
 
+import torch
 from torch import Tensor, nn
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
@@ -36,3 +37,11 @@ class ResNet2B(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer1(self.conv1(x).relu())
         return self.linear2(self.linear1(x.flatten(1)).relu())
+
+
+class OnImages(ResNet2B):
+    """Logits of images in [0, 1]: the normalisation it was trained with comes first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, std = (torch.tensor(v, dtype=x.dtype, device=x.device) for v in (MEAN, STD))
+        return super().forward((x - mean.view(-1, 1, 1)) / std.view(-1, 1, 1))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.data import Dataset
+from buttress.progress import Silent
 from buttress.training.objectives import Loss, Objective, Step
 
 torch.set_num_threads(1)
@@ -74,3 +75,18 @@ def images(n: int, channels: int = 3, size: int = 8, classes: int = 10) -> tuple
 def tiny_data() -> Dataset:
     x, y = images(24, size=8)
     return Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
+
+
+class Logged(Silent):
+    """Remembers what was begun and what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.tasks: list[str] = []
+
+    def task(self, description: str, total: float):  # type: ignore[no-untyped-def]
+        self.tasks.append(description)
+        return super().task(description, total)
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)

@@ -121,6 +121,17 @@ class Threat:
         shrink = _shrink_l2 if self.norm == "L2" else _shrink_l1
         return shrink(x, x_adv, eps)
 
+    def rescale(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """``x_adv`` drawn straight towards ``x`` into the ball, then clipped to [0, 1].
+
+        Some published attacks do this; the point lies in ball ∩ box, but is not the nearest there.
+        """
+        if self.norm == "Linf":
+            return self.project(x, x_adv)
+        delta = x_adv - x
+        share = (self.eps / self.length(delta.double()).clamp_min(TINY)).clamp_max(1).to(x.dtype)
+        return (x + delta * share.view(-1, *[1] * (x.ndim - 1))).clamp(0, 1)
+
     def steepest(self, grad: Tensor) -> Tensor:
         """The direction of unit norm along which a function with this gradient rises most."""
         import torch
@@ -162,10 +173,14 @@ class Threat:
 
     def random_start(self, x: Tensor, streams: Streams, restart: int | Tensor = 0) -> Tensor:
         """A point drawn uniformly from the ball around ``x``, projected onto the box."""
+        return self.project(x, self.random_point(x, streams, restart))
+
+    def random_point(self, x: Tensor, streams: Streams, restart: int | Tensor = 0) -> Tensor:
+        """A point drawn uniformly from the ball around ``x``; it may lie outside [0, 1]."""
         import torch
 
         if self.norm == "Linf":
-            return self.project(x, x + self.eps * (2 * streams.uniform(x, restart) - 1))
+            return x + self.eps * (2 * streams.uniform(x, restart) - 1)
         shape = (len(x), *[1] * (x.ndim - 1))
         noise = streams.normal(x, restart)
         size = x[0].numel() if len(x) else 1
@@ -178,7 +193,7 @@ class Threat:
             tail = torch.erfc(noise.abs() / math.sqrt(2)).clamp_min(1e-30)
             laplace = noise.sign() * -tail.log()
             unit = laplace / laplace.flatten(1).abs().sum(1).clamp_min(TINY).view(shape)
-        return self.project(x, x + radius * unit)
+        return x + radius * unit
 
 
 def format_eps(eps: float) -> str:

@@ -100,7 +100,7 @@ MUTATIONS = [
     M("the step goes down", "attacks.pgd:Ascent.advance",
       "move.add_(state.x_t)", "state.x_t - move", MARGIN, (*LINF, oracles.binary)),
     M("no projection", "attacks.pgd:Ascent.advance",
-      "problem.project(move.add_(state.x_t))", "move.add_(state.x_t)", BALL, (*LINF, *SMALL)),
+      "problem.project(moved)", "moved", BALL, (*LINF, *SMALL)),
     M("the box is forgotten", "threat:Threat.bounds",
       ".clamp_max_(1)", "", BALL, (*LINF, *SMALL)),
     M("L1 is rescaled, not projected", "threat:_shrink_l1",
@@ -118,7 +118,7 @@ MUTATIONS = [
     # Starts and random numbers.
     M("no random start", "attacks.pgd:Ascent.begin",
       'if self.start == "clean":', "if True:", OTHER_SEED, LINF),
-    M("the start is biased", "threat:Threat.random_start",
+    M("the start is biased", "threat:Threat.random_point",
       "(2 * streams.uniform(x, restart) - 1)", "streams.uniform(x, restart)",
       threat.test_random_starts_are_centred_and_inside, ("Linf",)),
     M("all restarts draw the same", "streams:Streams._draw",

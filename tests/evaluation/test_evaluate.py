@@ -13,12 +13,11 @@ from torch import Tensor, nn
 import buttress as bt
 from buttress.data import Dataset
 from buttress.errors import UserError
-from buttress.evaluation import accuracy_curve, list_suites, load_evaluation, load_suite
+from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
 from buttress.evaluation.suite import resolve_suite
-from buttress.progress import Silent
 from buttress.statistics import wilson
 from buttress.threat import Threat
-from conftest import images, small_net
+from conftest import Logged, images, small_net
 
 SUITE = ["clean", "pgd:Linf:0.02", "pgd:L2:0.2", "pgd:L1:2"]
 
@@ -29,19 +28,6 @@ def labelled(model: nn.Module, n: int = 24) -> Dataset:
     y = model(x.to(next(model.parameters()))).argmax(1)
     y[::4] = (y[::4] + 1) % 10
     return Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
-
-
-class Logged(Silent):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.tasks: list[str] = []
-
-    def task(self, description: str, total: float):  # type: ignore[no-untyped-def]
-        self.tasks.append(description)
-        return super().task(description, total)
-
-    def log(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def test_numbers_follow_from_the_verdicts() -> None:
@@ -214,14 +200,6 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
         bt.evaluate(model, tiny_data, [{"attack": "pgd", "threat": "L2", "stepz": 1}])  # type: ignore[list-item]
     with pytest.raises(UserError, match="must return logits"):
         bt.evaluate(nn.Identity(), tiny_data, SUITE)
-
-
-@pytest.mark.parametrize("name", list_suites())
-def test_every_shipped_suite_resolves(name: str, tiny_data: Dataset) -> None:
-    spec = load_suite(name)
-    entries = resolve_suite(spec, tiny_data.budgets)
-    assert spec.about
-    assert entries[0].name == "clean"
 
 
 def test_threats_without_eps_take_the_budget_of_the_data(tiny_data: Dataset) -> None:

@@ -3,8 +3,10 @@
 from buttress.analysis import convergence as _convergence  # noqa: F401
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
+from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
 from buttress.analysis import predict as _predict  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
+from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis import tradeoff as _tradeoff  # noqa: F401
 from buttress.analysis import transferability as _transferability  # noqa: F401
 from buttress.analysis.core import (

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.scores import one_dataset
+from buttress.analysis.stability import predictions
 from buttress.analysis.subject import Group
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.freeze import frozen, on_device_of
 from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.spec import Spec
@@ -170,13 +170,6 @@ def transfer_matrix(
         high=high,
         masked=masked(group.labels, low, high),
     )
-
-
-def predictions(model: nn.Module, x: Tensor) -> Tensor:
-    """(N,) the classes a network says, on the CPU."""
-    with frozen(model), torch.no_grad():
-        said = [model(on_device_of(model, part)).argmax(1).cpu() for part in x.split(BATCH)]
-    return torch.cat(said)
 
 
 def shares(right: Sequence[Tensor], wrong: Sequence[Sequence[Tensor]]) -> tuple[Rows, Rows, Rows]:

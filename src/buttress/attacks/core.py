@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from buttress.registry import Registry
 from buttress.threat import NORMS, Norm, Threat
 
 S = TypeVar("S", bound="State")
+Keep = Literal["best", "last"]  # which point of a run counts: the best of all, or the last alone
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
+from buttress.attacks.core import ATTACKS, Attack, Keep, State, at_least_one, column
 from buttress.attacks.losses import probability_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.threat import Norm
@@ -33,13 +33,15 @@ class GAMA(Attack):
     p(x_0) is taken at the noisy start, as in both public codes (the paper's text has the clean
     image).
 
-    Departure from the code published with RobustWRN: the last point is projected too.
+    Departures from the code published with RobustWRN: the last point is projected too, and the best
+    point counts unless ``keep="last"``.
     """
 
     norms: ClassVar[tuple[Norm, ...]] = ("Linf",)
     steps: int = 100
     restarts: int = 1
     weight: float = 50.0
+    keep: Keep = "best"
 
     def __post_init__(self) -> None:
         at_least_one(steps=self.steps, restarts=self.restarts)
@@ -74,6 +76,9 @@ class GAMA(Attack):
         assert seen.grad is not None
         length = 2 * problem.threat.eps * 0.1 ** self._drops(state)
         return problem.project(state.x_t + length * seen.grad.sign())
+
+    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
+        return state.step >= self.length if self.keep == "last" else None
 
 
 @ATTACKS.register("gama_fw", paper="arXiv:2011.14969", tags=("white_box", "iterative"))

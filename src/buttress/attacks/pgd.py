@@ -8,14 +8,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
+from buttress.attacks.core import ATTACKS, Attack, Keep, State, at_least_one, column
 from buttress.attacks.losses import cross_entropy, kl, margin, targeted_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.targets import Target, choose_target
 from buttress.errors import UserError
 from buttress.threat import Norm
 
-Start = Literal["random", "clean", "gaussian"]
+Start = Literal["random", "clean", "gaussian", "unclipped"]
 
 
 @dataclass
@@ -27,7 +27,12 @@ class AscentState(State):
 
 @dataclass(frozen=True)
 class Ascent(Attack):
-    """Steps of a set length along the gradient, from a random start; what rises is for others."""
+    """Steps of a set length along the gradient, from a random start; what rises is for others.
+
+    Three arguments are for published protocols and make an attack weaker: ``keep="last"`` judges
+    the last point alone, ``projection="radial"`` scales the step back to the ball and then clips
+    it to [0, 1], and ``start="unclipped"`` takes the first gradient outside [0, 1].
+    """
 
     steps: int = 20
     rel_step: float = 0.25
@@ -36,6 +41,8 @@ class Ascent(Attack):
     noise: float = 1e-3  # the standard deviation of a Gaussian start, as TRADES has it
     schedule: Literal["constant", "cosine"] = "constant"
     target: Target | int = "none"
+    keep: Keep = "best"
+    projection: Literal["exact", "radial"] = "exact"
 
     def __post_init__(self) -> None:
         at_least_one(steps=self.steps, restarts=self.restarts)
@@ -53,6 +60,8 @@ class Ascent(Attack):
         if self.start == "gaussian":
             noise = problem.streams.normal(problem.x, run)
             x_t = problem.project(problem.x + self.noise * noise)
+        elif self.start == "unclipped":
+            x_t = problem.threat.random_point(problem.x, problem.streams, run)
         else:
             x_t = problem.random_start(run)
         if self.start == "clean":  # the first run; others must differ
@@ -67,7 +76,15 @@ class Ascent(Attack):
         if self.schedule == "cosine":
             share = (1 + torch.cos(torch.pi * state.step.to(move.dtype) / self.steps)) / 2
             move *= column(share)
-        return problem.project(move.add_(state.x_t))
+        moved = move.add_(state.x_t)
+        if self.projection == "radial":
+            return problem.threat.rescale(problem.x, moved)
+        return problem.project(moved)
+
+    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
+        if self.keep == "last":
+            return state.step >= self.length
+        return state.step > 0 if self.start == "unclipped" else None
 
 
 @ATTACKS.register("pgd", paper="arXiv:1706.06083", tags=("white_box", "iterative"))

@@ -116,6 +116,7 @@ def _described(kind: str, *, in_full: bool) -> list[dict[str, object]]:
         return [{field: getattr(r, field) for field in shown} for r in recipes]
     if kind == "suites":
         suites = [load_suite(n) for n in list_suites()]
-        return [{"name": s.name, "attacks": len(s.entries), "about": s.about} for s in suites]
+        shown = ("name", "holds", "source", *(("about",) if in_full else ()))
+        return [{field: getattr(s, field) for field in shown} for s in suites]
     studies = [load_study(n) for n in list_studies()]
     return [{"name": s.name, "question": s.question} for s in studies]

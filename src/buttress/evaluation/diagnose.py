@@ -17,8 +17,9 @@ from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.evaluation.doctor.core import CHECKS, LOOK, Chart, Patient
 from buttress.evaluation.doctor.examine import FIRST, KINDS, checks_of
-from buttress.evaluation.evaluate import Job, attack_left
+from buttress.evaluation.evaluate import attack_left
 from buttress.evaluation.suite import CLEAN, Entry
+from buttress.evaluation.verdicts import Job, Network
 from buttress.models.checkpoint import tree_digest
 from buttress.progress import Progress, Silent
 from buttress.records.diagnosis import CheckResult, Diagnosis, Finding, merged
@@ -112,7 +113,7 @@ def diagnose(
         all_of_it.run(patient, "ball")
         if not patient.is_black_box:
             all_of_it.run(patient, "attack")
-        job = Job(model, data, "doctor", batch_size, seed, {"dataset": data.name})
+        job = Job(Network(model), data, "doctor", batch_size, seed, {"dataset": data.name})
         records = _probed(patient, job, progress)
         all_of_it.run(Chart(records), "records")
         all_of_it.skip_the_rest("the model gives no gradients")

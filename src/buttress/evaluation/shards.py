@@ -18,7 +18,10 @@ from buttress.files import file_name
 from buttress.records.evaluation import AttackRecord, Evaluation, write_record
 from buttress.records.run import differences
 
-SAME = ("weights", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode", "after")
+SAME = (
+    "weights", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode", "after",
+    "counts", "images",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

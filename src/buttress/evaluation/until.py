@@ -18,9 +18,10 @@ from torch import nn
 from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.evaluation.doctor.examine import retold
-from buttress.evaluation.evaluate import evaluate, notes_of
+from buttress.evaluation.evaluate import Ways, evaluate_network, notes_of
 from buttress.evaluation.shards import join_records
-from buttress.evaluation.suite import SuiteSpec
+from buttress.evaluation.suite import SuiteSpec, load_suite
+from buttress.evaluation.verdicts import Network
 from buttress.files import file_name
 from buttress.progress import Progress, Silent
 from buttress.records.evaluation import Evaluation, write_record
@@ -58,23 +59,14 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     if not 0 < width < 1:
         raise UserError(f"`0 < width < 1` must hold, but got width={width}")
     progress = progress or Silent()
+    spec, network = load_suite(suite), Network(model, compile)  # prepared once, for all blocks
     order = torch.randperm(len(data), generator=generator(seed, "until")).tolist()
     done: list[Evaluation] = []
     for number, start in enumerate(range(0, len(order), BLOCK)):
         here = data.select(order[start : start + BLOCK])
         where = None if out is None else out / f"block-{number}"
-        done.append(
-            evaluate(
-                model,
-                here,
-                suite,
-                batch_size=batch_size,
-                seed=seed,
-                out=where,
-                compile=compile,
-                progress=progress,
-            )
-        )
+        ways = Ways(batch_size, seed, where, progress)
+        done.append(evaluate_network(network, here, spec, ways))
         found = _joined(done, data, width, out)
         low, high = found.interval()
         progress.log(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from buttress.errors import CorruptFile, RunError
 from buttress.files import replacing
+from buttress.records.corruption import CORRUPTION, Corruptions, summary_of
 from buttress.records.diagnosis import (
     Diagnosis,
     Finding,
@@ -29,12 +30,17 @@ META = b"buttress"
 
 @dataclass(frozen=True)
 class AttackRecord:
-    """What one attack did to each image."""
+    """What one attack, or one corruption, did to each image.
+
+    An attack looks only at images that are right without it, so ``correct`` is right under the
+    attack and clean. A corruption is scored on all images: one that is wrong clean may be right
+    corrupted.
+    """
 
     name: str
     ids: NDArray[np.int64]  # (N,) permanent sample ids
     labels: NDArray[np.int64]
-    predictions: NDArray[np.int64]  # of the attacked image
+    predictions: NDArray[np.int64]  # of the attacked or corrupted image
     correct: NDArray[np.bool_]
     loss: NDArray[np.float32]  # cross-entropy at the attacked image
     distance: NDArray[np.float32]  # in the threat's norm; 0 for clean images
@@ -46,6 +52,15 @@ class AttackRecord:
     @property
     def accuracy(self) -> float:
         return float(self.correct.mean()) if len(self) else float("nan")
+
+    @property
+    def is_corruption(self) -> bool:
+        return bool(self.meta.get("attack") == CORRUPTION)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of the worst case."""
+        return bool(self.meta.get("counts", True))
 
 
 def write_record(path: Path, record: AttackRecord) -> None:
@@ -106,7 +121,7 @@ def content_digest(columns: Mapping[str, NDArray[Any]], made: Mapping[str, Any])
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The records of one suite on one model: all images, every attack."""
+    """The records of one suite on one model: all images, every attack and corruption."""
 
     suite: str
     records: Mapping[str, AttackRecord]
@@ -132,8 +147,8 @@ class Evaluation:
 
     @property
     def survived(self) -> NDArray[np.bool_]:
-        """Per image: right under every attack of the suite, and without one."""
-        return np.logical_and.reduce([r.correct for r in self.records.values()])
+        """Per image: right without an attack and under everything in the suite that counts."""
+        return np.logical_and.reduce([r.correct for r in self.records.values() if r.counts])
 
     @property
     def worst_case(self) -> float:
@@ -155,15 +170,49 @@ class Evaluation:
     def trustworthy(self) -> bool:
         return are_trustworthy(self.findings)
 
+    @property
+    def attacks(self) -> dict[str, AttackRecord]:
+        """The records that are not of corruptions."""
+        return {n: r for n, r in self.records.items() if not r.is_corruption}
+
+    @property
+    def corruptions(self) -> Corruptions | None:
+        """All corruptions together; None if the suite has none."""
+        return summary_of(self.records.values())
+
+    def per_class(self) -> dict[str, dict[str, float]]:
+        """Class -> number of images, and accuracy under each attack and in the worst case."""
+        first = next(iter(self.records.values()))
+        total = np.bincount(first.labels)
+        names = [str(n) for n in first.meta.get("classes") or ()]
+        columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attacks.items()}
+        if (corrupted := self.corruptions) is not None:
+            columns["corruptions"] = corrupted.shares
+        columns["worst_case"] = self.survived
+        sums = {n: np.bincount(first.labels, weights=c) for n, c in columns.items()}
+        return {
+            names[c] if c < len(names) else str(c): {
+                "images": int(total[c]),
+                **{n: float(right[c] / total[c]) for n, right in sums.items()},
+            }
+            for c in np.flatnonzero(total)
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        rows = {n: {"accuracy": a, "interval": self.interval(n)} for n, a in self.accuracy.items()}
+        rows = {
+            n: {"accuracy": r.accuracy, "interval": self.interval(n)}
+            for n, r in self.attacks.items()
+        }
+        corrupted = self.corruptions
         return {
             "suite": self.suite,
             "images": len(self),
             "attacks": rows,
+            **({} if corrupted is None else {"corruptions": corrupted.to_dict()}),
             "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
             "trustworthy": self.trustworthy,
+            "per_class": self.per_class() if len(self) else {},
             "warnings": list(self.warnings),
             "findings": [f.model_dump(mode="json") for f in self.findings],
         }
@@ -194,6 +243,11 @@ def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
         found.append(
             "worst case only: each attack saw what the attacks before it left, so its accuracy is "
             "that of all attacks so far"
+            + (
+                ", counted corruptions included"
+                if any(r.is_corruption and r.counts for r in records.values())
+                else ""
+            )
         )
     if last and len(last[0]) < last[0].meta.get("drawn_from", 0):
         found.append(

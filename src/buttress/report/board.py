@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from buttress.records.corruption import CORRUPTION
 from buttress.records.diagnosis import are_trustworthy, texts
 from buttress.registry import natural
 from buttress.report.views import Definition, Result, RunView, Share, SuiteView
@@ -53,6 +54,10 @@ class Board:
     @property
     def ranked(self) -> tuple[Row, ...]:
         return tuple(r for r in self.rows if r.rank is not None)
+
+    @property
+    def has_corruptions(self) -> bool:
+        return any(c.definition.attack == CORRUPTION for c in self.columns)
 
     @property
     def has_sparsity(self) -> bool:
@@ -185,15 +190,15 @@ def mark_best(rows: Sequence[Row]) -> list[Row]:
     return marked
 
 
-def hits(found: Cell) -> int:
+def hits(found: Cell) -> float:
     return found.share.hits if found.share is not None else -1
 
 
-def trusted_hits(found: Cell) -> int:
+def trusted_hits(found: Cell) -> float:
     return -1 if found.is_doubtful else hits(found)
 
 
-def clean_hits(found: Row) -> int:
+def clean_hits(found: Row) -> float:
     return hits(found.cells[0]) if found.cells else -1
 
 

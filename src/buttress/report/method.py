@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from buttress.records.corruption import CORRUPTION
 from buttress.report.board import Board, Column
-from buttress.report.views import Result
+from buttress.report.views import Definition, Result
 from buttress.report.words import between, duration, meaning, pretty_threat
 
 
@@ -51,13 +52,19 @@ def step(column: Column, results: Sequence[Result]) -> Step:
         title=column.title,
         attack=definition.attack,
         threat=pretty_threat(definition.threat),
-        meaning=meaning(definition.threat) if results else "no result that says",
+        meaning=meant(definition) if results else "no result that says",
         training=column.training,
         args=definition.args,
         forward=spread(r.made.get("forward") for r in results),
         backward=spread(r.made.get("backward") for r in results),
         seconds=seconds(results),
     )
+
+
+def meant(definition: Definition) -> str:
+    if definition.attack == CORRUPTION:
+        return "noise, blur, weather and compression without an adversary, on all images"
+    return meaning(definition.threat)
 
 
 def facts(board: Board, results: Sequence[Result]) -> dict[str, str]:

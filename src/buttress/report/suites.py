@@ -13,6 +13,7 @@ import numpy as np
 from buttress.errors import CorruptFile
 from buttress.records.diagnosis import findings_in, texts
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record
+from buttress.report.corruptions import COLUMN, corruption_result, one_column
 from buttress.report.views import CLEAN, ClassShare, Definition, Result, Share, SuiteView
 from buttress.report.words import plain_threat
 
@@ -63,14 +64,18 @@ def build(
     pixels = str(made.get("data", "")).encode()
     evaluation = Evaluation(suite, records)
     survived = evaluation.survived if records else np.zeros(0, dtype=np.bool_)
+    results = {n: result(r) for n, r in records.items() if not r.is_corruption}
+    corrupted = [str(n) for n in made.get("suite_corruptions") or ()]
+    if found := corruption_result(records, corrupted, tuple(warnings(made))):
+        results[COLUMN] = found
     return SuiteView(
         suite=suite,
         dataset=str(made.get("dataset", "")),
         split=str(made.get("split", "")),
         images=hashlib.sha256(pixels + ids).hexdigest() if records else "",
-        results={name: result(record) for name, record in records.items()},
-        unreadable=unreadable,
-        expected=tuple(str(n) for n in made.get("suite_attacks") or ()),
+        results=results,
+        unreadable={COLUMN if n in corrupted else n: why for n, why in unreadable.items()},
+        expected=one_column([str(n) for n in made.get("suite_attacks") or ()], corrupted),
         survived=survived,
         classes=per_class(evaluation) if records else (),
     )

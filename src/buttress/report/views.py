@@ -23,7 +23,7 @@ CLEAN = "clean"
 class Share:
     """A share of images with its 95% interval."""
 
-    hits: int
+    hits: float  # whole, but for the mean over corrupted copies
     images: int
 
     @property

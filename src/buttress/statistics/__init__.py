@@ -1,6 +1,6 @@
 """Numbers with their uncertainty: shares, differences, seeds, ranks, many tests."""
 
-from buttress.statistics.intervals import Z95, Interval, wilson
+from buttress.statistics.intervals import Z95, Interval, mean_interval, wilson
 from buttress.statistics.many import holm
 from buttress.statistics.paired import (
     Difference,
@@ -35,6 +35,7 @@ __all__ = [
     "holm",
     "mcnemar",
     "mcnemar_power",
+    "mean_interval",
     "over_seeds",
     "over_seeds_and_images",
     "paired_difference",

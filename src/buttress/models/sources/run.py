@@ -35,8 +35,8 @@ def open_run(path: Path, wanted: Wanted) -> Trained:
     wanted.refuse_all(f"{path} is a run and", shape)
     refuse_code_inside(spec.model, path)
     return Trained(
-        read_run(run),
-        str(run.checkpoint("best")),
+        read_run(run, wanted.which),
+        str(run.checkpoint(wanted.which)),
         spec.model,
         shape,
         spec.mean,

@@ -1,0 +1,180 @@
+"""Corruptions in a suite: all images are scored, and the worst case is still per image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import buttress as bt
+from buttress.cli.main import outcome
+from buttress.data import Dataset
+from buttress.data.corruptions import corrupted
+from buttress.evaluation import evaluate_until, load_evaluation, verdicts
+from buttress.evaluation import until as stopping
+from buttress.evaluation.shards import Shard, merge_shards
+from buttress.evaluation.suite import load_suite
+from conftest import Linear, Logged, images
+
+SUITE = ["clean", "corruption:fog:3", "corruption:contrast", "pgd:Linf:0.01"]
+NAMES = ["clean", "fog-3", *(f"contrast-{s}" for s in range(1, 6)), "pgd:Linf:0.01"]
+
+
+@pytest.fixture
+def data() -> Dataset:
+    """Some images are wrong clean; some of those are right in fog."""
+    x, _ = images(48)
+    data = Dataset.from_arrays(x, torch.zeros(48, dtype=torch.int64), classes=list("abcdefghij"))
+    model = Linear(192, 10)
+    clean, foggy = (model(d.images).argmax(1) for d in (data, corrupted(data, "fog", 3)))
+    labels = clean.clone()
+    moved = (foggy != clean).nonzero()[:, 0][::2]
+    assert len(moved) > 3, "the case must have images that fog moves"
+    labels[moved] = foggy[moved]
+    labels[1::8] = (clean[1::8] + 1) % 10
+    return Dataset.from_arrays(data.images, labels, classes=list("abcdefghij"))
+
+
+def test_all_images_are_scored_and_the_worst_case_is_per_image(data: Dataset) -> None:
+    model, labels = Linear(192, 10), data.labels.numpy()
+    found = bt.evaluate(model, data, SUITE)
+    assert list(found.records) == NAMES
+    fog = found.records["fog-3"]
+    right = model(corrupted(data, "fog", 3).images).argmax(1).numpy() == labels
+    assert np.array_equal(fog.correct, right)
+    assert fog.accuracy == right.mean()
+    gained = fog.correct & ~found.correct["clean"]
+    assert gained.any(), "wrong clean and right in fog counts for the corruption ..."
+    assert not found.survived[gained].any(), "... and not for the worst case"
+    flags = [r.predictions == labels for r in found.records.values()]
+    assert found.worst_case == np.logical_and.reduce(flags).mean()
+    assert 0 < found.worst_case < found.accuracy["pgd:Linf:0.01"]
+
+
+def test_the_summary_is_a_mean_of_means(data: Dataset) -> None:
+    found = bt.evaluate(Linear(192, 10), data, SUITE)
+    summary = found.corruptions
+    assert summary is not None
+    contrast = np.mean([found.accuracy[f"contrast-{s}"] for s in range(1, 6)])
+    assert summary.accuracy == pytest.approx((found.accuracy["fog-3"] + contrast) / 2)
+    assert summary.mce == pytest.approx(1 - summary.accuracy)
+    assert summary.interval.low < summary.accuracy < summary.interval.high
+    said = found.to_dict()
+    assert set(said["attacks"]) == {"clean", "pgd:Linf:0.01"}
+    assert said["corruptions"]["by_corruption"]["contrast"]["accuracy"] == pytest.approx(contrast)
+    assert list(said["corruptions"]["by_corruption"]["contrast"]["by_severity"]) == [1, 2, 3, 4, 5]
+    assert bt.evaluate(Linear(192, 10), data, ["pgd:Linf:0.01"]).corruptions is None
+
+
+def test_a_suite_may_leave_corruptions_out_of_its_worst_case(data: Dataset, tmp_path: Path) -> None:
+    model, said = Linear(192, 10), Logged()
+    counted = bt.evaluate(model, data, SUITE, out=tmp_path)
+    spec = load_suite(SUITE).model_copy(update={"corruptions_count": False})
+    aside = bt.evaluate(model, data, spec, out=tmp_path, progress=said)
+    assert aside.worst_case == aside.accuracy["pgd:Linf:0.01"] > counted.worst_case
+    assert len(said.tasks) == 6, "their records say so, and are made again"
+    assert load_evaluation(tmp_path).worst_case == aside.worst_case
+    assert aside.corruptions is not None
+    assert not aside.corruptions.counts
+    assert aside.corruptions.accuracy == counted.corruptions.accuracy  # type: ignore[union-attr]
+
+
+def test_what_is_done_is_not_done_again(data: Dataset, tmp_path: Path) -> None:
+    model, said = Linear(192, 10), Logged()
+    one = bt.evaluate(model, data, SUITE, out=tmp_path)
+    assert {p.stem for p in tmp_path.iterdir()} == set(NAMES)
+    (tmp_path / "contrast-2.parquet").unlink()
+    two = bt.evaluate(model, data, SUITE, out=tmp_path, progress=said)
+    assert said.tasks == ["custom: contrast-2"]
+    assert two.accuracy == one.accuracy
+    assert load_evaluation(tmp_path).to_dict() == two.to_dict() | {"suite": tmp_path.name}
+
+
+def test_records_of_other_corrupted_images_are_not_used(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, said = Linear(192, 10), Logged()
+    bt.evaluate(model, data, SUITE, out=tmp_path)
+    monkeypatch.setattr("buttress.evaluation.corruption.VERSION", -1)
+    bt.evaluate(model, data, SUITE, out=tmp_path, progress=said)
+    assert len(said.tasks) == 6
+    assert any("images" in line for line in said.lines)
+
+
+def test_shards_give_the_verdicts_of_the_whole(data: Dataset, tmp_path: Path) -> None:
+    model = Linear(192, 10).double()
+    whole = bt.evaluate(model, data, SUITE)
+    for number in (2, 1):
+        part = Shard(number, 2)
+        bt.evaluate(model, part.of(data), SUITE, out=part.folder(tmp_path))
+    found = merge_shards(tmp_path, 2, data)
+    assert found is not None
+    for name in NAMES:
+        assert np.array_equal(found.correct[name], whole.correct[name])
+    assert found.corruptions.to_dict() == whole.corruptions.to_dict()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_worst_case_only_gives_the_same_worst_case_for_less(data: Dataset, counts: bool) -> None:
+    model = Linear(192, 10)
+    spec = load_suite(SUITE).model_copy(update={"corruptions_count": counts})
+    table = bt.evaluate(model, data, spec)
+    union = bt.evaluate(model, data, spec.model_copy(update={"mode": "worst_case"}))
+    assert np.array_equal(union.survived, table.survived)
+    for name in NAMES[1:-1]:
+        assert union.accuracy[name] == table.accuracy[name], "corruptions see all images"
+    last = union.records[NAMES[-1]]
+    assert np.array_equal(last.correct, table.survived)
+    passes = [e.records[NAMES[-1]].meta["forward"] for e in (union, table)]
+    assert passes[0] < passes[1] if counts else passes[0] == passes[1]
+
+
+def test_until_prepares_the_network_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "BLOCK", 12)
+    calls, prepare = [], verdicts.prepare
+    monkeypatch.setattr(verdicts, "prepare", lambda *a, **k: calls.append(1) or prepare(*a, **k))
+    found = evaluate_until(Linear(192, 10), data, SUITE, 0.001)
+    assert len(found) == 48
+    assert calls == [1]
+    whole = bt.evaluate(Linear(192, 10), data, SUITE)
+    assert found.corruptions.accuracy == whole.corruptions.accuracy  # type: ignore[union-attr]
+
+
+def test_classes_add_up_to_the_whole(data: Dataset) -> None:
+    found = bt.evaluate(Linear(192, 10), data, SUITE)
+    classes = found.per_class()
+    assert sum(row["images"] for row in classes.values()) == 48
+    for name, value in {
+        "clean": found.accuracy["clean"],
+        "pgd:Linf:0.01": found.accuracy["pgd:Linf:0.01"],
+        "corruptions": found.corruptions.accuracy,  # type: ignore[union-attr]
+        "worst_case": found.worst_case,
+    }.items():
+        total = sum(row[name] * row["images"] for row in classes.values())
+        assert total / 48 == pytest.approx(value)
+    assert set(classes) == {"abcdefghij"[k] for k in data.labels.tolist()}
+    assert found.to_dict()["per_class"] == classes
+
+
+def test_the_command_groups_corruptions_and_shows_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = tmp_path / "net.py"
+    net.write_text(
+        "import torch\nfrom torch import nn\n\n\ndef net(num_classes=10):\n"
+        "    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n"
+    )
+    args = ["evaluate", f"{net}:net", "--data", "digits", "--limit", "20", "--out", str(tmp_path)]
+    suite = ["--suite", "clean,corruptions:1,pgd:Linf:0.01", "--per-class"]
+    assert outcome([*args, *suite]) == 0
+    said = capsys.readouterr().out
+    rows = [line.split()[0] for line in said.splitlines()[2:6]]
+    assert rows == ["clean", "pgd:Linf:0.01", "corruptions", "worst"]
+    assert "mean over 15 corrupted copies of each image, mCE" in said
+    assert "counted in the worst case" in said
+    assert "fog" not in said
+    assert "class  images" in said
+    assert len(list((tmp_path / "custom-20").glob("*.parquet"))) == 17

@@ -1,0 +1,193 @@
+"""The suites that come with the package, suites of one's own, and their budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import buttress as bt
+from buttress.data import Dataset
+from buttress.data.core import LARGE_BUDGETS, NATURAL_BUDGETS
+from buttress.data.digits import BUDGETS
+from buttress.errors import UserError
+from buttress.evaluation.suite import SUITES, Entry, SuiteSpec, load_suite, resolve_suite
+from buttress.threat import Threat
+from conftest import small_net
+
+SETS = {"cifar10": NATURAL_BUDGETS, "imagenette": LARGE_BUDGETS, "digits": BUDGETS}
+# Each attack in small: the suite is tested here, not the attack.
+SMALL = {
+    "autoattack": {"steps": 3, "queries": 10},
+    "fast": {"steps": 2, "queries": 10},
+    "gama": {"steps": 4},
+    "apgd-ce": {"steps": 3},
+    "pgd": {"steps": 3},
+    "pgd_dense_l1": {"steps": 3},
+    "cw": {"steps": 3},
+    "cw_batch_sum": {"steps": 3},
+}
+
+
+def resolved(suite: object, dataset: str = "cifar10") -> dict[str, Entry]:
+    found = resolve_suite(load_suite(suite), SETS[dataset], dataset)  # type: ignore[arg-type]
+    return {entry.name: entry for entry in found}
+
+
+def in_small(name: str) -> SuiteSpec:
+    spec = load_suite(name)
+    lines = [
+        line.model_copy(update={"args": {**line.args, **SMALL.get(line.attack, {})}})
+        for line in spec.entries
+    ]
+    return spec.model_copy(update={"entries": tuple(lines)})
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    """Some digits, with labels that make a network right on most of them."""
+    data = bt.load_dataset("digits", "test", limit=12, image_size=8)
+    labels = small_net()(data.images).argmax(1)
+    labels[::5] = (labels[::5] + 1) % 10
+    found = Dataset.from_arrays(data.images, labels, name="digits", classes=data.classes)
+    return found
+
+
+@pytest.mark.parametrize("dataset", SETS)
+@pytest.mark.parametrize("name", bt.list_suites())
+def test_every_suite_resolves_and_says_where_it_is_from(name: str, dataset: str) -> None:
+    spec = load_suite(name)
+    assert spec.about
+    assert spec.source
+    assert "\n# Source: " in "\n" + SUITES.path(name).read_text()
+    entries = resolved(name, dataset)
+    assert next(iter(entries)) == "clean"
+    assert len(entries) > 1
+
+
+@pytest.mark.parametrize("name", bt.list_suites())
+def test_every_suite_runs_and_its_worst_case_is_the_minimum_per_image(
+    name: str, digits: Dataset
+) -> None:
+    model = small_net()
+    found = bt.evaluate(model, digits, in_small(name))
+    spec, labels = load_suite(name), digits.labels.numpy()
+    assert list(found.records) == list(resolved(name, "digits"))
+    flags = [
+        record.predictions == labels
+        for record in found.records.values()
+        if not record.is_corruption or spec.corruptions_count
+    ]
+    joint = np.min(np.stack(flags).astype(int), axis=0)
+    assert np.array_equal(found.survived, joint == 1)
+    assert found.worst_case == joint.mean()
+    assert 0 < found.accuracy["clean"] < 1
+
+
+def test_generalization_has_the_published_budgets_and_steps() -> None:
+    small, large = resolved("generalization"), resolved("generalization", "imagenette")
+    names = ["clean", "pgd-linf", "aa-linf", "pgd-l2", "pgd-l1"]
+    assert list(small) == list(large) == names
+    assert [str(small[n].threat) for n in names[1:]] == [
+        "Linf:8/255", "Linf:8/255", "L2:1.5", "L1:40",
+    ]  # fmt: skip
+    assert [str(large[n].threat) for n in names[1:]] == [
+        "Linf:8/255", "Linf:8/255", "L2:8", "L1:1600",
+    ]  # fmt: skip
+    steps = {n: small[n].args["rel_step"] * small[n].threat.eps for n in names if "pgd" in n}
+    assert steps["pgd-linf"] == pytest.approx(0.6 / 255)
+    assert steps["pgd-l2"] == pytest.approx(0.1125)
+    assert steps["pgd-l1"] == pytest.approx(3.0)
+    assert all(small[n].args["steps"] == 20 for n in steps)
+    assert all(small[n].args["keep"] == "last" for n in steps)
+
+
+def test_the_strong_form_adds_the_budgets_of_the_field_once() -> None:
+    found = resolved("generalization-strong")
+    assert {n: str(e.threat) for n, e in found.items() if e.threat} == {
+        "fast-linf": "Linf:8/255",
+        "fast-l2": "L2:1.5",
+        "fast-l1": "L1:40",
+        "fast-l2-field": "L2:0.5",
+        "fast-l1-field": "L1:12",
+    }
+    assert "fast-linf-field" in resolved("generalization-strong", "imagenette")
+
+
+def test_robustwrn_follows_its_code() -> None:
+    found = resolved("robustwrn")
+    pgd = found["pgd-20"]
+    assert pgd.threat == Threat("Linf", 8 / 255)
+    assert pgd.args["rel_step"] * pgd.threat.eps == pytest.approx(0.8 / 255)
+    assert (pgd.args["start"], pgd.args["keep"]) == ("unclipped", "last")
+    assert found["gama-100"].args["steps"] == 100
+
+
+def test_a_data_set_without_a_budget_is_named() -> None:
+    with pytest.raises(
+        UserError, match=r"no Linf budget for data set 'flowers102', only for cifar"
+    ):
+        resolve_suite(load_suite("generalization"), LARGE_BUDGETS, "flowers102")
+    spec = SuiteSpec.parse(
+        {"name": "mine", "budgets": {"folder": {"l2": "1/2"}}, "entries": ["pgd-l2", "pgd-l1"]},
+        "mine",
+    )
+    with pytest.raises(UserError, match="no L1 budget for data set 'folder:some/place'"):
+        resolve_suite(spec, NATURAL_BUDGETS, "folder:some/place")
+
+
+def test_budgets_of_a_suite_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "budgets:\n  cifar10: {linf: 4/255}\n  others: data\n"
+        "entries: [pgd-linf, 'pgd:Linf:data', 'pgd:Linf:0.1']\n"
+    )
+    known = {n: e.threat for n, e in resolved(path).items()}
+    assert known == {
+        "clean": None,
+        "pgd-linf": Threat("Linf", 4 / 255),
+        "pgd:Linf:data": Threat("Linf", 8 / 255),
+        "pgd:Linf:0.1": Threat("Linf", 0.1),
+    }
+    assert resolved(path, "digits")["pgd-linf"].threat == Threat("Linf", 0.06)
+    (tmp_path / "list.yaml").write_text("- clean\n- pgd-linf\n- corruption:fog:3\n")
+    assert list(resolved(tmp_path / "list.yaml")) == ["clean", "pgd-linf", "fog-3"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"entries": [{"name": "x"}]}, "either `attack` or `corruption`"),
+        ({"entries": [{"attack": "pgd", "corruption": "fog"}]}, "either `attack` or `corruption`"),
+        ({"entries": [{"corruption": "fog", "threat": "L2"}]}, "no `threat`"),
+        ({"entries": [{"corruption": "fog", "severity": 6}]}, "1 to 5"),
+        ({"entries": [{"attack": "pgd", "threat": "L2", "severity": 1}]}, "for corruptions"),
+        ({"entries": ["corruption"]}, "corruption:fog:3"),
+        ({"entries": ["corruption:fog:x"]}, "corruption:fog:3"),
+        ({"entries": ["corruption:fog:3:4"]}, "corruption:fog:3"),
+        ({"entries": ["corruptions:7"]}, "1 to 5"),
+        ({"budgets": {"cifar10": {"L3": 1}}, "entries": ["clean"]}, "norm"),
+        ({"budgets": {"cifar10": "other"}, "entries": ["clean"]}, "budgets"),
+        ({"budgets": ["cifar10"], "entries": ["clean"]}, "budgets"),
+    ],
+)
+def test_mistakes_in_a_suite_are_explained(raw: object, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        SuiteSpec.parse(raw, "mine")
+
+
+def test_unknown_corruptions_and_repeated_ones_are_explained() -> None:
+    with pytest.raises(UserError, match="did you mean 'fog'"):
+        resolved(["corruption:fogg:3"])
+    with pytest.raises(UserError, match="two entries named 'fog-3'"):
+        resolved(["corruptions:3", "corruption:fog:3"])
+
+
+def test_corruptions_are_written_in_four_ways() -> None:
+    assert len(resolved(["corruptions"])) == 1 + 75
+    assert len(resolved(["corruptions:3"])) == 1 + 15
+    assert list(resolved(["corruption:fog"]))[1:] == [f"fog-{s}" for s in range(1, 6)]
+    one = resolved([{"corruption": "fog", "severity": 3}, {"corruption": "spatter", "severity": 1}])
+    assert one["fog-3"].args == {"corruption": "fog", "severity": 3}
+    assert "spatter-1" in one, "extra ones only by name"
