@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Linear, images
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from verdicts import evaluation
 
 from buttress.analysis import ANALYSES, Group, Subject, analyse_together, is_together
 from buttress.analysis.effort import passes_per_image
@@ -36,6 +34,8 @@ from buttress.records.run import Run
 from buttress.spec import Component
 from buttress.threat import Threat
 from buttress.training import train
+from conftest import Linear, images
+from verdicts import evaluation
 
 EPS = 0.05
 
