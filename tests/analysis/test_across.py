@@ -262,6 +262,7 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
     assert "same in all runs" in found.left_out["parameters"]
     assert "same in all runs" in found.left_out["weights near zero, initial"]  # it was computed
     assert "buttress analyse lipschitz" in found.left_out["Lipschitz L1/Linf"]
+    assert "compute=[lipschitz]" in found.left_out["Lipschitz L1/Linf, initial"]
     assert "stability +1.00" in says_predict(found)
     assert found.notes == ()
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 FEWEST = 4  # runs: under these an interval is everything
 REAL = 0.05
-HINTS = {p.name: f"; `buttress analyse {p.analysis} RUNS` may give it" for p in PREDICTORS}
+HINTS = {
+    p.name: f"; `buttress analyse {p.analysis} RUNS` may give it"
+    if p.when == "trained"
+    else f"; --set compute=[{p.analysis}] may give it"
+    for p in PREDICTORS
+}
 Column = tuple[float | None, ...]  # a figure of each run, in the order of the runs
 
 
@@ -92,7 +97,8 @@ def says_predict(result: Prediction) -> str:
     )
     strongest = result.correlations[0]
     head = (
-        f"Of {len(result.correlations)} figures over {len(result.runs)} runs, {len(real)} go with "
+        f"Of {len(result.correlations)} figures over {len(result.runs)} runs, {len(real)} "
+        f"{'goes' if len(real) == 1 else 'go'} with "
         f"{result.attack.replace('_', ' ')} accuracy after Holm's correction"
     )
     tail = (
