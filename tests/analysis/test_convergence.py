@@ -48,6 +48,7 @@ def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
     assert point.clean_loss == pytest.approx(clean, rel=1e-5)
     assert [g.gap for g in point.gaps] == pytest.approx([0, 0], abs=1e-3)
     assert point.training is None
+    assert found.behind == pytest.approx(0, abs=1e-3)
     assert found.settled == 1
     assert all(curve[1] == pytest.approx(best, rel=1e-5) for curve in found.curves)
     assert found.curves[0][0] != found.curves[1][0]  # other seeds start elsewhere
@@ -55,12 +56,16 @@ def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
 
 def test_a_step_that_is_too_short_has_the_gap_of_its_length() -> None:
     subject = linear_subject()
-    found = convergence(subject, ks=(1,), reference=8, reach=0.5, rel_step=0.1, seeds=1, limit=10)
+    found = convergence(subject, ks=(1,), reference=8, reach=0.5, rel_step=1.0, seeds=1, limit=10)
     (gap,) = found.checkpoints[0].gaps
     long = found.checkpoints[0].long_loss
     assert gap.loss < long
     assert gap.gap == pytest.approx(100 * (long - gap.loss) / long)
+    # Eight steps of eps reach every corner; the long attack, half an eps in all, does not.
+    assert found.behind == pytest.approx(100 * (1 - long / found.curves[0][-1]), abs=1e-3)
+    assert found.behind > 1
     assert "PGD-k differs from PGD-8" in says_convergence(found)
+    assert "below the curve" in says_convergence(found)
 
 
 def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:

@@ -15,7 +15,7 @@ from buttress.analysis.ascent import Ascents
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes
 from buttress.analysis.curve import EpsCurve, curve
-from buttress.analysis.gaps import Attacks, Checkpoint, gaps_at, models_of
+from buttress.analysis.gaps import TINY, Attacks, Checkpoint, gaps_at, models_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.freeze import gives_gradients
 from buttress.errors import UserError
@@ -39,6 +39,7 @@ class Convergence(Spec):
     reach: float  # of the gaps: steps times their length, in eps
     long_steps: int
     curves: tuple[tuple[float, ...], ...]  # [seed][steps]: mean over images
+    behind: float  # how far the long attack of the gaps ends below the curves, in percent
     settled: int  # steps after which the loss stays within 1% of its last value
     checkpoints: tuple[Checkpoint, ...]
     by_eps: EpsCurve
@@ -104,11 +105,17 @@ def says_convergence(result: Convergence) -> str:
     )
     lowest, radius = min(result.by_eps.accuracy), result.by_eps.eps[-1]
     tail = "" if lowest == 0 else " That it does not reach zero is a reason to distrust the attack."
+    weak = (
+        f" PGD-{result.long_steps} itself, whose steps reach {result.reach:g} eps together, ends "
+        f"{result.behind:.1f}% below the curve: the gaps are too small by about as much."
+        if result.behind > 100 * SETTLED
+        else ""
+    )
     return (
         f"The loss under PGD settles (within 1%) after {result.settled} of {result.long_steps} "
         f"steps of {result.rel_step:g} eps; PGD-k differs from PGD-{result.long_steps} by {short} "
-        f"({result.images} images, {result.seeds} seeds).{trained} Accuracy falls to {lowest:.1%} "
-        f"at eps {radius:.3g}.{tail}"
+        f"({result.images} images, {result.seeds} seeds).{weak}{trained} "
+        f"Accuracy falls to {lowest:.1%} at eps {radius:.3g}.{tail}"
     )
 
 
@@ -169,6 +176,7 @@ def convergence(
         reach=reach,
         long_steps=reference,
         curves=tuple(tuple(round(v, 6) for v in row) for row in curves.tolist()),
+        behind=100 * (1 - checkpoints[0].long_loss / max(float(curves[:, -1].mean()), TINY)),
         settled=settled(curves.mean(0).tolist()),
         checkpoints=checkpoints,
         by_eps=curve(subject, factors=FACTORS, limit=limit),
