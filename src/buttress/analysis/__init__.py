@@ -8,6 +8,7 @@ from buttress.analysis import landscape as _landscape  # noqa: F401
 from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
 from buttress.analysis import predict as _predict  # noqa: F401
 from buttress.analysis import rademacher as _rademacher  # noqa: F401
+from buttress.analysis import semantics as _semantics  # noqa: F401
 from buttress.analysis import sharpness as _sharpness  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
 from buttress.analysis import stability as _stability  # noqa: F401

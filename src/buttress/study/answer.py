@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from buttress.errors import CorruptFile
 from buttress.files import read_json
-from buttress.records.answer import Agreement, Answer, Judged, Line, Number
+from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
 from buttress.records.run import Run
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
@@ -25,7 +25,8 @@ from buttress.study.table import REPLICATES, Table, View
 def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = None) -> Answer:
     """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
     scaled, cells = study.scaled(scale), cells_of(study, scale)
-    sources = [Source(cell, root / "runs" / cell.key) for cell in cells]
+    beside = answer_file(root, study.name, scale).parent
+    sources = [Source(cell, root / "runs" / cell.key, together=beside) for cell in cells]
     table = table_of(scaled, sources)
     replicates = table.replicates(REPLICATES)
     theirs = _published(study, scaled, table, place)
@@ -66,7 +67,7 @@ def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: Vie
     published = claim.published
     if theirs is not None and not published:
         try:
-            published = "holds" if check(predicate, theirs) else "does not hold"
+            published = "holds" if check(predicate, theirs.known_rows()) else "does not hold"
         except Cannot as reason:
             published = f"cannot be said: {reason}"
     return Judged(

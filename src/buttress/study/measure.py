@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from buttress.analysis.core import ANALYSES, is_together
 from buttress.errors import ButtressError
 from buttress.evaluation import Evaluation, load_evaluation
 from buttress.files import read_json
@@ -34,6 +35,7 @@ class Source:
     cell: Cell
     folder: Path
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
+    together: Path = Path()  # the folder with analyses of all runs
 
     @property
     def run(self) -> Run:
@@ -50,11 +52,16 @@ class Source:
         return self.evaluations[name]
 
     def analysis(self, name: str) -> Mapping[str, Any]:
-        content = read_json(self.run.analysis_file(name))
+        """The result of an analysis; of one of all runs, its part on this run."""
+        is_shared = is_together(ANALYSES.entry(name))
+        path = self.together / f"{name}.json" if is_shared else self.run.analysis_file(name)
+        content = read_json(path)
         if reason := content.get("does_not_apply"):
             raise Missing(f"{name} does not apply: {reason}")
         found: Mapping[str, Any] = content["result"]
-        return found
+        if is_shared and self.cell.key not in found.get("by_run", {}):
+            raise Missing(f"{name} does not apply to this run")
+        return found["by_run"][self.cell.key] if is_shared else found
 
 
 def table_of(scaled: Scaled, sources: Sequence[Source]) -> Table:
@@ -128,14 +135,19 @@ def _figure(source: Source, column: Column) -> float:
         return float(source.run.summary["seconds"])
     if column.of == "collapsed":
         events = source.run.summary["events"]
-        return float(any(event.get("kind") == "collapse" for event in events))
+        return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
     return _inside(source.analysis(column.analysis), column.of)
 
 
 def _inside(result: Any, path: str) -> float:
-    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values."""
-    for part in path.split("."):
-        if isinstance(result, Mapping):
+    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values.
+
+    ``places[0].l1_linf.result`` takes the first of a list.
+    """
+    for part in path.replace("[", ".[").split("."):
+        if part.startswith("["):
+            result = result[int(part.strip("[]"))]
+        elif isinstance(result, Mapping):
             result = result[part]
         else:
             result = next(item for item in result if part in map(str, item.values()))
