@@ -28,7 +28,7 @@ def recipe(objective: str, extra: str) -> Recipe:
     if objective == "free":
         args = {"repeats": REPEATS}
     if objective == "multi_norm":
-        args = {"threats": ["Linf:0.06", "L2:0.5", "L1:5"]}
+        args = {"threats": ["Linf:0.06", "L2:0.5", "L1:5"], "how": "avg"}
     if objective == "fat":
         args = {"slower": [4.0, 8.0]}
     if objective == "gairat":
