@@ -10,11 +10,12 @@ from scipy.stats import spearmanr
 
 from buttress.errors import CorruptFile
 from buttress.files import read_json
-from buttress.records.answer import Agreement, Answer, Judged, Line, Number
+from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
 from buttress.records.run import Run
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
 from buttress.study.claims.core import check
+from buttress.study.listed import listed_table
 from buttress.study.measure import Source, behind, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
@@ -26,7 +27,7 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
     """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
     scaled, cells = study.scaled(scale), cells_of(study, scale)
     sources = [Source(cell, root / "runs" / cell.key) for cell in cells]
-    table = table_of(scaled, sources)
+    table = _table(study, scaled, scale, sources, root)
     replicates = table.replicates(REPLICATES)
     theirs = _published(study, scaled, table, place)
     states = {source.cell.key: source.state for source in sources}
@@ -57,6 +58,15 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
             "seeds": list(scaled.seeds),
         },
     )
+
+
+def _table(
+    study: StudySpec, scaled: Scaled, scale: Scale, sources: Sequence[Source], root: Path
+) -> Table:
+    """The rows are the runs, unless an analysis lists them."""
+    if scaled.listed is None:
+        return table_of(scaled, sources)
+    return listed_table(scaled.listed, scaled, answer_file(root, study.name, scale).parent)
 
 
 def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: View | None) -> Judged:

@@ -40,7 +40,7 @@ class Cell:
 def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
     """Every run of the grid; a wrong name or key is found here, before the first starts."""
     scaled = study.scaled(scale)
-    _check(study, scaled)
+    _check(study, scaled, scale)
     if scaled.base.model is None and not any(
         setting.model for options in scaled.axes.values() for setting in options.values()
     ):
@@ -67,14 +67,18 @@ def check_model(spec: RunSpec) -> None:
         build(spec)
 
 
-def _check(study: StudySpec, scaled: Scaled) -> None:
+def _check(study: StudySpec, scaled: Scaled, scale: Scale) -> None:
     """Names of analyses, claims and columns; suites are tried with the runs' data sets."""
-    where = f"study {study.name}"
+    where, labels = f"study {study.name}", study.labels(scale)
     for use in (*scaled.analyses, *scaled.together):
         ANALYSES.entry(use.name)
+    if scaled.listed and scaled.listed.analysis not in [use.name for use in scaled.together]:
+        raise UserError(
+            f"{where}: its rows are listed by {scaled.listed.analysis}, not in together"
+        )
     for name, column in scaled.columns.items():
         for axis, label in column.where.items():
-            if label not in scaled.axes.get(axis, {}):
+            if label not in labels.get(axis, ()):
                 raise UserError(f"{where}: column {name} is at {axis} {label}, which is not there")
         if column.suite and column.suite not in scaled.suites:
             raise UserError(f"{where}: column {name} needs the suite {column.suite}, not in suites")

@@ -18,7 +18,7 @@ class Higher:
     """The mean of some rows is above that of others, in every column named.
 
     ``margin`` is how much above it must be. With ``pairs`` a random pair must also be ordered so
-    more often than not. Without ``than`` it is all other rows.
+    more often than not, with ``every`` each pair. Without ``than`` it is all other rows.
     """
 
     column: str | list[str]
@@ -26,6 +26,7 @@ class Higher:
     than: dict[str, Any] | None = None
     margin: float = 0.0
     pairs: bool = False
+    every: bool = False
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
@@ -49,7 +50,8 @@ class Higher:
         return float(mine.mean() - theirs.mean())
 
     def _ordered(self, view: View, column: str) -> bool:
-        return not self.pairs or auc(*self._sides(view, column)) > 0.5
+        share = auc(*self._sides(view, column))
+        return (share > 0.5 or not self.pairs) and (share == 1 or not self.every)
 
     def _sides(self, view: View, column: str) -> tuple[np.ndarray, np.ndarray]:
         mine = view.mask(self.where)
@@ -68,7 +70,8 @@ def auc(mine: np.ndarray, theirs: np.ndarray) -> float:
 class MatchedHigher:
     """One label of an axis is above another in every pair of rows that is else alike.
 
-    ``at_least`` is the share of pairs, ``margin`` how much above.
+    ``at_least`` is the share of pairs, ``margin`` how much above. ``axis`` may be an attribute if
+    ``alike`` names what else must be equal; without it, these are all other axes.
     """
 
     column: str | list[str]
@@ -77,6 +80,7 @@ class MatchedHigher:
     than: str
     margin: float = 0.0
     at_least: float = 1.0
+    alike: list[str] | None = None
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
@@ -91,23 +95,27 @@ class MatchedHigher:
         return f"{self.label} minus {self.than}: {listed}" + (" ..." if len(gaps) > 8 else "")
 
     def _gaps(self, view: View) -> list[tuple[str, float]]:
-        place = view.axes.index(self.axis)
-        rows = {row: i for i, row in enumerate(view.rows)}
+        mine, theirs = self._places(view, self.label), self._places(view, self.than)
         found = []
-        for row, index in rows.items():
-            other = rows.get((*row[:place], self.than, *row[place + 1 :]))
-            if row[place] != self.label or other is None:
+        for rest, index in mine.items():
+            if rest not in theirs:
                 continue
             for column in self.columns():
                 both = np.zeros(len(view.rows), dtype=bool)
-                both[[index, other]] = True
+                both[[index, theirs[rest]]] = True
                 known(view, column, both)
                 values = view.values(column)
-                rest = " / ".join((*row[:place], *row[place + 1 :]))
-                found.append((f"{rest} {column}".strip(), float(values[index] - values[other])))
+                gap = float(values[index] - values[theirs[rest]])
+                found.append((f"{' / '.join(rest)} {column}".strip(), gap))
         if not found:
             known(view, self.columns()[0], np.zeros(len(view.rows), dtype=bool))
         return found
+
+    def _places(self, view: View, label: str) -> dict[tuple[str, ...], int]:
+        """The rows with a label, by what must be alike."""
+        alike = self.alike or [axis for axis in view.axes if axis != self.axis]
+        chosen = np.flatnonzero(view.mask({self.axis: label}))
+        return {tuple(str(view.about(int(i)).get(k)) for k in alike): int(i) for i in chosen}
 
 
 @CLAIMS.register("rows_higher")
@@ -134,3 +142,36 @@ class RowsHigher:
     def _gaps(self, view: View) -> np.ndarray:
         chosen = view.mask(self.where)
         return known(view, self.column, chosen) - known(view, self.than, chosen)
+
+
+@CLAIMS.register("falls_less")
+@dataclass(frozen=True)
+class FallsLess:
+    """From one column to another, some rows fall by less than others do, on average."""
+
+    column: str
+    to: str
+    where: dict[str, Any]
+    than: dict[str, Any] | None = None
+    margin: float = 0.0
+
+    def columns(self) -> Sequence[str]:
+        return (self.column, self.to)
+
+    def holds(self, view: View) -> bool:
+        mine, theirs = self._falls(view)
+        return theirs - mine > self.margin
+
+    def evidence(self, view: View) -> str:
+        mine, theirs = self._falls(view)
+        step = f"from {self.column} to {self.to}"
+        return f"{step}: {100 * mine:.1f} points against {100 * theirs:.1f}"
+
+    def _falls(self, view: View) -> tuple[float, float]:
+        mine = view.mask(self.where)
+        theirs = ~mine if self.than is None else view.mask(self.than)
+        first, second = (
+            float((known(view, self.column, side) - known(view, self.to, side)).mean())
+            for side in (mine, theirs)
+        )
+        return first, second
