@@ -138,7 +138,8 @@ def tables() -> dict[str, list[Row]]:
     from buttress.attacks import ATTACKS
     from buttress.data import CORRUPTIONS
     from buttress.data.core import DATASETS, READERS
-    from buttress.models import MODELS, PATTERNS
+    from buttress.evaluation import CHECKS
+    from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
     from buttress.training import OBJECTIVES
@@ -151,12 +152,14 @@ def tables() -> dict[str, list[Row]]:
         "datasets": DATASETS,
         "readers": READERS,
         "corruptions": CORRUPTIONS,
+        "checks": CHECKS,
         "analyses": ANALYSES,
     }
     found = {
         kind: [Row(entry.name, entry.about, entry.paper) for entry in registry]
         for kind, registry in registries.items()
     }
+    found["sources"] = [Row(entry.extra["form"], entry.about) for entry in SOURCES]
     found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
     studies = [load_study(name) for name in list_studies()]
     found["studies"] = [Row(s.name, s.question) for s in studies]

@@ -35,6 +35,7 @@ ORDER: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"records"}),
+    frozenset({"comparison"}),
     frozenset({"data", "models", "attacks"}),
     frozenset({"training"}),
     frozenset({"evaluation"}),
@@ -42,15 +43,24 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"study"}),
     frozenset({"running"}),
     frozenset({"report"}),
+    frozenset({"sharing"}),
     frozenset({"bench"}),
     frozenset({""}),  # the public names of the package itself: for users and the command line
     frozenset({"cli"}),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
-FREE_OF_TORCH = ("records", "report", "cli")  # when they are imported
-NEVER_TORCH = ("report",)  # nor later
+FREE_OF_TORCH = ("records", "comparison", "report", "cli")  # when they are imported
+NEVER_TORCH = ("comparison", "report")  # nor later
 TORCH = frozenset({"torch", "torchvision", "timm", "lightning_fabric"})
-REGISTERED = ("data", "data/corruptions", "models", "attacks", "training/objectives", "analysis")
+REGISTERED = (
+    "data",
+    "data/corruptions",
+    "models",
+    "attacks",
+    "training/objectives",
+    "evaluation/doctor",
+    "analysis",
+)
 LONGEST = 500
 
 

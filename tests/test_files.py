@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from buttress.errors import CorruptFile
-from buttress.files import discard_leftovers, read_json, replacing, write_json, write_text
+from buttress.files import (
+    discard_leftovers,
+    read_json,
+    replacing,
+    replacing_folder,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
@@ -77,3 +84,54 @@ def test_a_disk_that_takes_no_more_loses_nothing(tmp_path: Path) -> None:
     assert done.stdout.startswith("errno")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+
+    def fill(text: str, error: type[BaseException] | None = None) -> None:
+        with replacing_folder(path) as made:
+            (made / "deep").mkdir()
+            (made / "deep" / "x").write_text(text)
+            if error:
+                raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        fill("half", KeyboardInterrupt)
+    assert list(tmp_path.iterdir()) == []
+    fill("old")
+    (path / "other").write_text("left from before")
+    with pytest.raises(RuntimeError):
+        fill("half", RuntimeError)
+    assert (path / "deep" / "x").read_text() == "old"
+    fill("new")
+    assert [p.relative_to(path).as_posix() for p in sorted(path.rglob("*"))] == ["deep", "deep/x"]
+    assert (path / "deep" / "x").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_moved_in_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.mkdir()
+    (path / "x").write_text("old")
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target == path and not self.name.endswith(".old.part"):
+            raise OSError(28, "no room")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="no room"), replacing_folder(path) as made:
+        (made / "x").write_text("new")
+    assert (path / "x").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_that_a_killed_process_left_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".a.123.part" / "deep").mkdir(parents=True)
+    (tmp_path / ".a.123.part" / ".x.456.part").write_text("half")
+    discard_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -12,21 +12,27 @@ import buttress
 
 NAMES = [
     "accuracy_curve",
+    "Comparison",
     "Dataset",
+    "Diagnosis",
     "Evaluation",
     "Threat",
     "__version__",
     "analyse",
     "attack",
+    "compare",
     "corrupt",
     "corrupted",
     "create_model",
+    "diagnose",
     "evaluate",
     "evaluate_until",
+    "export",
     "finetune",
     "list_analyses",
     "list_attacks",
     "list_augmentations",
+    "list_checks",
     "list_corruptions",
     "list_datasets",
     "list_models",
@@ -43,6 +49,7 @@ NAMES = [
 TAGGED = [
     "list_analyses",
     "list_attacks",
+    "list_checks",
     "list_corruptions",
     "list_datasets",
     "list_models",
@@ -52,10 +59,13 @@ TAGGED = [
 # The parameters that DESIGN promises: a call that names them keeps working.
 PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "seed"),
+    "compare": ("a", "b", "suite", "attack"),
     "corrupt": ("x", "name", "severity", "ids", "seed"),
     "corrupted": ("dataset", "name", "severity", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
+    "diagnose": ("model", "data", "threat", "batch_size", "seed"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
+    "export": ("run", "to", "which", "name"),
     "finetune": ("source", "dataset", "recipe", "out"),
     "load_dataset": ("name", "split", "limit"),
     "train": ("model", "dataset", "recipe", "out"),
@@ -109,7 +119,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = buttress.no_such_name
 
 
-@pytest.mark.parametrize("module", ["buttress", "buttress.records.run", "buttress.report"])
+@pytest.mark.parametrize(
+    "module", ["buttress", "buttress.records.run", "buttress.comparison", "buttress.report"]
+)
 def test_importing_loads_no_torch(module: str) -> None:
     done = python(f"import {module}, sys; assert 'torch' not in sys.modules")
     assert done.returncode == 0, done.stderr
@@ -139,7 +151,8 @@ def test_help_names_the_commands() -> None:
     command = [sys.executable, "-m", "buttress.cli.main", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "analyse", "report")
+    commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "compare",
+                "analyse", "export", "report")  # fmt: skip
     assert [c for c in commands if c not in done.stdout] == []
 
 

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from buttress.attacks import attack, list_attacks
+    from buttress.comparison import Comparison, compare
     from buttress.data import (
         Dataset,
         corrupt,
@@ -21,8 +22,17 @@ if TYPE_CHECKING:
         list_datasets,
         load_dataset,
     )
-    from buttress.evaluation import Evaluation, accuracy_curve, evaluate, list_suites
+    from buttress.evaluation import (
+        Diagnosis,
+        Evaluation,
+        accuracy_curve,
+        diagnose,
+        evaluate,
+        list_checks,
+        list_suites,
+    )
     from buttress.models import create_model, list_models, load_model
+    from buttress.sharing import export
     from buttress.threat import Threat
     from buttress.training import finetune, list_objectives, list_recipes, train
 
@@ -46,12 +56,18 @@ _HOME = {
     "train": "training",
     "Evaluation": "evaluation",
     "accuracy_curve": "evaluation",
+    "Diagnosis": "evaluation",
+    "diagnose": "evaluation",
     "evaluate": "evaluation",
     "evaluate_until": "evaluation",
+    "list_checks": "evaluation",
     "list_suites": "evaluation",
     "list_analyses": "analysis",
     "analyse": "analysis",
+    "Comparison": "comparison",
+    "compare": "comparison",
     "list_studies": "study",
+    "export": "sharing",
     "write_report": "report",
 }
 

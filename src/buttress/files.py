@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from buttress.errors import CorruptFile
 from buttress.spec import digest
 
 CHECKSUM = "sha256"
+LONGEST_NAME = 200  # bytes, with room for an ending
 
 
 @contextlib.contextmanager
@@ -35,6 +38,38 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def file_name(text: str) -> str:
+    """Any text as the name of a file that stays in its folder; a harmless one is left as it is."""
+    plain = re.sub(r"[/\\\x00-\x1f\x7f]", "_", text).lstrip(".")
+    return plain.encode(errors="replace")[:LONGEST_NAME].decode(errors="ignore") or "unnamed"
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside ``path`` that takes its place when the block succeeds.
+
+    On an error or an interruption the temporary folder is removed and what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    old = made.with_suffix(".old.part")  # a folder with files in it cannot be renamed over
+    try:
+        yield made
+        made.chmod(0o755)
+        if path.exists():
+            path.rename(old)
+        try:
+            made.rename(path)
+        except BaseException:
+            if old.exists() and not path.exists():
+                old.rename(path)
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        if path.exists():  # else the old folder is all there is
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -65,6 +100,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def discard_leftovers(folder: Path) -> None:
-    """Removes temporary files that a killed process left behind."""
-    for leftover in folder.rglob(".*.part"):
-        leftover.unlink(missing_ok=True)
+    """Removes temporary files and folders that a killed process left behind."""
+    for leftover in list(folder.rglob(".*.part")):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -37,3 +38,15 @@ class Silent:
 
     def log(self, text: str) -> None:
         pass
+
+
+def by_share(task: Task, total: float) -> Callable[[float], None]:
+    """Advances a task from the share of its work that is done."""
+    done = 0.0
+
+    def told(share: float) -> None:
+        nonlocal done
+        task.advance(share * total - done)
+        done = share * total
+
+    return told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from buttress.analysis import ANALYSES, Subject
-from buttress.analysis.sparsity import sparsity, weight_groups
+from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
 from buttress.data import load_dataset
 from buttress.models import create_model, list_models
 from buttress.threat import Threat
@@ -35,6 +36,34 @@ def test_sparsity_of_known_weights() -> None:
     )  # fmt: skip
     assert sum(found.counts["all"]) == 14
     assert found.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
+    assert [(p.name, p.component, p.weights) for p in found.layers] == [
+        ("0.weight", "convolution", 6), ("2.weight", "other", 8),
+    ]  # fmt: skip
+    assert [p.ratio for p in found.layers] == [pytest.approx(2 / 6), 1.0]
+
+
+class Begun(Subject):
+    """As if it came from a run that began with all weights equal."""
+
+    def initial_model(self) -> nn.Module:
+        model = copy.deepcopy(self.model)
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, 0.5)
+        return model
+
+
+def test_sparsity_of_the_initial_weights_is_against_their_own_largest() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 4))
+    nn.init.eye_(model[1].weight)
+    bare = subject(model)
+    found = sparsity(Begun(model, bare.data, bare.threat))
+    assert found.initial is not None
+    assert (found.ratio, found.initial.ratio, found.initial.largest) == (9 / 12, 0.0, 0.5)
+    assert "before training 0.0%" in says_sparsity(found)
+    without = sparsity(bare)
+    assert without.initial is None
+    assert "bare model" in without.no_initial
+    assert "bare model" in says_sparsity(without)
 
 
 @pytest.mark.parametrize("name", list_models("tiny"))

@@ -74,9 +74,9 @@ def test_the_table_shows_ratios() -> None:
     ]
     rows.append({**row, "racer": "odd", "seconds": 2.0, "floor": 0.0, "memory": 0.0})
     text = "\n".join(lines(rows))
-    assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 |" in text, "nothing to compare with"
+    assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |" in text, "nothing to compare with"
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
-    assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 |" in text
+    assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |" in text
 
 
 def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,9 @@ class TestUnpack:
         unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
         assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == FILES
 
-    @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "top/../../evil", "top\\..\\evil"])
+    @pytest.mark.parametrize(
+        "name", ["../evil", "/tmp/evil", "top/../../evil", "top\\..\\evil", "C:/evil"]
+    )
     def test_refuses_a_way_outside(self, kind: str, name: str, tmp_path: Path) -> None:
         path = make(kind, tmp_path, {**FILES, name: b"x"})
         with pytest.raises(DataError, match="leads outside"):
@@ -45,6 +47,34 @@ class TestUnpack:
         with pytest.raises(DataError, match="is not a whole"):
             unpack(path, tmp_path / "out", Silent())
 
+    def test_stops_where_it_grows_too_much(
+        self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Zeros pack to a thousandth: what is written is bounded by the archive's own size."""
+        monkeypatch.setattr(archives, "LEAST_ROOM", 50_000)
+        bomb = make(kind, tmp_path, {"zeros": bytes(4 << 20)})
+        if kind == "tar":
+            unpack(bomb, tmp_path / "out", Silent())  # not packed: as large as it says
+            return
+        with pytest.raises(DataError, match="too large for this data set"):
+            unpack(bomb, tmp_path / "out", Silent())
+        assert sum(f.stat().st_size for f in (tmp_path / "out").rglob("*")) <= 1 << 20
+
+    def test_bounds_the_number_of_files(
+        self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(archives, "MOST_FILES", 1)
+        with pytest.raises(DataError, match="more than 1 files"):
+            unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
+
+    @pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("x" * 300, "y")])
+    def test_names_a_file_that_cannot_be_written(
+        self, kind: str, names: tuple[str, str], tmp_path: Path
+    ) -> None:
+        path = make(kind, tmp_path, {name: b"x" for name in names})
+        with pytest.raises(DataError, match="which cannot be written"):
+            unpack(path, tmp_path / "out", Silent())
+
     def test_stops_at_the_limit(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -53,7 +83,9 @@ class TestUnpack:
             unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE]
+)
 def test_links_in_tar_archives_are_refused(kind: bytes, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         link = tarfile.TarInfo("top/link")

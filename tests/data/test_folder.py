@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from buttress.data import epoch_order, get_dataset, load_dataset, pixels, stream
 from buttress.data.folder_pixels import FolderPixels
 from buttress.data.pixels import MemoryPixels
 from buttress.errors import DataError
+from buttress.progress import Silent
 
 
 def write(path: Path, size: tuple[int, int] = (20, 20), level: int | None = None) -> None:
@@ -129,9 +132,39 @@ def test_grey_and_palette_images_become_rgb(root: Path) -> None:
         ending = "jpg" if mode == "CMYK" else "png"
         Image.new(mode, (20, 20)).save(root / "val" / "ant" / f"{mode}.{ending}")
     assert load_dataset(f"folder:{root}", "val").shape == (3, 20, 20)
-    Image.new("I;16", (20, 20), 40_000).save(root / "val" / "ant" / "deep.png")
-    with pytest.raises(DataError, match=r"deep.png .*more than 8 bits"):
+    Image.new("F", (20, 20), 0.5).save(root / "val" / "ant" / "deep.tiff")
+    with pytest.raises(DataError, match=r"deep.tiff .*more than 16 bits"):
         load_dataset(f"folder:{root}", "val")
+
+
+@pytest.mark.parametrize(("deep", "level"), [(0, 0), (40_000, 156), (65_535, 255)])
+def test_16_bits_are_scaled_to_8(tmp_path: Path, deep: int, level: int) -> None:
+    Image.new("I;16", (4, 4), deep).save(tmp_path / "deep.png")
+    assert (streamed.read_image(tmp_path / "deep.png", 4) == level).all()
+
+
+@pytest.mark.parametrize("mode", ["P", "LA", "1", "RGBA"])
+def test_transparency_is_dropped_without_a_warning(tmp_path: Path, mode: str) -> None:
+    image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
+    how = {"transparency": bytes([0, 10, 20])} if mode == "P" else {}
+    image.save(tmp_path / "x.png", **how)
+    assert (streamed.read_image(tmp_path / "x.png", 4) == 255).all()
+
+
+def test_photographs_are_upright(root: Path) -> None:
+    """The camera notes how it was held: top row of the file, right column of the scene."""
+    pixels = np.zeros((20, 20, 3), np.uint8)
+    pixels[:10] = 255
+    photo = Image.fromarray(pixels)
+    turned = photo.getexif()
+    turned[0x0112] = 6
+    for part in ("train", "val"):
+        for path in (root / part).rglob("*.png"):
+            photo.save(path, exif=turned)
+    image = load_dataset(f"folder:{root}", "val").images[0, 0]
+    assert image[:, 10:].min() == 1
+    assert image[:, :10].max() == 0
+    assert (streamed.read_image(path, 20)[0, :10] == 255).all()  # named data sets stay as they are
 
 
 @pytest.mark.parametrize("damage", ["text", "cut", "empty"])
@@ -139,8 +172,81 @@ def test_a_damaged_image_is_named(root: Path, damage: str) -> None:
     path = root / "val" / "bee" / "2.png"
     whole = path.read_bytes()
     path.write_bytes({"text": b"hello", "cut": whole[: len(whole) // 2], "empty": b""}[damage])
-    with pytest.raises(DataError, match=r"bee.2\.png must be an 8-bit image .* repair or remove"):
+    with pytest.raises(DataError, match=r"bee.2\.png must be an image .* repair or remove"):
         load_dataset(f"folder:{root}", "val")
+
+
+def test_damaged_images_are_counted(root: Path) -> None:
+    for name in ("0", "1", "2"):
+        (root / "train" / "ant" / f"{name}.png").write_bytes(b"no image")
+    for split in ("train", "val"):
+        with pytest.raises(DataError, match=r"^3 of \d+ images cannot be read; the first: .*ant"):
+            load_dataset(f"folder:{root}", split)
+
+
+def test_a_link_to_nothing_is_named(root: Path) -> None:
+    (root / "train" / "ant" / "gone.png").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"gone\.png must be an image"):
+        load_dataset(f"folder:{root}", "train")
+
+
+def test_linked_folders_are_followed_once(root: Path, tmp_path: Path) -> None:
+    plain = load_dataset(f"folder:{root}", "train")
+    (root / "train" / "ant" / "ring").symlink_to("..", target_is_directory=True)
+    elsewhere = tmp_path / "elsewhere"
+    (root / "train" / "bee").rename(elsewhere)
+    (root / "train" / "bee").symlink_to(elsewhere, target_is_directory=True)
+    found = load_dataset(f"folder:{root}", "train")
+    assert torch.equal(found.ids, plain.ids)
+    assert torch.equal(found.labels, plain.labels)
+
+
+ODD = ["a b", "ü", "<script>", "x'y\"z", "-n", "new\nline", "100%", "$HOME", "con.", "日本"]
+
+
+@pytest.mark.parametrize("count", [2, 1000])
+def test_any_number_of_classes_with_any_names(tmp_path: Path, count: int) -> None:
+    names = sorted([*ODD, *(f"class {i}" for i in range(1000))][:count])
+    write(tmp_path / "one.png", (4, 4))
+    for name in names:
+        for place in ("train/{}/deep/er", "val/{}"):
+            folder = tmp_path / place.format(name)
+            folder.mkdir(parents=True)
+            (folder / "0.png").hardlink_to(tmp_path / "one.png")
+    data = load_dataset(f"folder:{tmp_path}", "train")
+    assert data.classes == tuple(names)
+    assert sorted(data.labels.tolist()) == list(range(count))
+
+
+def test_a_name_that_is_no_text_is_refused(root: Path) -> None:
+    path = os.fsencode(root / "train" / "ant") + b"/\xff.png"
+    try:
+        with open(path, "wb") as file:
+            file.write(b"")
+    except OSError:
+        pytest.skip("this disk takes no such names")
+    with pytest.raises(DataError, match="not UTF-8; rename"):
+        load_dataset(f"folder:{root}", "train")
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def log(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_what_is_held_out_is_said(root: Path) -> None:
+    shutil.rmtree(root / "val")
+    shutil.rmtree(root / "test", ignore_errors=True)
+    heard = Heard()
+    data = load_dataset(f"folder:{root}", "test", progress=heard)
+    every = len(load_dataset(f"folder:{root}", "train+val"))
+    assert any("no test/" in text for text in heard.said)
+    assert any(f"{len(data)} of its {every} training images" in text for text in heard.said)
+    again = load_dataset(f"folder:{root}", "val")
+    assert torch.equal(again.ids, data.ids)
 
 
 def test_layout_mistakes(root: Path, tmp_path: Path) -> None:

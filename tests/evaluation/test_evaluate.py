@@ -15,6 +15,7 @@ from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
 from buttress.evaluation.suite import resolve_suite
+from buttress.statistics import wilson
 from buttress.threat import Threat
 from conftest import Logged, images, small_net
 
@@ -214,6 +215,8 @@ def test_accuracy_falls_with_eps() -> None:
     assert curve.accuracy[0] == 0.75
     assert list(curve.accuracy) == sorted(curve.accuracy, reverse=True)
     assert curve.accuracy[-1] == 0.0
+    assert curve.intervals[0] == wilson(18, 24)
+    assert [i.low for i in curve.intervals][-1] == 0.0
     assert (np.diff(curve.survived.astype(int), axis=0) <= 0).all()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,24 @@ def same(a: nn.Module, b: nn.Module) -> bool:
         prefixed("_orig_mod."),
         prefixed("module._orig_mod."),
         lambda state: nested("state_dict")(prefixed("model.net.")(state)),
+        nested("state_dict_ema"),
+        nested("model_ema", "state_dict"),
+        nested("my_own_word"),
+        lambda state: [state, {"lr": 0.1}],
+        lambda state: {"state_dict": [{"model": state}], "epoch": 3},
+        prefixed("backbone."),
+        prefixed("1."),
+        prefixed("_orig_mod.module.model.backbone."),
+        prefixed("a_wrapper_nobody_knows.model."),
+        lambda state: {**prefixed("module.")(state), "n_averaged": torch.tensor(7)},
+        lambda state: {
+            **prefixed("module.model.")(state),
+            **prefixed("module.attacker.model.")(state),
+        },
+        lambda state: {
+            ("fc." if "head" in n else "module.backbone.") * ("head" not in n) + n: v
+            for n, v in state.items()
+        },
     ],
 )
 @pytest.mark.parametrize("has_normalisation", [True, False])
@@ -90,6 +109,81 @@ def test_other_file_formats(trained: Classifier, tmp_path: Path, form: str) -> N
     else:
         torch.save(trained.state_dict(), path, _use_new_zipfile_serialization=False)
     assert same(load_model(path, model="resnet_tiny"), trained)
+
+
+NAMES = [
+    ("mean", "std"), ("mu", "sigma"), ("normalize.mean", "normalize.std"), ("0.mean", "0.std"),
+    ("module.normalizer.new_mean", "module.normalizer.new_std"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("names", NAMES, ids=str)
+@pytest.mark.parametrize("prefix", ["", "module.model.", "1."])
+def test_normalisation_under_any_name(
+    trained: Classifier, tmp_path: Path, names: tuple[str, str], prefix: str
+) -> None:
+    state = prefixed(prefix)(trained.net.state_dict())
+    values = {names[0]: torch.tensor(MEAN).view(1, 3, 1, 1), names[1]: torch.tensor(STD)}
+    torch.save({**values, **state}, tmp_path / "weights.pt")
+    model = load_model(tmp_path / "weights.pt", model="resnet_tiny")
+    torch.testing.assert_close(model.normalize.mean.flatten(), torch.tensor(MEAN))
+    assert same(model, trained)
+
+
+def test_two_normalisations_that_differ_are_not_guessed(
+    trained: Classifier, tmp_path: Path
+) -> None:
+    more = {"a.mean": torch.zeros(3), "b.mean": torch.ones(3)}
+    torch.save({**trained.net.state_dict(), **more}, tmp_path / "weights.pt")
+    with pytest.raises(UserError, match=r"unexpected: a\.mean, b\.mean"):
+        load_model(tmp_path / "weights.pt", model="resnet_tiny")
+
+
+def test_two_networks_in_one_file_are_not_guessed(trained: Classifier, tmp_path: Path) -> None:
+    state = trained.net.state_dict()
+    torch.save({"first": state, "second": state}, tmp_path / "two.pt")
+    with pytest.raises(UserError, match="holds no weights"):
+        load_model(tmp_path / "two.pt", model="resnet_tiny")
+    other = {f"teacher.{n}": v + 1 for n, v in state.items()}
+    torch.save({**prefixed("student.")(state), **other}, tmp_path / "both.pt")
+    with pytest.raises(UserError, match="unexpected"):
+        load_model(tmp_path / "both.pt", model="resnet_tiny")
+
+
+@pytest.mark.parametrize("damage", ["nan", "int", "complex"])
+def test_weights_that_are_no_finite_numbers_are_refused(
+    trained: Classifier, tmp_path: Path, damage: str
+) -> None:
+    state = trained.net.state_dict()
+    name = next(n for n, v in state.items() if v.ndim == 4)
+    state[name] = {
+        "nan": state[name] * torch.nan, "int": state[name].int(), "complex": state[name] * 1j,
+    }[damage]  # fmt: skip
+    torch.save(state, tmp_path / "weights.pt")
+    with pytest.raises(UserError, match=rf"{name} .*(NaN|must hold)"):
+        load_model(tmp_path / "weights.pt", model="resnet_tiny")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_floating_types_load(trained: Classifier, tmp_path: Path, dtype: torch.dtype) -> None:
+    state = {
+        n: v.to(dtype) if v.is_floating_point() else v for n, v in trained.state_dict().items()
+    }
+    torch.save(state, tmp_path / "weights.pt")
+    model = load_model(tmp_path / "weights.pt", model="resnet_tiny")
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_a_compressed_checkpoint_is_refused(trained: Classifier, tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(1 << 20)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in plain.namelist():
+            bomb.writestr(name, plain.read(name))
+    with pytest.raises(UserError, match="unpacks to"):
+        load_model(tmp_path / "bomb.pt", model="resnet_tiny")
 
 
 def test_loading_leaves_the_global_generator_alone(trained: Classifier, tmp_path: Path) -> None:
@@ -199,10 +293,12 @@ def test_plain_pickle_is_refused_or_holds_no_weights(tmp_path: Path) -> None:
         load_model(tmp_path / "plain.pt", model="resnet_tiny")
 
 
-@pytest.mark.parametrize("name", ["resnet_tiny", "timm:resnet18", "f.py:net", "wrn_d1-1-1_w1-1-1"])
-def test_a_name_has_no_trained_weights(name: str) -> None:
-    with pytest.raises(UserError, match="create_model"):
-        load_model(name)
+@pytest.mark.parametrize("name", ["resnet_tiny", "timm:test_resnet", "wrn_d1-1-1_w1-1-1"])
+def test_a_name_gives_an_untrained_model_that_says_so(name: str) -> None:
+    model = load_model(name, num_classes=4)
+    assert not model.training
+    assert model.num_classes == 4
+    assert "never trained" in model.caveats[0]
 
 
 def test_a_checkpoint_needs_a_model_and_must_exist(tmp_path: Path) -> None:
@@ -226,6 +322,7 @@ class Spec:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Run, "spec", Spec())
+    (tmp_path / "run.json").touch()
     return tmp_path
 
 

@@ -28,18 +28,21 @@ MACHINERY = {
     "__init__",
     "_torchvision",
     "activations",
+    "align",
     "catalogue",
     "checkpoint",
     "core",
     "cost",
+    "factory",
     "initialise",
     "load",
     "on_paper",
+    "onnx",
     "parts",
     "shrink",
-    "sources",
     "staged",
     "transfer",
+    "weights",
 }
 
 

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 import pytest
 
 from buttress.report.charts import Bar, Frame, Point, Series, bars, histogram, lines, scatter
-from buttress.report.headline import sign_test
 from buttress.report.svg import Scale, ticks
 from buttress.report.words import duration, meaning, percent, percent_pair, pretty_threat
 
@@ -103,11 +102,3 @@ def test_threats_in_words() -> None:
 )
 def test_durations(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
-
-
-def test_sign_test_is_exact() -> None:
-    assert sign_test(0, 0) == 1
-    assert sign_test(5, 0) == pytest.approx(2 / 32)
-    assert sign_test(8, 1) == pytest.approx(2 * (1 + 9) / 512)
-    assert sign_test(3, 3) == 1
-    assert sign_test(4000, 2000) < 1e-100

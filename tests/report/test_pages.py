@@ -11,6 +11,7 @@ import pytest
 from report_runs import (
     ROBUST,
     STANDARD,
+    epoch,
     gallery,
     make_run,
     make_spec,
@@ -22,13 +23,19 @@ from report_runs import (
 from buttress.errors import UserError
 from buttress.files import write_text
 from buttress.report import write_report
-from buttress.statistics import wilson
+from buttress.statistics import over_seeds_and_images, wilson
 
 
 def words(page: str) -> str:
     """What a reader reads: no style, no tags, single spaces."""
     body = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", page, flags=re.S)
     return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body).split()))
+
+
+def interval(hits: int) -> str:
+    """As the pages write the interval of so many of ten images."""
+    low, high = wilson(hits, 10)
+    return f"{100 * low:.1f}\N{EN DASH}{100 * high:.1f}"
 
 
 def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
@@ -39,7 +46,8 @@ def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
     assert (
         "vit_tiny trained by pgd_at held best: 40% of 10 test images survive every attack" in said
     )
-    assert "The best standard model, resnet_tiny, keeps 0%." in said
+    assert f"The best standard model, resnet_tiny, keeps 0% ({interval(0)})." in said
+    assert f"Best against pgd-linf resnet_tiny pgd_at 70% {interval(7)}" in said
     assert "Second is resnet_tiny trained by pgd_at with 30% against 40%" in said
     assert "may be chance" in said  # one image apart
 
@@ -50,8 +58,8 @@ def test_worst_case_is_the_mean_of_minima_with_its_interval(runs: Path, tmp_path
     rows = re.findall(r"<tr.*?</tr>", page, flags=re.S)
     vit = next(words(r) for r in rows if "vit_tiny" in r)
 
-    low, high = wilson(4, 10)
-    assert f"40.0 {100 * low:.1f}\N{EN DASH}{100 * high:.1f} 90.0 60.0 60.0" in vit
+    shown = [f"{10 * k:.1f} {interval(k)}" for k in (4, 9, 6, 6)]
+    assert " ".join(shown) in vit
     assert vit.startswith("1 vit_tiny transformer")
 
 
@@ -94,6 +102,51 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
     assert words(row).count("missing") == 2  # the attack and the worst case
     assert "vit_tiny trained by pgd_at: 40% of 10" in words(page)
     assert "1 model of 2 without a full result: not ranked." in words(page)
+
+
+FLAT = {
+    "name": "zero_gradient",
+    "severity": "untrustworthy",
+    "said": "the gradient is flat",
+    "evidence": {"flat_images": 1.0},
+    "remedy": "look for rounding",
+}
+
+
+@pytest.mark.parametrize("where", ["records", "doctor", "doctor of other weights"])
+def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: str) -> None:
+    root = tmp_path / "runs"
+    make_run(root / "a", make_spec("vit_tiny"), ROBUST)
+    bad = make_run(root / "b", make_spec("resnet_tiny"))
+    for name in ROBUST:
+        write_flags(bad, name, [1] * 10, findings=[FLAT] if where == "records" else [])
+    if where != "records":
+        said = {
+            "threat": "Linf:0.1", "dataset": "digits", "split": "test", "images": 10, "seed": 0,
+            "weights": "abc" if where == "doctor" else "other", "data": "", "checks": [],
+            "findings": [FLAT],
+        }  # fmt: skip
+        write_analysis(bad, "doctor", said)
+
+    pages = report_pages(root, tmp_path / "out")
+
+    row = next(
+        r for r in re.findall(r"<tr.*?</tr>", pages["index.html"], flags=re.S) if "resnet_tiny" in r
+    )
+    own = words(next(p for name, p in pages.items() if "resnet_tiny" in name))
+    if where == "doctor of other weights":
+        assert words(row).startswith("1 resnet_tiny")
+        assert "untrustworthy" not in words(row)
+        return
+    assert words(row).startswith("\N{EN DASH} resnet_tiny")
+    assert "untrustworthy" in words(row)
+    assert "vit_tiny trained by pgd_at: 40% of 10" in words(pages["index.html"])
+    assert "1 model of 2 with a result that cannot be trusted: not ranked." in words(
+        pages["index.html"]
+    )
+    assert "the gradient is flat; look for rounding" in own
+    assert "not ranked" in own
+    assert ("What the doctor says" in own) == (where == "doctor")
 
 
 def test_attacks_that_the_suite_names_but_nobody_ran_are_missing(tmp_path: Path) -> None:
@@ -254,6 +307,43 @@ def test_seeds_have_their_own_rows_and_pages(tmp_path: Path) -> None:
     assert len(pages) == 4
     assert "vit_tiny seed 2" in words(pages["index.html"])
     assert "and 1 more" in words(pages["index.html"])
+
+
+def seeds_table(page: str) -> str:
+    found = re.search(r'<table class="seeds".*?</table>', page, flags=re.S)
+    return "" if found is None else words(found[0])
+
+
+def test_runs_that_differ_in_the_seed_only_are_shown_as_mean_and_spread(tmp_path: Path) -> None:
+    flags = [{**ROBUST, "pgd-linf": [1] * k + [0] * (10 - k)} for k in (2, 4, 6)]
+    for seed, given in enumerate(flags):
+        make_run(tmp_path / "runs" / str(seed), make_spec(seed=seed), given)
+    make_run(tmp_path / "runs" / "other", make_spec("resnet_tiny"), ROBUST)
+
+    said = seeds_table(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
+
+    # Survivors: 2, 4 and 4 of 10 (pgd-l2 keeps 0 to 3 and 6 to 7); clean 9 of 10 each time.
+    survived = [[a and b for a, b in zip(g["pgd-linf"], g["pgd-l2"], strict=True)] for g in flags]
+    spread = over_seeds_and_images(survived)
+    low, high = spread.interval
+    assert "vit_tiny pgd_at 0, 1, 2 33.3 ± 11.5" in said
+    assert f"{100 * low:.1f}\N{EN DASH}{100 * high:.1f} 90.0 ± 0.0 40.0 ± 20.0" in said
+    assert "resnet_tiny" not in said
+
+
+def test_one_seed_makes_no_table_of_seeds(runs: Path, tmp_path: Path) -> None:
+    assert seeds_table(report_pages(runs, tmp_path / "out")["index.html"]) == ""
+
+
+def test_training_curves_have_bands_where_the_images_are_counted(tmp_path: Path) -> None:
+    history = [{**epoch(e), "val_images": 40} for e in (1, 2, 3)]
+    make_run(tmp_path / "runs" / "a", history=history)
+    make_run(tmp_path / "runs" / "b", make_spec("resnet_tiny"))
+
+    pages = report_pages(tmp_path / "runs", tmp_path / "out")
+
+    has = {n: "bands are 95% intervals" in p for n, p in pages.items() if n != "index.html"}
+    assert sorted(has.values()) == [False, True]
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -196,7 +196,7 @@ def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"source": "nowhere"}, "no run or checkpoint at .*nowhere"),
+        ({"source": "nowhere"}, "no checkpoint or run at .*nowhere"),
         ({"source": "images-32"}, "not a run"),
         ({"source": "source/best.pt"}, "say which model"),
         ({"source": "source", "model": "vit_tiny"}, "run of the model 'vit_tiny'; leave"),

@@ -14,8 +14,9 @@ from buttress.models import load_model
 from buttress.models.checkpoint import load_checkpoint, tree_digest
 from buttress.progress import Silent
 from buttress.records.run import Run
-from buttress.training import loop, train
+from buttress.training import loop
 from buttress.training.guard import has_collapsed, has_diverged, warnings_of
+from collapsing import go
 
 
 def rows(*pairs: tuple[float, float | None]) -> list[dict[str, Any]]:
@@ -50,42 +51,12 @@ def test_a_model_that_guesses_is_said_to_have_failed() -> None:
     assert warnings_of(rows((0.5, 0.5), (0.5, 0.6)), 2) == []
 
 
-RECIPE = """
-epochs: {epochs}
-batch_size: 32
-objective: {{name: fast, args: {{rel_step: 1.0, start: clean}}}}
-threat: Linf:0.22
-eps_zero_epochs: 2
-eps_warmup_epochs: 6
-optimiser: {{name: adamw, lr: 0.004}}
-schedule: {{name: constant}}
-validation: {{attack: {{name: pgd, args: {{steps: 20}}}}, limit: 179}}
-on_collapse: {what}
-"""
-
-
 class Logged(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def log(self, text: str) -> None:
         self.lines.append(text)
-
-
-NET = """
-from torch import nn
-def net(num_classes=10):
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 5, 2, 2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32 * 64, 64), nn.ReLU(), nn.Linear(64, num_classes))
-"""
-
-
-def go(place: Path, out: str, what: str, epochs: int, **more: Any) -> Run:
-    (place / "net.py").write_text(NET)
-    (place / f"{what}.yaml").write_text(RECIPE.format(epochs=epochs, what=what))
-    return train(f"{place}/net.py:net", "digits", place / f"{what}.yaml", place / out, limit=640,
-                 device="cpu", **more)  # fmt: skip
 
 
 @pytest.mark.slow

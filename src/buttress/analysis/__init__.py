@@ -4,8 +4,10 @@ from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import input_landscape as _input_landscape  # noqa: F401
 from buttress.analysis import landscape as _landscape  # noqa: F401
+from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
 from buttress.analysis import sharpness as _sharpness  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
+from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis.core import (
     ANALYSES,
     Analysis,

@@ -9,7 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from buttress.analysis.subject import Subject
+from buttress.attacks.core import Attack
 from buttress.attacks.freeze import frozen, on_device_of
+from buttress.attacks.problem import Problem
+from buttress.streams import Streams
 
 PROBE = 32  # images in the batch that is timed
 
@@ -23,6 +26,19 @@ class Passes:
 
     def __add__(self, other: Passes) -> Passes:
         return Passes(self.forward + other.forward, self.backward + other.backward)
+
+
+def passes_of(attack: Attack, subject: Subject, images: int) -> Passes:
+    """What an attack costs at most: for images that survive it."""
+    x, y, ids = subject.data.take(torch.arange(min(1, len(subject.data))))
+    clean = torch.zeros(len(x), subject.data.num_classes)
+    problem = Problem(subject.model, x, y, subject.threat, Streams(0, "", ids), clean)
+    total = Passes(images)  # the clean images
+    for part in attack.parts(problem):
+        looks = images * part.runs(problem) * part.passes
+        steps, last = looks * part.length, Passes(looks)
+        total += last + (Passes(0, steps) if part.needs_grad else Passes(steps))
+    return total
 
 
 def seconds_for(passes: Passes, subject: Subject) -> float:

@@ -10,7 +10,6 @@ from buttress.analysis.subject import Subject
 from buttress.attacks.call import How
 from buttress.evaluation import accuracy_curve
 from buttress.spec import Spec
-from buttress.statistics import wilson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +54,7 @@ def curve(
     found = accuracy_curve(
         subject.model, data, attack, subject.threat.norm, radii, how=How(subject.seed), steps=steps
     )
-    spans = [wilson(int(row.sum()), len(data)) for row in found.survived]
+    spans = found.intervals
     return EpsCurve(
         attack=attack,
         norm=found.norm,

@@ -7,17 +7,19 @@ Generalization".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.subject import Subject
+from buttress.analysis.cost import Passes
+from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.models import component_of
 from buttress.spec import Spec
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # How the parts of a network are grouped; what is in none of them is "rest".
@@ -33,36 +35,88 @@ class Part(Spec):
     weights: int
 
 
-class Sparsity(Spec):
-    """Share of weights below a threshold, as a whole and by component, with histograms."""
+class LayerPart(Spec):
+    """The sparsity of one kernel or matrix, against the largest weight of the network."""
 
-    threshold: float  # relative to the largest
+    name: str
+    component: str
+    ratio: float
+    weights: int
+
+
+class Figures(Spec):
+    """Share of weights below a threshold: of all, by component and by layer; histograms."""
+
     largest: float  # largest |w| of the network
     ratio: float
     weights: int
     components: tuple[Part, ...]
+    layers: tuple[LayerPart, ...]  # in the order of the network
     edges: tuple[float, ...]
     counts: dict[str, tuple[int, ...]]
 
 
+class Sparsity(Figures):
+    """The figures of the trained weights, and those of the weights that training began with."""
+
+    threshold: float  # relative to the largest
+    initial: Figures | None
+    no_initial: str  # why there are no initial weights; empty where there are
+
+
 def plot_sparsity(results: Mapping[str, Sparsity], figure: Figure) -> None:
-    """Histograms of all weights on a log scale, one line per run, and bars by component."""
-    left, right = figure.subplots(1, 2)
-    for label, result in results.items():
-        centres = [(a + b) / 2 for a, b in zip(result.edges, result.edges[1:], strict=False)]
-        shares = [max(c, 0.5) / max(result.weights, 1) for c in result.counts[ALL]]
-        left.plot(centres, shares, label=f"{label} ({result.ratio:.0%})", drawstyle="steps-mid")
-    left.set(xlabel="weight", ylabel="share of weights", yscale="log", title="all weights")
-    left.legend(fontsize="small")
+    """Histograms on a log scale, bars by component, lines over the layers; dashed: initial."""
+    histogram, components, layers = figure.subplots(1, 3)
+    for number, (label, result) in enumerate(results.items()):
+        colour = f"C{number}"
+        said = f"{label} ({result.ratio:.0%})".strip()
+        _draw_histogram(histogram, result, color=colour, label=said)
+        layers.plot([p.ratio for p in result.layers], color=colour, marker=".", ms=3)
+        if result.initial is not None:
+            _draw_histogram(histogram, result.initial, color=colour, ls="--", lw=0.8)
+            ratios = [p.ratio for p in result.initial.layers]
+            layers.plot(ratios, color=colour, ls="--", lw=0.8)
+    _draw_components(components, results)
+    histogram.set(xlabel="weight", ylabel="share of weights", yscale="log", title="all weights")
+    histogram.legend(fontsize="x-small")
+    layers.set(xlabel="layer", ylabel="share of weights near zero", title="by layer")
+    if any(r.initial for r in results.values()):
+        figure.supxlabel("dashed: the initial weights", fontsize="small")
+
+
+def _draw_histogram(axes: Axes, found: Figures, **style: Any) -> None:
+    centres = [(a + b) / 2 for a, b in zip(found.edges, found.edges[1:], strict=False)]
+    shares = [max(c, 0.5) / max(found.weights, 1) for c in found.counts[ALL]]
+    axes.plot(centres, shares, drawstyle="steps-mid", **style)
+
+
+def _draw_components(axes: Axes, results: Mapping[str, Sparsity]) -> None:
     names = [n for n in (*GROUPS, REST) if any(n in r.counts for r in results.values())]
     width = 0.8 / max(len(results), 1)
     for index, (label, result) in enumerate(results.items()):
         ratios = {p.component: p.ratio for p in result.components}
         places = [i + index * width for i, n in enumerate(names) if n in ratios]
-        right.bar(places, [ratios[n] for n in names if n in ratios], width, label=label)
+        axes.bar(places, [ratios[n] for n in names if n in ratios], width, label=label)
     ticks = [i + 0.4 - width / 2 for i in range(len(names))]
-    right.set_xticks(ticks, [n.replace("_", "\n") for n in names])
-    right.set(ylabel="share of weights near zero", title="by component")
+    axes.set_xticks(ticks, [n.replace("_", "\n") for n in names], fontsize="x-small")
+    axes.set(ylabel="share of weights near zero", title="by component")
+
+
+def cost_sparsity(subject: Subject, **_: Any) -> Passes:
+    """It reads weights only."""
+    return Passes(0)
+
+
+def says_sparsity(result: Sparsity) -> str:
+    """The share of small weights now and before training."""
+    before = result.initial
+    text = (
+        f"{result.ratio:.1%} of {result.weights:,} weights are below {result.threshold:g} of the "
+        f"largest ({result.largest:.3g})"
+    )
+    if before is None:
+        return f"{text}; no initial weights to compare with: {result.no_initial}."
+    return f"{text}; before training {before.ratio:.1%}, with a largest of {before.largest:.3g}."
 
 
 @ANALYSES.register(
@@ -71,31 +125,54 @@ def plot_sparsity(results: Mapping[str, Sparsity], figure: Figure) -> None:
     tags=("weights",),
     result=Sparsity,
     plot=plot_sparsity,
+    cost=cost_sparsity,
+    says=says_sparsity,
 )
 def sparsity(subject: Subject, *, threshold: float = 0.01, bins: int = 61) -> Sparsity:
     r"""Share of weights that are nearly zero: :math:`|w| < 0.01 \max |w|`.
 
     Taken over all weight tensors with two or more dimensions (kernels and matrices, not biases or
-    normalisation), with one largest weight for the whole network, so that components compare. The
-    paper does not say which of these it took.
+    normalisation), with one largest weight for the whole network, so that components and layers
+    compare. The paper does not say which of these it took. The initial weights are measured in
+    the same way, against their own largest: what is small by the way a network begins is not a
+    result of training.
     """
-    groups = weight_groups(subject.model)
+    initial, reason = None, ""
+    try:
+        initial = figures_of(subject.initial_model(), threshold, bins)
+    except DoesNotApply as error:
+        reason = str(error)
+    trained = figures_of(subject.model, threshold, bins)
+    return Sparsity(threshold=threshold, initial=initial, no_initial=reason, **dict(iter(trained)))
+
+
+def figures_of(model: torch.nn.Module, threshold: float, bins: int) -> Figures:
+    """The figures of the weights that a network has now."""
+    groups = weight_groups(model)
     everything = torch.cat(list(groups.values())) if groups else torch.zeros(0)
     largest = float(everything.abs().max()) if len(everything) else 0.0
     edges = torch.linspace(-largest, largest, bins + 1, dtype=torch.float64)
     parts = {ALL: everything, **groups}
-    counts = {n: _histogram(w, edges) for n, w in parts.items()}
-    ratios = {n: float((w.abs() < threshold * largest).double().mean()) for n, w in parts.items()}
-    return Sparsity(
-        threshold=threshold,
+
+    def ratio(weights: Tensor) -> float:
+        small = weights.detach().abs().double() < threshold * largest
+        return float(small.double().mean()) if small.numel() else 0.0
+
+    kinds = component_of(model)
+    return Figures(
         largest=largest,
-        ratio=ratios[ALL],
+        ratio=ratio(everything),
         weights=len(everything),
         components=tuple(
-            Part(component=n, ratio=ratios[n], weights=len(w)) for n, w in groups.items()
+            Part(component=n, ratio=ratio(w), weights=len(w)) for n, w in groups.items()
+        ),
+        layers=tuple(
+            LayerPart(name=n, component=kinds.get(n, REST), ratio=ratio(p), weights=p.numel())
+            for n, p in model.named_parameters()
+            if p.ndim >= 2
         ),
         edges=tuple(edges.tolist()),
-        counts=counts,
+        counts={n: _histogram(w, edges) for n, w in parts.items()},
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from buttress.allocator import keep_freed_memory
 from buttress.attacks.core import ATTACKS, Attack, check_norm
 from buttress.attacks.fork import Task, in_processes, processes
-from buttress.attacks.freeze import device_of, frozen, on_device_of
+from buttress.attacks.freeze import device_of, frozen, gives_gradients, on_device_of
 from buttress.attacks.loop import OnStep, Outcome, attack_cost, run, wrong
 from buttress.attacks.losses import margin
 from buttress.attacks.prepare import Prepared
@@ -124,6 +124,7 @@ def run_attack(
             first = check_logits(model, xb[:1], yb)
             told = _within(how.on_step, piece, len(x))
             sized = dataclasses.replace(problem, clean=first)
+            check_gradients(chosen, sized)
             is_long = len(xb) * attack_cost(chosen, sized) >= LONG and chosen.passes == 1
             count = how.workers or (processes(len(xb), xb.device) if is_long else 1)
             out = _spread(chosen, problem, dataclasses.replace(how, on_step=told, workers=count))
@@ -277,6 +278,17 @@ def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None
     if highest >= out.shape[1]:
         raise UserError(f"there is a label {highest}, but the model returns {out.shape[1]} classes")
     return out
+
+
+def check_gradients(chosen: Attack, problem: Problem) -> None:
+    """Refuses an attack that needs gradients where the model gives none."""
+    blind = [attack_name(part) for part in chosen.parts(problem) if part.needs_grad]
+    if blind and not gives_gradients(problem.model):
+        able = [e.name for e in ATTACKS if not e.value.needs_grad]
+        raise UserError(
+            f"attack {blind[0]} needs gradients, which this model does not give; the black-box "
+            f"attacks are {', '.join(able)}"
+        )
 
 
 def verify(name: str, problem: Problem, x_adv: Tensor) -> None:

@@ -37,6 +37,11 @@ def on_device_of(model: nn.Module, x: Tensor) -> Tensor:
     return x.to(device_of(model), next(kinds, x.dtype))
 
 
+def gives_gradients(model: nn.Module) -> bool:
+    """Whether a gradient can be had; a network that only answers says so by this word."""
+    return all(getattr(module, "gives_gradients", True) for module in model.modules())
+
+
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
     yield from model.parameters()
     yield from model.buffers()

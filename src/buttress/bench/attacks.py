@@ -13,6 +13,7 @@ from buttress.bench.racers import installed
 from buttress.bench.turns import Job, in_turns
 from buttress.errors import UserError
 from buttress.progress import Progress
+from buttress.statistics import wilson
 
 PGD_IMAGES = 256
 
@@ -101,9 +102,15 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
                 f"{row['seconds'] / row['floor']:.2f}" if row["floor"] else "",
                 f"{row['forward']:.0f}, {row['backward']:.0f}" if row["floor"] else "",
                 f"{row['memory']:.0f}",
-                "" if row["racer"] == "bare passes" else f"{row['robust']:.0f}",
+                "" if row["racer"] == "bare passes" else _robust(row),
             )
             yield f"| {row['racer']} | " + " | ".join(cells) + " |"
+
+
+def _robust(row: dict[str, Any]) -> str:
+    """Images that are still right, and the 95% interval of their share."""
+    low, high = wilson(round(row["robust"]), row["images"])
+    return f"{row['robust']:.0f} ({100 * low:.0f} to {100 * high:.0f}%)"
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -48,6 +48,7 @@ class Time:
     seconds: float  # of training alone
     clean: float  # accuracy afterwards
     robust: float  # under PGD-20
+    judged: int  # test images that both are shares of
 
 
 Trainer = Callable[[Lap, Dataset], tuple[nn.Module, float]]
@@ -196,7 +197,7 @@ def run(lap: Lap) -> Time:
     moved = attack("pgd", model, x, y, threat="Linf:8/255", steps=20, rel_step=0.1)
     with torch.no_grad():
         clean, robust = (float((model(z).argmax(1) == y).float().mean()) for z in (x, moved))
-    return Time(seconds, clean, robust)
+    return Time(seconds, clean, robust, len(y))
 
 
 def main(text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from buttress.bench.lap import TRAINERS, Lap
 from buttress.bench.turns import Job, in_turns
 from buttress.progress import Progress
+from buttress.statistics import wilson
 
 NETWORKS = ("resnet_18_slim", "vit_mini")
 FLOOR, OTHERS = "bare passes", "textbook loop"
@@ -48,5 +49,12 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
                 base = here.get(other)
                 cells.append("" if base is None else f"{row['seconds'] / base['seconds']:.2f}")
             learnt = name != FLOOR
-            cells += [f"{100 * row[k]:.1f}%" if learnt else "" for k in ("clean", "robust")]
+            cells += [_share(row, k) if learnt else "" for k in ("clean", "robust")]
             yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _share(row: dict[str, Any], key: str) -> str:
+    """An accuracy with its 95% interval."""
+    images = int(row["judged"])
+    low, high = wilson(round(row[key] * images), images)
+    return f"{100 * row[key]:.1f}% ({100 * low:.0f} to {100 * high:.0f})"

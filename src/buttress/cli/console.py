@@ -120,7 +120,14 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "" or text[0].isdigit() or text[0] in "-±"
+    return text == "" or text[0].isdigit() or text[0] in "-+±"
+
+
+def ranged(share: float | None, interval: tuple[float, float] | None) -> str:
+    """A share with its 95% interval: ``61.2% (58.0 to 64.1)``."""
+    if share is None or interval is None:
+        return percent(share)
+    return f"{percent(share)} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
 def percent(share: float | None) -> str:

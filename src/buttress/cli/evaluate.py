@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.network import model_options, network
 from buttress.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from buttress.progress import Progress
     from buttress.records.corruption import Corruptions
     from buttress.records.evaluation import Evaluation
+    from buttress.records.run import Run
+
+
+SAID = ("model", "model_args", "pretrained", "mean", "std")  # what options say of the model
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,10 @@ class Asked:
 
     what: str
     suite: str
-    model: str | None
     data: str | None
     split: str
     limit: int | None
+    image_size: int | None
     seed: int
     batch_size: int
     out: Path | None
@@ -45,6 +50,7 @@ class Asked:
     compile: bool
     per_class: bool
     as_json: bool
+    said: dict[str, Any]  # of the model
 
     @property
     def entries(self) -> str | list[str]:
@@ -65,10 +71,11 @@ class Asked:
 @click.option("--suite", default="quickstart", show_default=True,
               help="A suite, a YAML file, or entries like clean,pgd-linf,pgd:L2:0.5,"
               "corruption:fog:3.")  # fmt: skip
-@click.option("--model", help="The architecture of a checkpoint: a name or file.py:function.")
+@model_options
 @click.option("--data", help="A data set; the run's own if WHAT is a run.")
 @click.option("--split", default="test", show_default=True)
 @click.option("--limit", type=int, help="The first images only.")
+@click.option("--image-size", type=int, help="Height and width of the images.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
 @click.option(
@@ -84,35 +91,66 @@ class Asked:
 @click.option("--per-class", is_flag=True, help="Show the accuracy of each class too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(**given: Any) -> None:
-    """Attack WHAT: a run, a checkpoint with --model, or file.py:function.
+    """Attack WHAT: a run, a checkpoint with --model, file.py:function, hf:OWNER/NAME ...
 
-    Finished attacks are kept and not done again.
+    `buttress list sources` shows every way to name a model. Finished attacks are kept and not done
+    again.
     """
-    from buttress.data import load_dataset
     from buttress.evaluation import load_suite
-    from buttress.records.run import Run
 
-    asked = Asked(**given)
-    run, data, out = Run(asked.what), asked.data, asked.out
-    if run.exists and asked.model is None:
-        data, out = data or run.spec.dataset, out or run.path / "eval"
-    elif data is None:
-        raise UserError("say which images to attack with --data, e.g. --data cifar10")
-    images = load_dataset(data, asked.split, limit=asked.limit)
-    network = _network(asked.what, asked.model, images, asked.device)
+    said = {name: given.pop(name) for name in SAID}
+    asked = Asked(**given, said=said)
+    run = run_of(asked.what, said["model"])
+    images = images_of(run, asked.data, asked.split, asked.limit, asked.image_size)
+    out = run.path / "eval" if run is not None and asked.out is None else asked.out
+    model = network(asked.what, said, images, asked.device)
     spec = load_suite(asked.entries)
     if asked.worst_case_only:
         spec = spec.model_copy(update={"mode": "worst_case"})
     with showing() as progress:
-        found = _evaluated(asked, network, images, spec, asked.folder(out), progress)
+        found = _evaluated(asked, model, images, spec, asked.folder(out), progress)
+    found = with_diagnosis(found, run)
     if asked.as_json:
         say_json(_as_dict(found, images))
     else:
         _show(found, images, asked.per_class)
 
 
+def run_of(what: str, model: str | None) -> Run | None:
+    """The run that WHAT names, if it names one."""
+    from buttress.records.run import Run
+
+    run = Run(what)
+    return run if run.exists and model is None else None
+
+
+def images_of(
+    run: Run | None, data: str | None, split: str, limit: int | None, image_size: int | None
+) -> Dataset:
+    """The images that were asked for; a run's own data if none were."""
+    from buttress.data import load_dataset
+
+    if data is None and run is None:
+        raise UserError("say which images to attack with --data, e.g. --data cifar10")
+    name = data or (run.spec.dataset if run else "")
+    with showing() as progress:
+        return load_dataset(name, split, limit=limit, image_size=image_size, progress=progress)
+
+
+def with_diagnosis(found: Evaluation, run: Run | None) -> Evaluation:
+    """The evaluation with what the doctor said of the same weights, if it was asked."""
+    from buttress.records.diagnosis import load_diagnosis, texts
+
+    said = None if run is None else load_diagnosis(run.analysis_file("doctor"))
+    first = next(iter(found.records.values()), None)
+    if said is None or first is None or first.meta.get("weights") != said.weights:
+        return found
+    more = [t for t in texts(said.findings) if t not in found.warnings]
+    return replace(found, diagnosis=said, warnings=(*found.warnings, *more))
+
+
 def _evaluated(
-    asked: Asked, network: nn.Module, images: Dataset, spec: SuiteSpec, folder: Path | None,
+    asked: Asked, model: nn.Module, images: Dataset, spec: SuiteSpec, folder: Path | None,
     progress: Progress,
 ) -> Evaluation:  # fmt: skip
     """All images in one process, until a width, in workers, or one shard of them."""
@@ -128,30 +166,41 @@ def _evaluated(
     how: dict[str, Any] = {"batch_size": asked.batch_size, "seed": asked.seed,
                            "compile": asked.compile, "progress": progress}  # fmt: skip
     if asked.until_width is not None:
-        return evaluate_until(network, images, spec, asked.until_width, out=folder, **how)
+        return evaluate_until(model, images, spec, asked.until_width, out=folder, **how)
     if part is None and not is_shared:
-        return evaluate(network, images, spec, out=folder, **how)
+        return evaluate(model, images, spec, out=folder, **how)
     assert folder is not None
     if part is None:
         _spread(asked)
         merged = merge_shards(folder, asked.workers, images)
         assert merged is not None
         return merged
-    own = evaluate(network, part.of(images), spec, out=part.folder(folder), **how)
+    own = evaluate(model, part.of(images), spec, out=part.folder(folder), **how)
     return merge_shards(folder, part.count, images) or own
 
 
-FLAGS = ("worst_case_only", "compile")
-OWN = ("what", "workers", "shard", "as_json", "per_class", *FLAGS)  # not passed on as they are
+FLAGS = ("worst_case_only", "compile", "pretrained")
+OWN = (
+    "what",
+    "said",
+    "workers",
+    "shard",
+    "as_json",
+    "per_class",
+    *FLAGS,
+)  # not passed on
 
 
 def _spread(asked: Asked) -> None:
     """The same command in several processes, one shard each, with their share of the cores."""
-    workers, given = asked.workers, vars(asked)
+    workers, given = asked.workers, {**vars(asked), **asked.said}
     args = [asked.what, *(f"--{f.replace('_', '-')}" for f in FLAGS if given[f])]
     for name, value in given.items():
-        if name not in OWN and value is not None:
-            args += [f"--{name.replace('_', '-')}", str(value)]
+        if name in OWN or value is None:
+            continue
+        word = "--model-arg" if name == "model_args" else f"--{name.replace('_', '-')}"
+        for part in value if isinstance(value, tuple) else (value,):
+            args += [word, str(part)]
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
@@ -166,20 +215,6 @@ def _spread(asked: Asked) -> None:
             process.terminate()
     if failed:
         raise RunError(f"worker {failed[0]} of {workers} failed; what it said is above")
-
-
-def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:
-    """The model that WHAT names: a run, a function that makes one, or weights with --model."""
-    from buttress.models import create_model, load_model
-    from buttress.models.sources import is_function
-
-    if Path(what).is_dir() and model is None:
-        return load_model(what, device=device)
-    classes, (channels, size, _) = images.num_classes, images.shape
-    if is_function(what) and model is None:
-        made = create_model(what, num_classes=classes, image_size=size, in_channels=channels)
-        return made.eval().to(device)
-    return load_model(what, model=model, device=device, num_classes=classes, image_size=size)
 
 
 def _as_dict(found: Evaluation, images: Dataset) -> dict[str, Any]:
@@ -207,7 +242,10 @@ def _show(found: Evaluation, images: Dataset, per_class: bool) -> None:
     if corrupted is not None:
         rows.append(_row("corruptions", corrupted.accuracy, corrupted.interval))
     rows.append(_row("worst case", found.worst_case, found.interval()))
-    say(table(["attack", "accuracy", "95% interval"], rows))
+    header = ["attack", "accuracy", "95% interval"]
+    if not found.trustworthy:
+        header, rows = [*header, "trust"], [[*row, "untrustworthy"] for row in rows]
+    say(table(header, rows))
     say(f"{len(found)} images of {images.name} {images.split}")
     if corrupted is not None:
         copies = sum(len(row) for row in corrupted.accuracies.values())

@@ -8,22 +8,25 @@ from typing import Any
 import click
 
 from buttress.cli.console import say, showing
+from buttress.cli.network import MODEL, PRETRAINED
 from buttress.cli.train import run_options, say_run
 
 
 @click.command("finetune")
 @click.argument("source")
 @click.option("--recipe", help="A recipe's name or a YAML file; the run's own if SOURCE is a run.")
-@click.option("--model", help="The architecture of a checkpoint: a name or file.py:function.")
+@MODEL
+@PRETRAINED
 @run_options
 def command(
-    source: str, recipe: str | None, model: str | None, data: str, out: Path,
+    source: str, recipe: str | None, model: str | None, pretrained: bool, data: str, out: Path,
     changes: tuple[str, ...], model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...],
     **how: Any,
 ) -> None:  # fmt: skip
-    """Train on from SOURCE, a run or a checkpoint with --model, on other images.
+    """Train on from SOURCE, a run or any other trained model, on other images.
 
-    The same command again resumes where it stopped.
+    `buttress list sources` shows every way to name one. The same command again resumes where it
+    stopped.
     """
     from buttress.spec import override
     from buttress.training import finetune
@@ -31,9 +34,9 @@ def command(
 
     with showing() as progress:
         run = finetune(
-            source, data, recipe, out, model=model, model_args=override({}, model_args),
-            changes=changes, listeners=[create_listener(name) for name in logs],
-            progress=progress, **how,
+            source, data, recipe, out, model=model, pretrained=pretrained,
+            model_args=override({}, model_args), changes=changes, progress=progress,
+            listeners=[create_listener(name) for name in logs], **how,
         )  # fmt: skip
     origin = run.header["finetuned_from"]
     if not as_json:

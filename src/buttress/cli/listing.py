@@ -9,8 +9,8 @@ import click
 from buttress.cli.console import say, say_json, table
 
 KINDS = (
-    "models", "attacks", "objectives", "datasets", "augmentations", "corruptions", "recipes",
-    "suites", "analyses", "studies",
+    "models", "sources", "attacks", "objectives", "datasets", "augmentations", "corruptions",
+    "recipes", "suites", "checks", "analyses", "studies",
 )  # fmt: skip
 
 
@@ -22,6 +22,8 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List everything of a kind, with what it is and where it comes from."""
     if kind == "models":
         rows = _models_in_full(tag) if as_json else _models(tag)
+    elif kind == "sources":
+        rows = _sources()
     elif kind in ("augmentations", "recipes", "suites", "studies"):
         rows = _described(kind, in_full=as_json)
     else:
@@ -71,10 +73,17 @@ def _models_in_full(tag: str | None) -> list[dict[str, object]]:
     ]
 
 
+def _sources() -> list[dict[str, object]]:
+    from buttress.models import SOURCES
+
+    return [{"name": e.name, "written": e.extra["form"], "about": e.about} for e in SOURCES]
+
+
 def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
     from buttress.data import CORRUPTIONS, DATASETS
+    from buttress.evaluation import CHECKS
     from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
@@ -83,6 +92,7 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
         "objectives": OBJECTIVES,
         "datasets": DATASETS,
         "corruptions": CORRUPTIONS,
+        "checks": CHECKS,
         "analyses": ANALYSES,
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]

@@ -21,8 +21,11 @@ COMMANDS = {
     "train": ("train", "Train a model by a recipe."),
     "finetune": ("finetune", "Go on from trained weights to other images."),
     "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
+    "compare": ("compare", "Say whether one run holds better than another."),
+    "doctor": ("doctor", "Can a robustness number of this model be trusted?"),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),
+    "export": ("export", "Write weights, a model card and leaderboard records for others."),
     "report": ("report", "Write static pages about runs."),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.console import ranged, say, say_json, showing, table
 from buttress.errors import UserError
 
 
@@ -59,12 +59,13 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         return 1 if failures else 0
     names = list(rows[0][1].records) if rows else []
     lines = [
-        [s.model, s.recipe.objective.name, *(percent(e.accuracy[n]) for n in names),
-         f"{percent(e.worst_case)} ({100 * e.interval().low:.0f} to {100 * e.interval().high:.0f})"]
+        [s.model, s.recipe.objective.name, *(ranged(e.accuracy[n], e.interval(n)) for n in names),
+         ranged(e.worst_case, e.interval())]
         for s, e in rows
     ]  # fmt: skip
-    say(table(["model", "training", *names, "worst case (95%)"], lines))
+    say(table(["model", "training", *names, "worst case"], lines))
     for failure in failures:
         say(f"failed: {failure.work.label()}: {failure.message}")
-    say(f"\nAccuracy on {len(rows[0][1]) if rows else 0} test images. Report: {page}")
+    count = len(rows[0][1]) if rows else 0
+    say(f"\nAccuracy on {count} test images, in brackets its 95% interval. Report: {page}")
     return 1 if failures else 0

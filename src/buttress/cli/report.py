@@ -13,14 +13,18 @@ from buttress.cli.console import say, say_json, showing
 @click.argument("roots", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("report"), show_default=True,
               help="The folder for the pages.")  # fmt: skip
+@click.option("--reference", "references", multiple=True, type=click.Path(path_type=Path),
+              help="RobustBench records to show beside ours: a JSON file or a folder.")  # fmt: skip
 @click.option("--title", default="Buttress report", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(roots: tuple[Path, ...], out: Path, title: str, as_json: bool) -> None:
+def command(
+    roots: tuple[Path, ...], out: Path, references: tuple[Path, ...], title: str, as_json: bool
+) -> None:
     """Write static pages about all runs below ROOTS, from their records alone."""
     from buttress.report import write_report
 
     with showing() as progress:
-        page = write_report(list(roots), out, title=title, progress=progress)
+        page = write_report(list(roots), out, title=title, references=references, progress=progress)
     if as_json:
         say_json({"report": str(page)})
     else:

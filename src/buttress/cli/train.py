@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from buttress.cli.console import percent, say, say_json, showing
+from buttress.cli.console import percent, ranged, say, say_json, showing
 
 if TYPE_CHECKING:
     from buttress.records.run import Run
@@ -72,11 +72,15 @@ def say_run(run: Run, as_json: bool, **more: Any) -> None:
         say_json({"run": str(run.path), "key": run.spec.key(), **more, **summary})
         return
     robust = summary["best_val_robust"]
-    tail = "" if robust is None else f", {percent(robust)} under attack"
+    spans = [summary.get(f"best_val_{kind}_interval") for kind in ("clean", "robust")]
+    tail = "" if robust is None else f", {ranged(robust, spans[1])} under attack"
+    said = f"{'TEST' if summary['selected_on'] == 'test' else 'validation'} images"
+    if spans[0] is not None:
+        said = f"{summary['val_images']} {said}, 95% intervals"
     say(
         f"{run.path}: {summary['epochs']} epochs in {summary['seconds']:.0f} s; best epoch "
-        f"{summary['best_epoch']}: {percent(summary['best_val_clean'])} clean{tail} "
-        f"({'TEST' if summary['selected_on'] == 'test' else 'validation'} images)"
+        f"{summary['best_epoch']}: {ranged(summary['best_val_clean'], spans[0])} clean{tail} "
+        f"({said})"
     )
     last = summary["last_val_robust"]
     if robust is not None and last is not None and robust > last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import lzma
 import pickle
@@ -11,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,11 @@ from buttress.progress import Progress
 
 LARGEST_MEMBER = 192 << 20  # bytes of a file that is read into memory
 LARGEST_TOTAL = 64 << 30  # bytes of all files of an archive that is unpacked
+LEAST_ROOM, GROWTH = 1 << 30, 20  # what any archive may unpack to, and else times its own size
+MOST_FILES = 5_000_000
 PIECE = 1 << 20
+# A file where a folder is, a folder where a file is, a name that the disk does not take.
+NAMING = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -46,17 +51,19 @@ def unpack(path: Path, folder: Path, progress: Progress) -> None:
     """The files of a tar or zip archive below ``folder``; a link or a way outside is refused."""
     task = progress.task(f"unpack {path.name}", path.stat().st_size)
     total = 0
+    most = min(LARGEST_TOTAL, max(LEAST_ROOM, GROWTH * path.stat().st_size))
     try:
         with _whole(path):
-            for member in _members(path):
+            for number, member in enumerate(_members(path)):
                 check_place(path, member.name)
+                if number >= MOST_FILES:
+                    raise DataError(f"{path.name} holds more than {MOST_FILES:,} files")
                 if member.is_link:
                     raise DataError(
                         f"{path.name} holds the link {member.name!r}; links are refused"
                     )
                 if member.stream is not None:
-                    left = LARGEST_TOTAL - total
-                    total += _write(member.stream, folder / member.name, left, path.name)
+                    total += _write(member, folder / member.name, most - total, path.name)
                     task.advance(member.packed)
     finally:
         task.close()
@@ -89,24 +96,38 @@ def _members(path: Path) -> Iterator[_Member]:
             before = raw.tell()
 
 
-def _write(stream: IO[bytes], place: Path, left: int, archive: str) -> int:
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _write(member: _Member, place: Path, left: int, archive: str) -> int:
+    assert member.stream is not None
     done = 0
-    with place.open("wb") as out:
+    with _opened(member.name, place, archive) as out:
         # What is written counts: the sizes in an archive may be wrong.
-        while piece := stream.read(PIECE):
-            done += out.write(piece)
+        while piece := member.stream.read(PIECE):
+            done += len(piece)
             if done > left:
                 raise DataError(
-                    f"{archive} unpacks to more than {LARGEST_TOTAL >> 30} GiB, too large for this "
-                    "data set; it is damaged or another file"
+                    f"{archive} unpacks to much more than its own size, too large for this data "
+                    "set; it is damaged or another file"
                 )
+            out.write(piece)
     return done
+
+
+def _opened(name: str, place: Path, archive: str) -> IO[bytes]:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place.open("wb")
+    except OSError as error:
+        if error.errno not in NAMING:
+            raise
+        raise DataError(
+            f"{archive} holds the file {name[:100]!r}, which cannot be written: {error.strerror}"
+        ) from None
 
 
 def check_place(path: Path, name: str) -> None:
     place = PurePosixPath(name)
-    if place.is_absolute() or ".." in place.parts or "\\" in name or "\0" in name:
+    is_outside = place.is_absolute() or ".." in place.parts or PureWindowsPath(name).drive
+    if is_outside or "\\" in name or "\0" in name:
         raise DataError(f"{path.name} holds the path {name!r}, which leads outside")
 
 

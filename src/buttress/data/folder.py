@@ -8,6 +8,7 @@ that the first n are a fair sample, and adding files changes no id.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from buttress.data.core import NATURAL_BUDGETS, READERS, SILENT, Dataset
 from buttress.data.folder_pixels import FolderPixels
 from buttress.data.pixels import ChannelStats, channel_stats
 from buttress.data.splits import check_split
-from buttress.data.streamed import read_size
+from buttress.data.streamed import read_size, unreadable
 from buttress.errors import DataError
 from buttress.progress import Progress
 from buttress.streams import seed_of
@@ -46,13 +47,19 @@ def folder(
     root = Path(path).expanduser()
     classes, parts = scan(root)
     files = files_of(split, parts, root)
+    say_stand_ins(root, split, parts, progress)
     sample = (parts.get("train") or files)[:SAMPLE]
-    size = image_size or usual_size(root, sample)
-    mean, std = sample_stats(root, tuple(stamp(root, f) for f in sample), size)
+    try:
+        size = image_size or usual_size(root, sample)
+        mean, std = sample_stats(root, tuple(stamp(root, f) for f in sample), size)
+    except DataError:  # one image is named; a look at all of them tells how many there are
+        every = [f.path for part in parts.values() for f in part]
+        FolderPixels(root, tuple(every), LARGEST_SMALL).loaded(progress)
+        raise
     return Dataset(
         name=f"folder:{path}",
         split=split,
-        pixels=FolderPixels(root, tuple(f.path for f in files), size),
+        pixels=FolderPixels(root, tuple(f.path for f in files), size, upright=True),
         labels=torch.tensor([f.label for f in files]),
         ids=torch.tensor([f.id for f in files]),
         classes=classes,
@@ -60,6 +67,18 @@ def folder(
         std=std,
         budgets=NATURAL_BUDGETS,
     )
+
+
+def say_stand_ins(root: Path, split: str, parts: dict[str, list[File]], progress: Progress) -> None:
+    """Says which images stand for a part that has no folder."""
+    if split == "test" and "test" not in parts:
+        progress.log(f"{root} has no test/: its validation images stand for it")
+    if split in ("val", "test") and not (root / "val").is_dir() and "train" in parts:
+        every = len(parts["train"]) + len(parts["val"])
+        progress.log(
+            f"{root} has no val/: {len(parts['val'])} of its {every} training images are held out "
+            "as val, chosen by a hash of their paths"
+        )
 
 
 def scan(root: Path) -> tuple[tuple[str, ...], dict[str, list[File]]]:
@@ -84,8 +103,34 @@ def scan(root: Path) -> tuple[tuple[str, ...], dict[str, list[File]]]:
 
 
 def class_names(place: Path) -> tuple[str, ...]:
-    entries = (entry for entry in os.scandir(place) if entry.is_dir())
-    return tuple(sorted(entry.name for entry in entries if not entry.name.startswith(".")))
+    entries = [entry for entry in os.scandir(place) if entry.is_dir()]
+    found = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    return tuple(check_text(name, place) for name in found)
+
+
+def check_text(name: str, place: Path) -> str:
+    """The name of a file, if other programs can write it too."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{place} holds the name {name!r}, which is not UTF-8; rename it") from None
+    return name
+
+
+def walk(place: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders and their files below a place, links followed, but none twice and none upwards.
+
+    A link to a folder above would bring in the images of other classes.
+    """
+    seen, start = set(), Path(place).resolve()
+    for here, folders, files in os.walk(place, followlinks=True):
+        real = Path(here).resolve()
+        if real in seen or real in start.parents:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()  # which of two ways to a folder counts must not depend on the disk
+        yield here, files
 
 
 def list_files(root: Path, part: str, classes: tuple[str, ...]) -> list[File]:
@@ -97,10 +142,10 @@ def list_files(root: Path, part: str, classes: tuple[str, ...]) -> list[File]:
         )
     files = []
     for label, name in enumerate(classes):
-        for place, _, entries in os.walk(root / part / name, followlinks=True):
-            inside = Path(place).relative_to(root).as_posix()
+        for place, entries in walk(root / part / name):
+            inside = check_text(Path(place).relative_to(root).as_posix(), root)
             images = (e for e in entries if e.lower().endswith(ENDINGS) and e[0] != ".")
-            files += [file_at(f"{inside}/{entry}", label) for entry in images]
+            files += [file_at(f"{inside}/{check_text(e, Path(place))}", label) for e in images]
         if part == "train" and not (files and files[-1].label == label):
             raise DataError(f"{root / part / name} must hold images, but holds none of {ENDINGS}")
     if not files:
@@ -139,10 +184,14 @@ def usual_size(root: Path, sample: list[File]) -> int:
 
 def stamp(root: Path, file: File) -> tuple[str, int, int]:
     """What changes when a file is replaced."""
-    status = (root / file.path).stat()
+    try:
+        status = (root / file.path).stat()
+    except OSError as error:
+        raise DataError(unreadable(str(root / file.path), error)) from None
     return file.path, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=8)
 def sample_stats(root: Path, stamps: tuple[tuple[str, int, int], ...], size: int) -> ChannelStats:
-    return channel_stats(FolderPixels(root, tuple(path for path, _, _ in stamps), size))
+    paths = tuple(path for path, _, _ in stamps)
+    return channel_stats(FolderPixels(root, paths, size, upright=True))

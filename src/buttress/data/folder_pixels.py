@@ -21,12 +21,15 @@ class FolderPixels(StreamedPixels):
     paths: tuple[str, ...]  # (N,) relative to root, with forward slashes
     size: int
     shorter: int | None = None  # what the shorter side is scaled to before the cut; else size
+    upright: bool = False  # photographs are turned as their cameras noted
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        return read_image(self.root / self.paths[row], self.size, self.shorter)
+        return read_image(
+            self.root / self.paths[row], self.size, self.shorter, upright=self.upright
+        )
 
     def select(self, indices: Tensor) -> FolderPixels:
         return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()))

@@ -25,6 +25,18 @@ THREADS = min(8, os.cpu_count() or 1)  # Pillow decodes without holding the inte
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 
 
+class Unreadable(DataError):
+    """Images that cannot be read; the first is named, all are counted."""
+
+    def __init__(self, reasons: list[str], images: int) -> None:
+        more = f"{len(reasons)} of {images} images cannot be read; the first: "
+        super().__init__((more if len(reasons) > 1 else "") + reasons[0])
+        self.reasons = reasons
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str]]:
+        return DataError, (str(self),)  # as another process gets it
+
+
 class StreamedPixels(ABC):
     """Encoded images by position, each cut to a square of ``size`` pixels."""
 
@@ -49,10 +61,22 @@ class StreamedPixels(ABC):
 
     def take(self, indices: Tensor) -> Tensor:
         out = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)
+        damaged = []
         with ThreadPoolExecutor(THREADS) as pool:
-            for row, image in enumerate(pool.map(self.read, indices.tolist())):
-                out[row] = image
+            for row, image in enumerate(pool.map(self._attempt, indices.tolist())):
+                if isinstance(image, DataError):
+                    damaged.append(str(image))
+                else:
+                    out[row] = image
+        if damaged:
+            raise Unreadable(damaged, len(indices))
         return torch.from_numpy(out)
+
+    def _attempt(self, row: int) -> NDArray[np.uint8] | DataError:
+        try:
+            return self.read(row)
+        except DataError as error:
+            return error
 
     def loaded(self, progress: Progress) -> Pixels:
         """In memory if all of it takes at most `LARGEST_IN_MEMORY`, else left where it is."""
@@ -60,27 +84,37 @@ class StreamedPixels(ABC):
             return self
         out = torch.empty(self.shape, dtype=torch.uint8)
         task = progress.task("decode images", len(self))
+        damaged: list[str] = []
         try:
             for rows in chunks(self, 256):
-                out[rows] = self.take(rows)
+                try:
+                    out[rows] = self.take(rows)
+                except Unreadable as error:  # go on, to tell of all at once
+                    damaged += error.reasons
                 task.advance(len(rows))
         finally:
             task.close()
+        if damaged:
+            raise Unreadable(damaged, len(self))
         return MemoryPixels(out)
 
 
 def read_image(
-    source: Path | IO[bytes], size: int, shorter: int | None = None, name: str = ""
+    source: Path | IO[bytes],
+    size: int,
+    shorter: int | None = None,
+    name: str = "",
+    *,
+    upright: bool = False,
 ) -> NDArray[np.uint8]:
     """(3, size, size): the shorter side is scaled to ``shorter``, then the middle is cut out.
 
     ``shorter`` is ``size`` if left out; 256 with a size of 224 is what ImageNet is evaluated with.
+    ``upright`` turns a photograph as its camera noted it.
     """
     try:
         with Image.open(source) as image:
-            if image.mode == "F" or image.mode.startswith("I"):
-                raise ValueError(f"it has more than 8 bits per channel (mode {image.mode})")
-            rgb = image.convert("RGB")
+            rgb = to_rgb(ImageOps.exif_transpose(image) if upright else image)
     except DAMAGE as error:
         raise DataError(unreadable(name or str(source), error)) from None
     if shorter is not None and shorter != size:
@@ -88,6 +122,18 @@ def read_image(
     elif rgb.size != (size, size):
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(rgb).transpose(2, 0, 1)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Three channels of 8 bits: grey is repeated, alpha dropped, 16 bits are scaled down."""
+    if image.mode.startswith("I;16"):
+        deep = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((deep * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+    if image.mode == "F" or image.mode.startswith("I"):
+        raise ValueError(f"it has more than 16 bits per channel (mode {image.mode})")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns of the direct way
+    return image.convert("RGB")
 
 
 def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
@@ -110,4 +156,5 @@ def read_size(source: Path | IO[bytes], name: str = "") -> tuple[int, int]:
 
 
 def unreadable(name: str, error: Exception) -> str:
-    return f"{name} must be an 8-bit image that Pillow can read, but: {error}; repair or remove it"
+    must = f"{name} must be an image of 8 or 16 bits that Pillow can read"
+    return f"{must}, but: {error}; repair or remove it"

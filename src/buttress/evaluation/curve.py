@@ -14,6 +14,7 @@ from torch import nn
 from buttress.attacks.call import HOW, How, create_attack, run_attack
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.data import Dataset
+from buttress.statistics import Interval, wilson
 from buttress.threat import Norm, Threat
 
 
@@ -28,6 +29,11 @@ class Curve:
     @property
     def accuracy(self) -> tuple[float, ...]:
         return tuple(float(row.mean()) for row in self.survived)
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """The 95% interval of each accuracy, over the draw of images."""
+        return tuple(wilson(int(row.sum()), len(row)) for row in self.survived)
 
 
 def accuracy_curve(

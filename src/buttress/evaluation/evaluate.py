@@ -11,17 +11,31 @@ import numpy as np
 import torch
 from torch import nn
 
-from buttress.attacks.call import check_images, check_logits
-from buttress.attacks.freeze import frozen, on_device_of
+from buttress.attacks.call import check_gradients, check_images, check_logits, create_attack
+from buttress.attacks.freeze import frozen, gives_gradients
+from buttress.attacks.problem import Problem
 from buttress.data import Dataset
 from buttress.errors import CorruptFile, UserError
 from buttress.evaluation.corruption import images_used
-from buttress.evaluation.inspect import inspect_model
+from buttress.evaluation.doctor.core import LOOK, Patient
+from buttress.evaluation.doctor.examine import examine, told, with_findings
 from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
-from buttress.evaluation.verdicts import Job, Network, judge
+from buttress.evaluation.verdicts import Job, Network, judge, with_models
 from buttress.progress import Progress, Silent
-from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
+from buttress.records.diagnosis import Finding, texts
+from buttress.records.evaluation import (
+    AttackRecord,
+    Evaluation,
+    load_evaluation,
+    notes_of,
+    read_record,
+    write_record,
+)
 from buttress.records.run import command_line, differences, provenance
+from buttress.streams import Streams
+from buttress.threat import Threat
+
+__all__ = ["evaluate", "load_evaluation", "notes_of"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,9 @@ def evaluate_network(network: Network, data: Dataset, spec: SuiteSpec, ways: Way
     entries = resolve_suite(spec, data.budgets, data.name)
     if len(data) == 0 or ways.batch_size < 1:
         raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {ways.batch_size}")
-    warnings = _first_look(network.model, data)
+    patient = _first_look(network.model, data, entries)
+    looked = examine(patient, "look")
+    warnings = [*getattr(network.model, "caveats", ()), *texts(looked)]
     job = Job(
         network, data, spec.name, ways.batch_size, ways.seed, _origin(network, data, spec, ways)
     )
@@ -92,7 +108,8 @@ def evaluate_network(network: Network, data: Dataset, spec: SuiteSpec, ways: Way
             left = np.logical_and.reduce(flags) if flags else None
             record = judge(job, entry, left, ways.progress)
             meta = {**made, **record.meta, **everywhere, **provenance(command_line())}
-            record = replace(record, meta=meta)
+            found = [*looked, *_of_ball(patient, entry)]
+            record = told(with_findings(replace(record, meta=meta), found), list(records.values()))
             if path is not None:
                 write_record(path, record)
         records[entry.name] = record
@@ -116,23 +133,29 @@ def _origin(network: Network, data: Dataset, spec: SuiteSpec, ways: Ways) -> dic
     return origin if spec.mode == "table" else {**origin, "mode": spec.mode}
 
 
-def load_evaluation(folder: Path) -> Evaluation:
-    """The evaluation that was written to a folder."""
-    found = [read_record(p) for p in sorted(folder.glob("*.parquet"))]
-    found.sort(key=lambda r: r.meta.get("position", 0))
-    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
-    records = {r.name: r for r in found}
-    return Evaluation(folder.name, records, warnings + notes_of(records))
-
-
-def _first_look(model: nn.Module, data: Dataset) -> list[str]:
-    x, y, _ = data.take(torch.arange(min(64, len(data))))
-    x = on_device_of(model, x)
-    y = y.to(x.device)
-    check_images(x)
+def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> Patient:
+    """The first images and the model, refused if they cannot be attacked."""
+    few = data.select(range(min(LOOK, len(data))))
+    attacks = [e for e in entries if e.threat is not None]
+    made = [create_attack(e.attack, **with_models(e.args)) for e in attacks]
+    threat = attacks[0].threat if attacks else None
+    passes = min((attack.passes for attack in made), default=1)
+    patient = Patient(model, few, threat or Threat("Linf", data.budgets["Linf"]), passes=passes)
+    check_images(patient.x)
+    x, y = patient.x[:1], patient.y[:1]
     with frozen(model):
-        check_logits(model, x[:1], y, data.num_classes)
-    return [*getattr(model, "caveats", ()), *inspect_model(model, x, y)]
+        clean = check_logits(model, x, patient.y, data.num_classes)
+    if not gives_gradients(model):
+        for entry, attack in zip(attacks, made, strict=True):
+            assert entry.threat is not None
+            streams = Streams(0, entry.name, torch.arange(1))
+            check_gradients(attack, Problem(model, x, y, entry.threat, streams, clean))
+    return patient
+
+
+def _of_ball(patient: Patient, entry: Entry) -> list[Finding]:
+    """What speaks against the threat of an entry."""
+    return [] if entry.threat is None else examine(replace(patient, threat=entry.threat), "ball")
 
 
 def _identity(job: Job, entry: Entry) -> dict[str, Any]:
@@ -161,29 +184,9 @@ def _finished(path: Path, made: Mapping[str, Any], progress: Progress) -> Attack
     return record
 
 
-def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
-    """What a reader must know of how records were made."""
-    found = [
-        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
-        "counted as survivors unless another point broke them"
-        for n, r in records.items()
-        if r.meta.get("not_finite", 0)
-    ]
-    last = [*records.values()][-1:]
-    if last and last[0].meta.get("mode") == "worst_case":
-        found.append(
-            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
-            "that of all attacks so far"
-            + (
-                ", counted corruptions included"
-                if any(r.is_corruption and r.counts for r in records.values())
-                else ""
-            )
-        )
-    if last and len(last[0]) < last[0].meta.get("drawn_from", 0):
-        found.append(
-            f"stopped early: {len(last[0])} images drawn at random from "
-            f"{last[0].meta['drawn_from']}, until the 95% interval of the worst case was narrower "
-            f"than {100 * last[0].meta['until']:g} points"
-        )
-    return tuple(found)
+def attack_left(
+    job: Job, entry: Entry, left: AttackRecord | None, progress: Progress
+) -> AttackRecord:
+    """One attack on the images that ``left`` has right, with what it was in its record."""
+    record = judge(job, entry, None if left is None else left.correct, progress)
+    return replace(record, meta={**_identity(job, entry), **record.meta})

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from buttress.data import Dataset
 from buttress.errors import RunError, UserError
+from buttress.evaluation.doctor.examine import retold
 from buttress.evaluation.evaluate import load_evaluation
+from buttress.files import file_name
 from buttress.records.evaluation import AttackRecord, Evaluation, write_record
 from buttress.records.run import differences
 
@@ -53,12 +55,15 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     wanted = next((s.records["clean"].meta["suite_attacks"] for s in shards if s.records), None)
     if wanted is None or any(set(s.records) != set(wanted) for s in shards):
         return None
+    whole: dict[str, AttackRecord] = {}
     for name in wanted:
         record = join_records(name, [s.records[name] for s in shards], data.ids.numpy())
         if not np.array_equal(record.ids, data.ids.numpy()):
             raise RunError(f"the shards in {folder} are not of these {len(data)} images")
         meta = {**record.meta, "data": data.fingerprint()}
-        write_record(folder / f"{name}.parquet", replace(record, meta=meta))
+        whole[name] = replace(record, meta=meta)
+    for name, record in retold(whole).items():
+        write_record(folder / f"{file_name(name)}.parquet", record)
     return load_evaluation(folder)
 
 

@@ -12,6 +12,7 @@ from buttress.attacks.core import ATTACKS
 from buttress.data.corruptions import SEVERITIES
 from buttress.errors import UserError
 from buttress.evaluation.corruption import ALL, LIST, corruption_names, parse_corruption
+from buttress.files import file_name
 from buttress.records.corruption import CORRUPTION
 from buttress.registry import canonical
 from buttress.shelf import Shelf
@@ -181,9 +182,7 @@ def _attack(
 ) -> list[Entry]:
     ATTACKS.create(line.attack, line.args)
     threat = _threat(spec, line, budgets, dataset)
-    name = line.name or f"{line.attack}-{threat.norm.lower()}"
-    if any(c in name for c in "/\\\0") or name.startswith("."):
-        name = name.replace("/", "_").replace("\\", "_").lstrip(".")
+    name = file_name(line.name or f"{line.attack}-{threat.norm.lower()}")
     return [Entry(name, line.attack, threat, line.args)]
 
 

@@ -17,10 +17,12 @@ from torch import nn
 
 from buttress.data import Dataset
 from buttress.errors import UserError
+from buttress.evaluation.doctor.examine import retold
 from buttress.evaluation.evaluate import Ways, evaluate_network, notes_of
 from buttress.evaluation.shards import join_records
 from buttress.evaluation.suite import SuiteSpec, load_suite
 from buttress.evaluation.verdicts import Network
+from buttress.files import file_name
 from buttress.progress import Progress, Silent
 from buttress.records.evaluation import Evaluation, write_record
 from buttress.streams import generator
@@ -88,7 +90,9 @@ def _joined(
         record = join_records(name, [e.records[name] for e in done], ids)
         meta = {**record.meta, "until": width, "drawn_from": len(data)}
         records[name] = replace(record, meta=meta)
+    records = retold(records)
+    for name, record in records.items():
         if out is not None:
-            write_record(out / f"{name}.parquet", records[name])
+            write_record(out / f"{file_name(name)}.parquet", record)
     first = dict.fromkeys(next(iter(done[0].records.values())).meta.get("warnings", ()))
     return Evaluation(done[0].suite, records, (*first, *notes_of(records)))

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.call import How, check_images, create_attack, piece_length, run_attack
-from buttress.attacks.freeze import frozen, on_device_of
-from buttress.attacks.loop import OnStep
+from buttress.attacks.freeze import frozen, gives_gradients, on_device_of
 from buttress.attacks.prepare import PROBE, Prepared, prepare
 from buttress.attacks.problem import Meter
 from buttress.data import Batch, Dataset
@@ -24,7 +23,7 @@ from buttress.evaluation.corruption import corrupted_images
 from buttress.evaluation.suite import Entry
 from buttress.models import load_model
 from buttress.models.checkpoint import tree_digest
-from buttress.progress import Progress, Task
+from buttress.progress import Progress, Task, by_share
 from buttress.records.evaluation import AttackRecord
 
 
@@ -42,7 +41,7 @@ class Network:
         return tree_digest(self.model.state_dict())
 
     def prepare(self, data: Dataset) -> None:
-        if self.prepared is None:
+        if self.prepared is None and gives_gradients(self.model):  # else nothing to rewrite
             x, _, _ = data.take(torch.arange(min(PROBE, len(data))))
             x = on_device_of(self.model, x)
             self.prepared = prepare(self.model, x, compile=self.compile)
@@ -143,7 +142,7 @@ def _attacked(
 
     Images come in pieces that bound the memory; inside a piece the attack keeps its batch full.
     """
-    chosen, threat = create_attack(entry.attack, **_with_models(entry.args)), entry.threat
+    chosen, threat = create_attack(entry.attack, **with_models(entry.args)), entry.threat
     assert threat is not None
     right = torch.from_numpy(left)
     rows, costs, meters, start = [], [], [], 0
@@ -151,7 +150,7 @@ def _attacked(
         here = right[start : start + len(x)]
         x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
         if here.any():
-            how = How(job.seed, job.batch_size, True, _advance(task, len(x)), job.network.prepared)
+            how = How(job.seed, job.batch_size, True, by_share(task, len(x)), job.network.prepared)
             out = run_attack(chosen, job.model, x[here], y[here], threat, ids=ids[here], how=how)
             x_adv[here] = out.x_adv.to(x)
             passes[:, here] = torch.stack([out.meter.forward, out.meter.backward]).cpu()
@@ -180,24 +179,12 @@ def _parts(meters: Sequence[tuple[tuple[str, ...], Meter]]) -> list[tuple[str, i
     ]
 
 
-def _with_models(args: Mapping[str, Any]) -> dict[str, Any]:
+def with_models(args: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of an attack, with the networks that make its examples read from their runs."""
     sources = args.get("sources", ())
     if not any(isinstance(source, str) for source in sources):
         return dict(args)
     return {**args, "sources": [load_model(s) if isinstance(s, str) else s for s in sources]}
-
-
-def _advance(task: Task, images: int) -> OnStep:
-    """Progress of one piece in images, from the share of its work that is done."""
-    done = 0.0
-
-    def told(share: float) -> None:
-        nonlocal done
-        task.advance(share * images - done)
-        done = share * images
-
-    return told
 
 
 def _score(job: Job, x: Tensor, y: Tensor, passes: int = 1) -> Scores:

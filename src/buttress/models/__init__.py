@@ -32,19 +32,32 @@ from buttress.models.catalogue import Description, describe_models
 from buttress.models.core import MODELS, PATTERNS, Classifier, Normalize, create_model, list_models
 from buttress.models.cost import Cost, cost_of, count_macs, count_parameters
 from buttress.models.load import load_model
+from buttress.models.onnx import OnnxNetwork
 from buttress.models.parts import Component, Part, blocks_of, component_of
 from buttress.models.shrink import scale_widths, shrink_last_stage
+from buttress.models.sources import checkpoint as _checkpoint  # noqa: F401
+from buttress.models.sources import folder as _folder  # noqa: F401
+from buttress.models.sources import function as _function  # noqa: F401
+from buttress.models.sources import hub as _hub  # noqa: F401
+from buttress.models.sources import name as _name  # noqa: F401
+from buttress.models.sources import onnx as _onnx  # noqa: F401
+from buttress.models.sources import robustbench as _robustbench  # noqa: F401
+from buttress.models.sources import run as _run  # noqa: F401
+from buttress.models.sources import timm as _timm  # noqa: F401
+from buttress.models.sources.core import SOURCES
 from buttress.models.staged import plan_of
 from buttress.models.transfer import Transferred, transfer
 
 __all__ = [
     "MODELS",
     "PATTERNS",
+    "SOURCES",
     "Classifier",
     "Component",
     "Cost",
     "Description",
     "Normalize",
+    "OnnxNetwork",
     "Part",
     "Transferred",
     "blocks_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from buttress.errors import UserError
-from buttress.models.sources import (
-    Shape,
-    build_function,
-    build_timm,
-    call_factory,
-    is_function,
-    is_timm,
-)
+from buttress.models.factory import Shape
+from buttress.models.sources.core import Values, find_source
 from buttress.registry import Entry, Registry
 
 # (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
@@ -30,8 +24,6 @@ MODELS: Registry[Factory] = Registry("model")
 
 # Families with more members than can be listed: a function from a name to its factory, or None.
 PATTERNS: Registry[Callable[[str], Factory | None]] = Registry("model pattern")
-
-Values = Sequence[float] | float
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
             raise UserError(f"`{what} >= 1` must hold, but got {what}={value}")
     normalize = Normalize(0.0 if mean is None else mean, 1.0 if std is None else std, in_channels)
     with weights_from(seed):
-        net = _build(name, shape, options or {})
+        net = find_source(name, builds=True).build(name, shape, options or {})
     if isinstance(net, Classifier) and mean is None and std is None:
         return net  # from a user's function that calls us
     return Classifier(net, normalize, name, shape)
@@ -150,21 +142,6 @@ def weights_from(seed: int | None) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _build(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
-    if is_timm(name):
-        return build_timm(name, shape, options)
-    if is_function(name):
-        return build_function(name, shape, options)
-    entry = find_model(name)
-    sizes: Sizes = entry.extra["sizes"]
-    if shape["image_size"] not in sizes:
-        raise UserError(
-            f"model {entry.name!r} takes image sizes {sizes}, "
-            f"but got image_size={shape['image_size']}"
-        )
-    return call_factory(entry.name, entry.value, shape, options)
 
 
 def _listed(values: Values) -> list[float]:

@@ -10,8 +10,9 @@ from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from torch import Tensor, nn
 
 from buttress.errors import UserError
+from buttress.models.align import align
 from buttress.models.core import Classifier
-from buttress.models.load import align, some
+from buttress.models.weights import some
 
 LEAST_SHARE = 0.5  # of the parameters, the classifier aside
 MOST_PREFIX = 5  # tokens before those of the patches: class, distillation, registers

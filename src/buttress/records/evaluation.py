@@ -14,6 +14,14 @@ from numpy.typing import NDArray
 from buttress.errors import CorruptFile, RunError
 from buttress.files import replacing
 from buttress.records.corruption import CORRUPTION, Corruptions, summary_of
+from buttress.records.diagnosis import (
+    Diagnosis,
+    Finding,
+    are_trustworthy,
+    findings_in,
+    merged,
+    texts,
+)
 from buttress.spec import digest
 from buttress.statistics import Interval, wilson
 
@@ -118,6 +126,7 @@ class Evaluation:
     suite: str
     records: Mapping[str, AttackRecord]
     warnings: tuple[str, ...] = ()  # reasons to distrust the numbers
+    diagnosis: Diagnosis | None = None  # what the doctor said of this model, if it was asked
 
     def __post_init__(self) -> None:
         sets = {r.ids.tobytes() for r in self.records.values()}
@@ -150,6 +159,16 @@ class Evaluation:
         """The 95% interval of an accuracy, over the draw of test images."""
         flags = self.survived if name == "worst_case" else self.records[name].correct
         return wilson(int(flags.sum()), len(flags))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Reasons to distrust the numbers, with their evidence; one of each kind, the gravest."""
+        stored = [f for r in self.records.values() for f in findings_in(r.meta)]
+        return merged([*stored, *(self.diagnosis.findings if self.diagnosis else ())])
+
+    @property
+    def trustworthy(self) -> bool:
+        return are_trustworthy(self.findings)
 
     @property
     def attacks(self) -> dict[str, AttackRecord]:
@@ -192,6 +211,48 @@ class Evaluation:
             "attacks": rows,
             **({} if corrupted is None else {"corruptions": corrupted.to_dict()}),
             "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
+            "trustworthy": self.trustworthy,
             "per_class": self.per_class() if len(self) else {},
             "warnings": list(self.warnings),
+            "findings": [f.model_dump(mode="json") for f in self.findings],
         }
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """The evaluation that was written to a folder."""
+    found = [read_record(p) for p in sorted(folder.glob("*.parquet"))]
+    found.sort(key=lambda r: r.meta.get("position", 0))
+    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
+    records = {r.name: r for r in found}
+    return Evaluation(folder.name, records, warnings + notes_of(records))
+
+
+def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
+    """What a reader must know of how records were made."""
+    found = [
+        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
+        "counted as survivors unless another point broke them"
+        for n, r in records.items()
+        if r.meta.get("not_finite", 0)
+    ]
+    first = [w for r in [*records.values()][:1] for w in r.meta.get("warnings", ())]
+    seen = merged([f for r in records.values() for f in findings_in(r.meta)])
+    found += [text for text in texts(seen) if text not in first]
+    last = [*records.values()][-1:]
+    if last and last[0].meta.get("mode") == "worst_case":
+        found.append(
+            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
+            "that of all attacks so far"
+            + (
+                ", counted corruptions included"
+                if any(r.is_corruption and r.counts for r in records.values())
+                else ""
+            )
+        )
+    if last and len(last[0]) < last[0].meta.get("drawn_from", 0):
+        found.append(
+            f"stopped early: {len(last[0])} images drawn at random from "
+            f"{last[0].meta['drawn_from']}, until the 95% interval of the worst case was narrower "
+            f"than {100 * last[0].meta['until']:g} points"
+        )
+    return tuple(found)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from buttress.errors import CorruptFile, UserError
-from buttress.files import read_json, write_json, write_text
+from buttress.files import file_name, read_json, write_json, write_text
 from buttress.records.spec import RunSpec
 from buttress.spec import digest
 
@@ -138,13 +138,15 @@ class Run:
         return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
     def suite_folder(self, suite: str) -> Path:
-        return self.path / "eval" / suite
+        """Where the records of a suite go; a suite in a file goes by the name of the file."""
+        name = Path(suite).stem if suite.endswith((".yaml", ".yml")) else suite
+        return self.path / "eval" / file_name(name)
 
     def analyses(self) -> list[str]:
         return sorted(p.stem for p in (self.path / "analysis").glob("*.json"))
 
     def analysis_file(self, name: str) -> Path:
-        return self.path / "analysis" / f"{name}.json"
+        return self.path / "analysis" / f"{file_name(name)}.json"
 
 
 def _is_empty(path: Path) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from buttress.records.diagnosis import Diagnosis
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -71,7 +73,7 @@ class Gallery:
     examples: tuple[Example, ...]
 
 
-Analysis = Sparsity | Curve | Gallery
+Analysis = Sparsity | Curve | Gallery | Diagnosis
 
 
 def parse_analysis(content: Mapping[str, Any]) -> Analysis | None:
@@ -84,6 +86,7 @@ def parse_analysis(content: Mapping[str, Any]) -> Analysis | None:
         "sparsity": parse_sparsity,
         "curve": parse_curve,
         "gallery": parse_gallery,
+        "doctor": Diagnosis.model_validate,
     }
     reader = readers.get(str(content.get("analysis")))
     if reader is None:

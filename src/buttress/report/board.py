@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from buttress.records.corruption import CORRUPTION
+from buttress.records.diagnosis import are_trustworthy, texts
 from buttress.registry import natural
 from buttress.report.views import Definition, Result, RunView, Share, SuiteView
 
@@ -17,6 +18,7 @@ class Cell:
     share: Share | None = None
     absent: str = ""
     notes: tuple[int, ...] = ()
+    is_doubtful: bool = False  # a finding says that the number cannot be trusted
     is_best: bool = False
 
 
@@ -133,9 +135,15 @@ def row(
     marks.update(n for c in cells for n in c.notes)
     if run.state != "done":
         marks.add(note(notes, f"training is not finished: the run's state is {run.state}"))
+    said = run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights) else None
+    findings = (*suite.findings, *(said.findings if said else ()))
+    known = {*common, *(w for r in suite.results.values() for w in r.warnings)}
+    marks.update(note(notes, t) for t in texts(findings) if t not in known)
+    doubtful = not are_trustworthy(findings)
+    cells = tuple(replace(c, is_doubtful=doubtful and c.share is not None) for c in cells)
     whole = all(found is not None for found in results)
     share = Share(int(suite.survived.sum()), len(suite.survived)) if whole else None
-    worst = Cell(share, "" if whole else "missing", tuple(sorted(marks)))
+    worst = Cell(share, "" if whole else "missing", tuple(sorted(marks)), doubtful and whole)
     return Row(run, suite, results, cells, worst)
 
 
@@ -157,25 +165,25 @@ def note(notes: dict[str, int], text: str) -> int:
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Best worst case first; rows without one follow in order of name, without a rank."""
-    whole = [r for r in rows if r.worst.share is not None]
+    """Best worst case first; rows without one that can be trusted follow by name, unranked."""
+    whole = [r for r in rows if r.worst.share is not None and not r.worst.is_doubtful]
     whole.sort(key=lambda r: (-hits(r.worst), -clean_hits(r), natural(r.run.label)))
     placed: list[Row] = []
     for index, found in enumerate(whole):
         tied = placed and hits(placed[-1].worst) == hits(found.worst)
         placed.append(replace(found, rank=placed[-1].rank if tied else index + 1))
-    rest = [r for r in rows if r.worst.share is None]
+    rest = [r for r in rows if r.worst.share is None or r.worst.is_doubtful]
     return placed + sorted(rest, key=lambda r: natural(r.run.label))
 
 
 def mark_best(rows: Sequence[Row]) -> list[Row]:
-    """Marks the best number of each column."""
+    """Marks the best number of each column, among those that can be trusted."""
     width = len(rows[0].cells) if rows else 0
-    best = [max(hits(r.cells[c]) for r in rows) for c in range(width)]
+    best = [max(trusted_hits(r.cells[c]) for r in rows) for c in range(width)]
     marked = []
     for r in rows:
         cells = tuple(
-            replace(c, is_best=c.share is not None and c.share.hits == b)
+            replace(c, is_best=c.share is not None and trusted_hits(c) == b)
             for c, b in zip(r.cells, best, strict=True)
         )
         marked.append(replace(r, cells=cells))
@@ -184,6 +192,10 @@ def mark_best(rows: Sequence[Row]) -> list[Row]:
 
 def hits(found: Cell) -> float:
     return found.share.hits if found.share is not None else -1
+
+
+def trusted_hits(found: Cell) -> float:
+    return -1 if found.is_doubtful else hits(found)
 
 
 def clean_hits(found: Row) -> float:

@@ -17,7 +17,7 @@ from buttress.report.svg import (
     tip,
 )
 from buttress.report.svg import ticks as round_ticks
-from buttress.report.words import between, percent, tenths
+from buttress.report.words import percent, span, tenths
 
 COLOURS = 8
 DOTS = 12  # a longer line goes without dots
@@ -223,10 +223,6 @@ def power(value: float) -> str:
     """``3`` -> ``1,000``: what a log axis says; large powers in short."""
     digits = round(value)
     return f"{10**digits:,}" if digits < 4 else f"{10 ** (digits % 3)}{' kMGT'[digits // 3]}"
-
-
-def span(low: float, high: float) -> str:
-    return between(tenths(low), tenths(high))
 
 
 def spoken(value: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from buttress.errors import ButtressError, CorruptFile, UserError
 from buttress.files import read_json
 from buttress.progress import Progress
+from buttress.records.diagnosis import Diagnosis
 from buttress.records.run import Run, find_runs
 from buttress.report.analyses import Curve, Gallery, Sparsity, parse_analysis
 from buttress.report.suites import collect_suite
@@ -98,6 +99,7 @@ def with_analyses(view: RunView) -> RunView:
     galleries: list[str] = []
     others: list[str] = []
     problems: list[str] = []
+    diagnosis: Diagnosis | None = None
     for name in view.run.analyses():
         try:
             found = parse_analysis(read_json(view.run.analysis_file(name)))
@@ -110,6 +112,8 @@ def with_analyses(view: RunView) -> RunView:
             sparsity = found
         elif isinstance(found, Curve):
             curves.append(found)
+        elif isinstance(found, Diagnosis):
+            diagnosis = found
         else:
             (galleries if isinstance(found, Gallery) else others).append(name)
     return replace(
@@ -118,6 +122,7 @@ def with_analyses(view: RunView) -> RunView:
         curves=tuple(curves),
         galleries=tuple(galleries),
         others=tuple(others),
+        diagnosis=diagnosis,
         problems=(*view.problems, *problems),
     )
 

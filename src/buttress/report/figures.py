@@ -22,6 +22,7 @@ from buttress.report.charts import (
 )
 from buttress.report.views import ClassShare, RunView, Share
 from buttress.report.words import percent, pretty_threat
+from buttress.statistics import wilson
 
 CLASSES = 24  # more classes than this are shown by their weakest and strongest
 
@@ -197,6 +198,8 @@ def training_figures(history: Sequence[Mapping[str, Any]], objective: str) -> li
     shares = [over_epochs(history, key, name, c) for c, (key, name) in enumerate(names.items())]
     best = [e for e in history if e.get("best")]
     about = f"best epoch: {best[-1].get('epoch')}" if best else ""
+    if shares[0].low or shares[1].low:
+        about = f"{about}; bands are 95% intervals".removeprefix("; ")
     return [
         epochs_figure("Accuracy", shares, about, is_share=True),
         epochs_figure("Loss", [over_epochs(history, "loss", "loss", 0)]),
@@ -224,11 +227,17 @@ def weight_figure(found: Sparsity) -> Figure:
 
 
 def over_epochs(history: Sequence[Mapping[str, Any]], key: str, name: str, colour: int) -> Series:
-    """One quantity at the epochs where it was measured."""
-    pairs = [(e.get("epoch"), e.get(key)) for e in history]
-    kept = [(float(a), float(b)) for a, b in pairs if is_number(a) and is_number(b)]
-    epochs, values = [a for a, _ in kept], [b for _, b in kept]
-    return Series(name, epochs, values, colour=colour, dashed=key == "train_accuracy")
+    """One quantity at the epochs where it was measured; with a band if it is a share of images."""
+    kept = [e for e in history if is_number(e.get("epoch")) and is_number(e.get(key))]
+    epochs, values = ([float(e[k]) for e in kept] for k in ("epoch", key))
+    counts = [e.get("val_images") for e in kept] if key.startswith("val_") else []
+    images = [n for n in counts if isinstance(n, int) and n > 0]
+    low: list[float] = []
+    high: list[float] = []
+    if len(images) == len(values):
+        spans = [wilson(round(v * n), n) for v, n in zip(values, images, strict=True)]
+        low, high = [s.low for s in spans], [s.high for s in spans]
+    return Series(name, epochs, values, low, high, colour, key == "train_accuracy")
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from buttress.report.board import Board, Row
-from buttress.report.words import number_of, percent, percent_pair
+from buttress.report.words import number_of, percent, percent_pair, span
+from buttress.statistics import mcnemar
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,14 @@ class Champion:
     how: str
     slug: str
     value: str
+    interval: str
     others: int  # how many more reach the same number
 
 
 def headline(board: Board) -> Headline:
     rows = board.ranked
+    if not rows and any(r.worst.is_doubtful for r in board.rows):
+        return Headline("", f"No result of suite {board.suite} can be trusted; the notes say why.")
     if not rows:
         text = f"No model has a result for every attack of suite {board.suite} yet."
         return Headline("", text)
@@ -70,7 +73,8 @@ def contrast(rows: tuple[Row, ...], best: Row) -> str:
     if not others or others[0].worst.share is None:
         return ""
     kind = "adversarially trained" if best.run.is_standard else "standard"
-    value = percent(others[0].worst.share.value)
+    share = others[0].worst.share
+    value = f"{percent(share.value)} ({span(share.low, share.high)})"
     return f"The best {kind} model, {others[0].run.label}, keeps {value}."
 
 
@@ -82,20 +86,12 @@ def lead(first: Row, second: Row) -> str:
     assert second.worst.share is not None
     ours, theirs = percent_pair(first.worst.share.value, second.worst.share.value)
     name = second.run.described
-    if sign_test(ahead, behind) > 0.05:
+    if mcnemar(ahead, behind) > 0.05:
         few = "on these images the order of the two may be chance"
         return f"Second is {name} with {theirs} against {ours}: {few}."
-    return f"Second is {name} with {theirs}; the lead is more than chance (sign test, p < 0.05)."
-
-
-def sign_test(ahead: int, behind: int) -> float:
-    """Two-sided exact p-value that neither of two models is better on the images they split."""
-    n, fewer = ahead + behind, min(ahead, behind)
-    tail, term = 0, 1  # term = n over k
-    for k in range(fewer + 1):
-        tail += term
-        term = term * (n - k) // (k + 1)
-    return min(1.0, math.exp(math.log(2 * tail) - n * math.log(2)))
+    return (
+        f"Second is {name} with {theirs}; the lead is more than chance (McNemar's test, p < 0.05)."
+    )
 
 
 def champions(board: Board) -> list[Champion]:
@@ -117,6 +113,7 @@ def champions(board: Board) -> list[Champion]:
                 how=best[0].run.objective,
                 slug=best[0].run.slug,
                 value=percent(share.value),
+                interval=span(share.low, share.high),
                 others=len(best) - 1,
             )
         )
@@ -125,7 +122,11 @@ def champions(board: Board) -> list[Champion]:
 
 def remaining(board: Board) -> str:
     """Says how many models have no rank, if any."""
-    missing = len(board.rows) - len(board.ranked)
-    if not missing:
-        return ""
-    return f"{number_of(missing, 'model')} of {len(board.rows)} without a full result: not ranked."
+    doubted = sum(r.worst.is_doubtful for r in board.rows)
+    missing = len(board.rows) - len(board.ranked) - doubted
+    reasons = {"without a full result": missing, "with a result that cannot be trusted": doubted}
+    return " ".join(
+        f"{number_of(count, 'model')} of {len(board.rows)} {reason}: not ranked."
+        for reason, count in reasons.items()
+        if count
+    )

@@ -13,13 +13,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from buttress import __version__
+from buttress.records.robustbench import Reading
 from buttress.report import figures
 from buttress.report.board import Board, Row, relation
 from buttress.report.collect import Details
 from buttress.report.headline import champions, headline, remaining
 from buttress.report.method import method
+from buttress.report.references import references, unused
+from buttress.report.seeds import groups
 from buttress.report.views import Collection, RunView
-from buttress.report.words import duration, meaning, number_of, percent, pretty_threat, tenths
+from buttress.report.words import (
+    duration,
+    meaning,
+    number_of,
+    percent,
+    pretty_threat,
+    tenths,
+)
+
+NOTHING = Reading((), ())
 
 
 class Pages:
@@ -36,15 +48,20 @@ class Pages:
             "script_hash": sha256(asset("sort.js")),
         }
 
-    def index(self, found: Collection, boards: Sequence[Board]) -> str:
+    def index(
+        self, found: Collection, boards: Sequence[Board], published: Reading = NOTHING
+    ) -> str:
+        contexts = [board_context(b, i, boards) for i, b in enumerate(boards, 1)]
+        for context in contexts:
+            context["references"] = references(context["board"], published.rows)
         return self._render(
             "index.html",
             root="",
-            boards=[board_context(b, i, boards) for i, b in enumerate(boards, 1)],
+            boards=contexts,
             unfinished=[r for r in found.runs if r.state != "done"],
             unevaluated=[r for r in found.runs if r.state == "done" and not evaluated(r)],
             broken=found.broken,
-            problems=[p for r in found.runs for p in r.problems],
+            problems=[*(p for r in found.runs for p in r.problems), *unused(published, boards)],
             count=len(found.runs),
         )
 
@@ -113,6 +130,7 @@ def board_context(board: Board, index: int, boards: Sequence[Board]) -> dict[str
         "headline": headline(board),
         "champions": champions(board),
         "remaining": remaining(board),
+        "groups": groups(board),
         "panels": figures.attack_figures(board, drawn),
         "drawn": len(drawn.rows),
         "left_out": drawn.left_out,

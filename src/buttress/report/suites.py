@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from buttress.errors import CorruptFile
+from buttress.records.diagnosis import findings_in, texts
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record
 from buttress.report.corruptions import COLUMN, corruption_result, one_column
 from buttress.report.views import CLEAN, ClassShare, Definition, Result, Share, SuiteView
@@ -99,6 +100,7 @@ def result(record: AttackRecord) -> Result:
 def warnings(meta: Mapping[str, Any]) -> list[str]:
     """Reasons to distrust a number, as the evaluation found them."""
     found = [str(w) for w in meta.get("warnings") or ()]
+    found += [text for text in texts(findings_in(meta)) if text not in found]
     if count := meta.get("not_finite"):
         found.append(
             f"a loss or gradient was not finite for {count} images; they count as survivors "

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from buttress.records.diagnosis import Diagnosis, Finding, findings_in, merged
 from buttress.records.run import Run, State
 from buttress.records.spec import RunSpec
 from buttress.registry import canonical
@@ -86,6 +87,15 @@ class SuiteView:
     survived: NDArray[np.bool_]  # (N,) right under every attack that is in `results`
     classes: tuple[ClassShare, ...]
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Reasons to distrust these numbers, as the evaluation found them."""
+        return merged(f for r in self.results.values() for f in findings_in(r.made))
+
+    def is_of(self, weights: str) -> bool:
+        """Whether these numbers are about the weights with this hash."""
+        return all(r.made.get("weights") == weights for r in self.results.values())
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -104,6 +114,7 @@ class RunView:
     galleries: tuple[str, ...] = ()  # names of analysis files; their images are read page by page
     others: tuple[str, ...] = ()  # analyses that have no figure here
     problems: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None  # what the doctor said
     suffix: str = ""  # tells runs apart that share model and training
 
     @property

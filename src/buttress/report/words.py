@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 from buttress.errors import UserError
 from buttress.threat import Threat, parse_eps
@@ -36,6 +38,11 @@ def between(low: str, high: str) -> str:
     return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
+def span(low: float, high: float) -> str:
+    """``58.0–64.1``: an interval in percent."""
+    return between(tenths(low), tenths(high))
+
+
 def number_of(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -60,6 +67,15 @@ def pretty_threat(text: str) -> str:
         number = f"{parse_eps(eps):.12g}" if eps else ""
         eps = number if len(number) <= 4 else eps
     return f"{norm.replace('Linf', 'L∞').replace('L2', 'L₂').replace('L1', 'L₁')} {eps}".strip()
+
+
+def web_link(link: str) -> str:
+    """A link if it may be followed: http or https, with nothing in it that ends it early."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(link)
+        if parts.scheme in ("http", "https") and parts.netloc and not re.search(r"[\s<>\"]", link):
+            return link
+    return ""
 
 
 def plain_threat(text: str) -> str:

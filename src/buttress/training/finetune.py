@@ -10,7 +10,8 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.models.checkpoint import tree_digest
-from buttress.models.load import read_run, read_weights
+from buttress.models.load import Wanted, find_trained, read_run
+from buttress.models.sources.run import refuse_code_inside
 from buttress.models.transfer import Transferred, transfer
 from buttress.progress import Progress, Silent
 from buttress.records.run import WHICH, Run, Which
@@ -38,6 +39,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     out: str | Path,
     *,
     model: str | None = None,
+    pretrained: bool = False,
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     limit: int | None = None,
@@ -55,11 +57,12 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     in the run's header.
 
     Args:
-        source: the directory of a run, or a checkpoint.
+        source: a run, a checkpoint, or whatever else names trained weights: see `load_model`.
         dataset: a data set's name or ``folder:PATH``.
         recipe: a recipe's name, a YAML file, or a `Recipe`; with None, that of the source run.
         out: the new run's directory.
         model: what a checkpoint's weights belong to; a run knows its own.
+        pretrained: begin with the weights that timm publishes for a ``timm:NAME``.
         model_args: further arguments of the model, like ``{"patch": 4}``, beside those of the run.
         seed: decides new weights, order, augmentation and attack noise.
         limit: train on the first images only.
@@ -72,7 +75,8 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         which: the ``best`` or the ``last`` epoch of a run.
     """
     progress = progress or Silent()
-    given = read_source(Path(source).expanduser(), model, which)
+    wanted = Wanted(model=model, pretrained=pretrained)
+    given = read_source(str(source), wanted, which)
     chosen = given.recipe if recipe is None else recipe
     if chosen is None:
         raise UserError(f"{source} is no run with a recipe of its own; name a recipe")
@@ -101,7 +105,7 @@ def begin_with(
     progress: Progress | None = None,
 ) -> Run:
     """Trains the run ``spec``, whose start is named already, from the best weights of another."""
-    given = read_source(Path(source), None, "best")
+    given = read_source(str(source), Wanted(), "best")
     network = build(spec)
     moved = transfer(network, given.weights)
     return train_run(
@@ -110,31 +114,32 @@ def begin_with(
     )  # fmt: skip
 
 
-def read_source(path: Path, model: str | None, which: Which) -> Source:
-    """The weights to begin with, from a run or from a checkpoint with its model named."""
+def read_source(source: str, wanted: Wanted, which: Which) -> Source:
+    """The weights to begin with, from a run or from any other source of trained weights."""
     if which not in WHICH:
         raise UserError(f"which must be one of {', '.join(WHICH)}, but got {which!r}")
-    name = path.resolve().name
-    if path.is_dir():
-        run = Run(path)
-        spec = run.spec
-        if model is not None:
-            raise UserError(
-                f"{path} is a run of the model {spec.model!r}; leave the model out, or name the "
-                f"file {run.checkpoint(which)} to load its weights into another"
-            )
-        weights = read_run(run, which)
-        about = {"source": name, "key": spec.key(), "which": which, "digest": tree_digest(weights)}
-        return Source(weights, spec.model, about, dict(spec.model_args), spec.recipe)
-    if not path.is_file():
-        raise UserError(f"there is no run or checkpoint at {path}")
-    if model is None:
+    path = Path(source).expanduser()
+    run = Run(path)
+    if run.exists:
+        return _from_run(run, wanted.model, which)
+    trained = find_trained(source, wanted)
+    name = path.resolve().name if path.exists() else source
+    about = {"source": name, "digest": tree_digest(dict(trained.weights))}
+    return Source(dict(trained.weights), trained.model, about, dict(trained.options), None)
+
+
+def _from_run(run: Run, model: str | None, which: Which) -> Source:
+    spec = run.spec
+    if model is not None:
         raise UserError(
-            f"{path} holds weights only; say which model they belong to, "
-            "as a registered name, timm:NAME or file.py:function"
+            f"{run.path} is a run of the model {spec.model!r}; leave the model out, or name the "
+            f"file {run.checkpoint(which)} to load its weights into another"
         )
-    weights = read_weights(path)
-    return Source(weights, model, {"source": name, "digest": tree_digest(weights)}, {}, None)
+    refuse_code_inside(spec.model, run.path)
+    weights = read_run(run, which)
+    about = {"source": run.path.resolve().name, "key": spec.key(), "which": which}
+    about["digest"] = tree_digest(weights)
+    return Source(weights, spec.model, about, dict(spec.model_args), spec.recipe)
 
 
 def described(moved: Transferred) -> dict[str, Any]:

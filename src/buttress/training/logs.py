@@ -49,7 +49,8 @@ def create_listener(name: str) -> Listener:
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The entries of a row that can be drawn."""
-    known = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k != "epoch"}
+    constant = ("epoch", "val_images")
+    known = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k not in constant}
     return {k: float(v) for k, v in known.items()}
 
 

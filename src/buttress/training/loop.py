@@ -270,7 +270,7 @@ class Trainer:
         spec, number = self.recipe.validation, self.at.epoch + 1
         is_due = number % spec.every == 0 and number >= spec.from_epoch
         if not is_due and number != self.recipe.epochs:
-            return {"val_clean": None, "val_robust": None}
+            return {"val_clean": None, "val_robust": None, "val_images": len(val)}
         fabric = self.fabric
         chosen = create_attack(spec.attack.name, **spec.attack.args)
         how = How(self.spec.seed, stop_when_broken=True, workers=1)
@@ -288,7 +288,8 @@ class Trainer:
                 hits[1] += (~out.broken).sum()
         hits = fabric.all_reduce(hits, reduce_op="sum")
         robust = None if self.threat is None else float(hits[1]) / len(val)
-        return {"val_clean": float(hits[0]) / len(val), "val_robust": robust}
+        clean = float(hits[0]) / len(val)
+        return {"val_clean": clean, "val_robust": robust, "val_images": len(val)}
 
     def _end(self, row: dict[str, Any], progress: Progress, told: Told) -> None:
         """Ends an epoch: guards, the best checkpoint, the last one, then the readable history."""

@@ -23,6 +23,7 @@ from buttress.progress import Progress, Silent
 from buttress.records.run import CHOSEN_ON_TEST, WHICH, Run, Which, command_line
 from buttress.records.spec import Recipe, RunSpec
 from buttress.spec import digest
+from buttress.statistics import Interval, wilson
 from buttress.streams import seed_of
 from buttress.training.batches import Batches
 from buttress.training.guard import warnings_of
@@ -263,6 +264,9 @@ def summary_of(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
         "best_epoch": best["epoch"],
         "best_val_clean": best["val_clean"],
         "best_val_robust": best["val_robust"],
+        "best_val_clean_interval": val_interval(best, "val_clean"),
+        "best_val_robust_interval": val_interval(best, "val_robust"),
+        "val_images": best.get("val_images"),
         "last_val_clean": last["val_clean"],
         "last_val_robust": last["val_robust"],
         "selected_on": spec.recipe.select_on,
@@ -271,6 +275,14 @@ def summary_of(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
         "seconds": round(sum(row["seconds"] for row in rows), 3),
         "seconds_here": round(seconds, 3),
     }
+
+
+def val_interval(row: Mapping[str, Any], key: str) -> Interval | None:
+    """The 95% interval of a validation accuracy; None where there is none, or no count."""
+    share, images = row.get(key), row.get("val_images")
+    if share is None or not images:
+        return None
+    return wilson(round(share * images), images)
 
 
 def last_good(run: Run, progress: Progress) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Numbers with their uncertainty."""
+"""The interval of a share."""
 
 from __future__ import annotations
 

@@ -1,0 +1,52 @@
+"""Calls the function that makes a network with the arguments it takes, and checks their types."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+
+from buttress.errors import UserError
+
+Shape = Mapping[str, int]  # num_classes, image_size, in_channels
+
+
+def call_factory(
+    name: str, factory: Callable[..., Any], shape: Shape, options: Mapping[str, Any]
+) -> Any:
+    """Calls a factory with the parts of the shape that it takes and options of the right type."""
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    offered = [n for n in known if n not in shape]
+    strange = [n for n in options if n in shape or not (takes_any or n in known)]
+    if strange:
+        has = f"it has: {', '.join(offered)}" if offered else "it has none"
+        raise UserError(f"model {name!r} has no option {strange[0]!r}; {has}")
+    needed = [n for n in offered if known[n].default is known[n].empty and n not in options]
+    if needed:
+        raise UserError(f"model {name!r} needs a value for {needed[0]!r}; pass it as an option")
+    hints = _hints(factory) if options else {}
+    values = {n: _checked(name, n, v, hints.get(n, Any)) for n, v in options.items()}
+    return factory(**{n: v for n, v in shape.items() if n in known}, **values)
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    function = vars(factory).get("__init__", factory) if isinstance(factory, type) else factory
+    try:
+        return get_type_hints(function)
+    except NameError:  # names that a user's file imports for type checkers only
+        return {}
+
+
+def _checked(name: str, option: str, value: Any, hint: Any) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except PydanticSchemaGenerationError:  # a class of the user's own
+        return value
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise UserError(f"option {option!r} of model {name!r}: {reason} (got {value!r})") from None

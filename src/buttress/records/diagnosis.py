@@ -1,0 +1,116 @@
+"""What speaks against a robustness number: findings, and the diagnosis that a run keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from buttress.errors import CorruptFile, UserError
+from buttress.files import read_json, write_json
+from buttress.records.run import command_line, provenance
+from buttress.spec import Spec
+
+Severity = Literal["note", "warning", "untrustworthy"]
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "untrustworthy")
+UNTRUSTWORTHY: Severity = "untrustworthy"
+Evidence = dict[str, float | int | str]
+
+
+class Finding(Spec):
+    """One reason to distrust a number: what was seen, how much of it, and what to do."""
+
+    name: str  # of the check that found it
+    severity: Severity
+    said: str
+    evidence: Evidence = Field(default_factory=dict)
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.said}; {self.remedy}"
+
+
+class CheckResult(Spec):
+    """How one check ended."""
+
+    name: str
+    about: str
+    state: Literal["passed", "found", "skipped"]
+    reason: str = ""  # why it was skipped
+
+
+class Diagnosis(Spec):
+    """Whether the robustness numbers of a model can be trusted, and why not."""
+
+    threat: str
+    dataset: str
+    split: str
+    images: int
+    seed: int
+    weights: str  # a hash: the diagnosis is about these weights only
+    data: str
+    checks: tuple[CheckResult, ...]
+    findings: tuple[Finding, ...]
+    accuracy: dict[str, float] = Field(default_factory=dict)  # share left by the probing attacks
+    passes: int = 0  # forward passes, a backward pass counted as two
+    seconds: float = 0.0
+
+    @property
+    def trustworthy(self) -> bool:
+        return are_trustworthy(self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The gravest severity that was found, or ``trustworthy``."""
+        found = [s for s in SEVERITIES[1:] if any(f.severity == s for f in self.findings)]
+        return found[-1] if found else "trustworthy"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        own = {"verdict": self.verdict, "trustworthy": self.trustworthy}
+        return {**own, **self.model_dump(mode="json")}
+
+    def save(self, path: Path) -> None:
+        result = self.model_dump(mode="json")
+        write_json(path, {"analysis": "doctor", "result": result, **provenance(command_line())})
+
+
+def load_diagnosis(path: Path) -> Diagnosis | None:
+    """The diagnosis in a file; None if there is none that can be read."""
+    try:
+        return Diagnosis.parse(read_json(path).get("result"), str(path))
+    except (FileNotFoundError, CorruptFile, UserError):
+        return None
+
+
+def are_trustworthy(findings: Iterable[Finding]) -> bool:
+    return all(f.severity != UNTRUSTWORTHY for f in findings)
+
+
+def findings_in(meta: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """The findings that a record was stored with; those of another form are left out."""
+    found = []
+    for raw in meta.get("findings") or ():
+        try:
+            found.append(Finding.parse(raw, "finding"))
+        except UserError:
+            continue
+    return tuple(found)
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding of each name, the gravest; the first of equals."""
+    found: dict[str, Finding] = {}
+    for new in findings:
+        old = found.get(new.name)
+        if old is None or SEVERITIES.index(new.severity) > SEVERITIES.index(old.severity):
+            found[new.name] = new
+    return tuple(found.values())
+
+
+def texts(findings: Iterable[Finding]) -> list[str]:
+    """What findings warn of, in words; notes warn of nothing."""
+    return [f.text for f in findings if f.severity != "note"]

@@ -1,0 +1,94 @@
+"""Stability against evaluations of the same attack, and against models that can be seen through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.analysis import Subject
+from buttress.analysis.stability import Stability, says_stability, stability
+from buttress.data import Dataset, load_dataset
+from buttress.errors import UserError
+from buttress.evaluation import evaluate
+from buttress.models import create_model, list_models
+from buttress.threat import Threat
+
+
+class Steps(nn.Module):
+    """Three classes by the brightness of the image: below 0.3, up to 0.6, above."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        light = x.mean((1, 2, 3))
+        return torch.stack([0.3 - light, 0.15 - (light - 0.45).abs(), light - 0.6], 1)
+
+
+def grey(levels: list[float], labels: list[int]) -> Dataset:
+    x = torch.tensor(levels).view(-1, 1, 1, 1).expand(-1, 3, 4, 4)
+    return Dataset.from_arrays(x, torch.tensor(labels), classes=("dark", "grey", "light"))
+
+
+def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
+    #        right stable, right moved, wrong stable, wrong moved
+    data = grey([0.05, 0.28, 0.9, 0.32], [0, 0, 0, 0])
+    found = stability(Subject(Steps().eval(), data, Threat("Linf", 0.1)), per_class=True)
+    assert found.correct_and_stable.count == 1
+    assert found.correct_and_unstable.count == 1
+    assert found.wrong_and_stable.count == 1
+    assert found.wrong_and_unstable.count == 1
+    assert found.stable_if_correct.share == 0.5
+    assert [c.images for c in found.per_class] == [4, 0, 0]
+    assert (found.per_class[0].correct, found.per_class[0].stable) == (2, 2)
+
+
+def test_the_published_way_overlooks_wrong_images_that_could_be_moved() -> None:
+    # Its label is dark; the attack on the label flees from dark, and so never crosses into it.
+    subject = Subject(Steps().eval(), grey([0.32], [0]), Threat("Linf", 0.1))
+    assert stability(subject, against="label").wrong_and_stable.count == 1
+    assert stability(subject).wrong_and_unstable.count == 1
+
+
+@pytest.mark.parametrize(("name", "eps"), [("resnet_tiny", 0.02), ("vit_tiny", 0.03)])
+def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str, eps: float) -> None:
+    model = create_model(name, seed=0).eval()
+    data = load_dataset("digits", "test", limit=48)
+    with torch.no_grad():  # half of the labels are what the model says: some right, some wrong
+        said = model(data.images).argmax(1)
+    labels = torch.where(torch.arange(48) % 2 == 0, said, data.labels)
+    data = replace(data, labels=labels)
+    found = stability(Subject(model, data, Threat("Linf", eps), seed=3))
+    judged = evaluate(model, data, ["clean", f"pgd:Linf:{eps}"], seed=3)
+    assert 0 < found.correct_and_stable.count < found.correct.count < 48
+    assert found.correct.share == judged.accuracy["clean"]
+    assert found.correct_and_stable.share == judged.accuracy[f"pgd:Linf:{eps}"]
+    assert found.correct_and_stable.share == judged.worst_case
+
+
+def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
+    model = create_model("resnet_tiny", seed=0)
+    model.train()
+    subject = Subject(model, load_dataset("digits", "test", limit=20), Threat("Linf", 0.05))
+    found = stability(subject, limit=10)
+    kinds = ("correct_and_stable", "correct_and_unstable", "wrong_and_stable", "wrong_and_unstable")
+    assert sum(getattr(found, k).count for k in kinds) == found.images == 10
+    assert found.stable.count == found.correct_and_stable.count + found.wrong_and_stable.count
+    assert f"{found.correct_and_stable.share:.1%}" in says_stability(found)
+    assert model.training
+    assert Stability.model_validate_json(found.model_dump_json()) == found
+
+
+def test_another_word_than_prediction_or_label_is_refused() -> None:
+    subject = Subject(Steps().eval(), grey([0.1], [0]), Threat("Linf", 0.1))
+    with pytest.raises(UserError, match="prediction or label"):
+        stability(subject, against="class")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_models("tiny"))
+def test_it_runs_on_every_family(name: str) -> None:
+    model = create_model(name, seed=0)
+    data = load_dataset("digits", "test", limit=6)
+    found = stability(Subject(model, data, Threat("Linf", 0.05)), args={"steps": 3})
+    assert found.images == 6

@@ -1,0 +1,99 @@
+"""The examples of "Models and images of your own" that need no network run as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import buttress as bt
+from buttress.cli.main import outcome
+from onnx_file import write_onnx
+
+PAGE = (Path(__file__).parents[1] / "docs" / "own-models.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^buttress (\w+ .+)$", PAGE, flags=re.M)
+ONLINE = ("hf:", "--pretrained")
+NET = """
+from torch import nn
+
+
+def build(num_classes=10, in_channels=3):
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 1024, num_classes))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET, encoding="utf-8")
+    return tmp_path
+
+
+def weights(channels: int) -> dict[str, torch.Tensor]:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(channels * 1024, 10))
+    return {f"module.{name}": value for name, value in net.state_dict().items()}
+
+
+@pytest.mark.parametrize("line", [c for c in COMMANDS if not any(o in c for o in ONLINE)])
+def test_every_command_runs(line: str, place: Path) -> None:
+    if ".onnx" in line:
+        pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+        source = np.random.default_rng(0)
+        write_onnx(place / "net.onnx", source.normal(size=(3072, 10)), np.zeros(10), (3, 32, 32))
+    torch.save({"state_dict": weights(3)}, place / "weights.pt")
+    assert outcome(shlex.split(line)) == 0
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 4
+
+
+def test_the_python_runs(place: Path) -> None:
+    torch.save(weights(1), place / "weights.pt")
+    for block in re.findall(r"```python\n(.+?)```", PAGE, flags=re.S):
+        exec(compile(block, "own-models.md", "exec"), {"bt": bt})
+
+
+def test_normalisation_on_the_command_line_changes_the_answer(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(weights(3), place / "weights.pt")
+    args = ["evaluate", "weights.pt", "--model", "net.py:build", "--data", "digits", "--limit",
+            "40", "--suite", "clean,noise-linf", "--json"]  # fmt: skip
+    said = []
+    for more in ([], ["--mean", "0.9,0.1,0.5", "--std", "0.2"]):
+        assert outcome([*args, *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] != said[1]
+    assert outcome([*args, "--mean", "red"]) == 2
+    assert "--mean must be numbers" in capsys.readouterr().err
+
+
+def test_a_name_is_evaluated_with_a_warning(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["evaluate", "resnet_tiny", "--data", "digits", "--limit", "8", "--suite"]
+    assert outcome([*args, "clean,noise-linf"]) == 0
+    assert "never trained" in capsys.readouterr().out
+
+
+def test_finetune_goes_on_from_an_exported_folder_and_from_a_function(place: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = bt.create_model("resnet_tiny", num_classes=10, seed=0)
+    (place / "out").mkdir()
+    save_file(model.state_dict(), place / "out" / "model.safetensors")
+    card = '{"model": "resnet_tiny", "num_classes": 10, "image_size": 32}'
+    (place / "out" / "buttress.json").write_text(card, encoding="utf-8")
+    changes = ("epochs=1", "validation.limit=16")
+    for source, loaded in (("out", model), ("net.py:build", None)):
+        run = bt.finetune(source, "digits", "quickstart-standard", place / f"run-{source[:3]}",
+                          limit=32, changes=changes, device="cpu")  # fmt: skip
+        assert run.state == "done"
+        assert run.header["finetuned_from"]["new"] == []
+        assert loaded is None or run.spec.model == "resnet_tiny"
