@@ -70,8 +70,7 @@ def auc(mine: np.ndarray, theirs: np.ndarray) -> float:
 class MatchedHigher:
     """One label of an axis is above another in every pair of rows that is else alike.
 
-    ``at_least`` is the share of pairs, ``margin`` how much above. ``axis`` may be an attribute if
-    ``alike`` names what else must be equal; without it, these are all other axes.
+    ``at_least`` is the share of pairs, ``margin`` how much above.
     """
 
     column: str | list[str]
@@ -80,7 +79,6 @@ class MatchedHigher:
     than: str
     margin: float = 0.0
     at_least: float = 1.0
-    alike: list[str] | None = None
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
@@ -95,27 +93,23 @@ class MatchedHigher:
         return f"{self.label} minus {self.than}: {listed}" + (" ..." if len(gaps) > 8 else "")
 
     def _gaps(self, view: View) -> list[tuple[str, float]]:
-        mine, theirs = self._places(view, self.label), self._places(view, self.than)
+        place = view.axes.index(self.axis)
+        rows = {row: i for i, row in enumerate(view.rows)}
         found = []
-        for rest, index in mine.items():
-            if rest not in theirs:
+        for row, index in rows.items():
+            other = rows.get((*row[:place], self.than, *row[place + 1 :]))
+            if row[place] != self.label or other is None:
                 continue
             for column in self.columns():
                 both = np.zeros(len(view.rows), dtype=bool)
-                both[[index, theirs[rest]]] = True
+                both[[index, other]] = True
                 known(view, column, both)
                 values = view.values(column)
-                gap = float(values[index] - values[theirs[rest]])
-                found.append((f"{' / '.join(rest)} {column}".strip(), gap))
+                rest = " / ".join((*row[:place], *row[place + 1 :]))
+                found.append((f"{rest} {column}".strip(), float(values[index] - values[other])))
         if not found:
             known(view, self.columns()[0], np.zeros(len(view.rows), dtype=bool))
         return found
-
-    def _places(self, view: View, label: str) -> dict[tuple[str, ...], int]:
-        """The rows with a label, by what must be alike."""
-        alike = self.alike or [axis for axis in view.axes if axis != self.axis]
-        chosen = np.flatnonzero(view.mask({self.axis: label}))
-        return {tuple(str(view.about(int(i)).get(k)) for k in alike): int(i) for i in chosen}
 
 
 @CLAIMS.register("rows_higher")
