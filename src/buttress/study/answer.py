@@ -76,7 +76,7 @@ def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: Vie
     published = claim.published
     if theirs is not None and not published:
         try:
-            published = "holds" if check(predicate, theirs) else "does not hold"
+            published = "holds" if check(predicate, theirs.known_rows()) else "does not hold"
         except Cannot as reason:
             published = f"cannot be said: {reason}"
     return Judged(

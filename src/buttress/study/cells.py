@@ -99,12 +99,24 @@ def merged(place: Mapping[str, str], scaled: Scaled) -> Setting:
     return Setting.model_validate(whole)
 
 
+def filled(setting: Setting, place: Mapping[str, str]) -> Setting:
+    """The description with the run's labels where it names an axis in braces."""
+
+    def fill(text: str) -> str:
+        for axis, label in place.items():
+            text = text.replace(f"{{{axis}}}", label)
+        return text
+
+    model = None if setting.model is None else fill(setting.model)
+    return setting.model_copy(update={"model": model, "set": tuple(map(fill, setting.set))})
+
+
 def _add(found: dict, place: Mapping[str, str], seed: int, scaled: Scaled, name: str) -> Cell:  # type: ignore[type-arg]
     """The cell at a place; a run that it begins with comes before it."""
     known = (tuple(sorted(place.items())), seed)
     if known in found:
         return found[known]
-    setting = merged(place, scaled)
+    setting = filled(merged(place, scaled), place)
     where = f"study {name}, {describe(place)}"
     if setting.model is None or setting.dataset is None or setting.recipe is None:
         raise UserError(f"{where}: a run needs a model, a dataset and a recipe")
@@ -140,7 +152,7 @@ def _checked(
 
 def _is_left_out(place: Mapping[str, str], scaled: Scaled) -> bool:
     return any(
-        all(place.get(axis) == label for axis, label in combination.items())
+        all(place.get(axis) in labels for axis, labels in combination.items())
         for combination in scaled.leave_out
     )
 

@@ -135,17 +135,22 @@ def _figure(source: Source, column: Column) -> float:
 
 
 def number_in(result: Any, path: str) -> float:
-    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values."""
+    """The number at ``components.attention_qkv.ratio``."""
     found = inside(result, path)
-    if found is None or isinstance(found, (str, Mapping, Sequence)):
+    if not isinstance(found, (int, float)):
         raise Missing(f"there is no number at {path}")
     return float(found)
 
 
 def inside(result: Any, path: str) -> Any:
-    """What is at a path of names in the result of an analysis."""
-    for part in path.split("."):
-        if isinstance(result, Mapping):
+    """What is at a path in the result of an analysis; a list is searched by any of its values.
+
+    ``places[0].l1_linf.result`` takes the first of a list.
+    """
+    for part in path.replace("[", ".[").split("."):
+        if part.startswith("["):
+            found = result[int(part.strip("[]")) :][:1]
+        elif isinstance(result, Mapping):
             found = [result[part]] if part in result else []
         elif isinstance(result, Sequence) and not isinstance(result, str):
             found = [item for item in result if part in map(str, item.values())]

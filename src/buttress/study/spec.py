@@ -1,6 +1,7 @@
 """What a study file holds: a question, a grid of runs, what is measured, published and claimed.
 
-Every value of a grid may differ by scale: ``model: {smoke: vit_tiny, paper: vit_p4}``.
+Every value of a grid may differ by scale: ``model: {smoke: vit_tiny, paper: vit_p4}``. In a model's
+name and in changes of a recipe ``{depth}`` stands for the label of the axis ``depth``.
 """
 
 from __future__ import annotations
@@ -84,13 +85,26 @@ def _component(raw: object) -> object:
 Use = Annotated[Component, BeforeValidator(_component)]
 
 
+def _options(raw: object) -> object:
+    """``[1, 3, 5]`` is three labels that change nothing but what is named after them."""
+    return {str(label): {} for label in raw} if isinstance(raw, (list, tuple)) else raw
+
+
+def _several(raw: object) -> object:
+    return (raw,) if isinstance(raw, str) else raw
+
+
+Options = Annotated[dict[str, Setting], BeforeValidator(_options)]
+Labels = Annotated[tuple[str, ...], BeforeValidator(_several)]
+
+
 class Scaled(Spec):
     """A study at one scale."""
 
     base: Setting = Setting()
-    axes: dict[str, dict[str, Setting]] = Field(default_factory=dict)
+    axes: dict[str, Options] = Field(default_factory=dict)
     only: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # axis -> labels at this scale
-    leave_out: tuple[dict[str, str], ...] = ()  # combinations that are not run
+    leave_out: tuple[dict[str, Labels], ...] = ()  # combinations that are not run
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     suites: tuple[str, ...] = ()
     last_too: bool = False  # evaluate the last epoch beside the best
