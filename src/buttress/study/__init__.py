@@ -5,6 +5,7 @@ from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS
 from buttress.study.scales import SCALES, Scale, check_scale
 from buttress.study.spec import StudySpec, list_studies, load_study
+from buttress.study.together import complete_together
 from buttress.study.work import Work, complete, work_of
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "cells_of",
     "check_scale",
     "complete",
+    "complete_together",
     "list_studies",
     "load_study",
     "work_of",
