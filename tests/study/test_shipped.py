@@ -11,8 +11,8 @@ from buttress.records.answer import Answer, read_answer, write_answer
 from buttress.running import run_all
 from buttress.study import answer, cells_of, complete_together, list_studies, load_study, work_of
 
-QUICK = ("table1", "sparsity", "corruptions", "l1-regularisation", "bounds")
-OWN = ("quickstart",)  # has one scale, and a test of its own
+QUICK = ("bounds", "corruptions", "l1-regularisation", "sparsity")
+OWN = ("quickstart",)  # is run by tests of its command
 
 
 @pytest.fixture(scope="session")
