@@ -15,6 +15,7 @@ from buttress.records.evaluation import AttackRecord, write_record
 from buttress.records.run import Run
 from buttress.study import StudySpec, answer, cells_of, list_studies, load_study
 from buttress.study.measure import Missing, inside, number_in
+from unrun import Unrun
 
 # What the published tables say, or why they say nothing.
 PUBLISHED = {
@@ -43,12 +44,12 @@ PUBLISHED = {
 RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"}
 
 
-def test_published_numbers_say_of_each_claim_what_is_known(tmp_path: Path) -> None:
+def test_published_numbers_say_of_each_claim_what_is_known(unrun: Unrun) -> None:
     found = {}
     for name in list_studies():
         study = load_study(name)
         if any(claim.id.startswith("G") for claim in study.claims):
-            found |= {c.id: c.published for c in answer(study, "paper", tmp_path).claims}
+            found |= {c.id: c.published for c in unrun(name, "paper").claims}
     assert {k: v for k, v in found.items() if k.startswith("G")} == PUBLISHED
 
 
@@ -63,8 +64,8 @@ def test_a_published_claim_that_is_broken_on_purpose_is_seen(tmp_path: Path) -> 
     )
 
 
-def test_rows_of_a_published_table_are_found_by_attributes(tmp_path: Path) -> None:
-    lines = {x.labels: x.numbers for x in answer(load_study("patch-size"), "paper", tmp_path).lines}
+def test_rows_of_a_published_table_are_found_by_attributes(unrun: Unrun) -> None:
+    lines = {x.labels: x.numbers for x in unrun("patch-size", "paper").lines}
     assert lines[("ViT, patch 2",)]["worst_case"].published == pytest.approx(0.2378)
     assert lines[("PVTv2, patch 1",)]["at_clean"].published == pytest.approx(0.875)
 
@@ -85,8 +86,8 @@ def test_an_axis_of_another_study() -> None:
         cells_of(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study"), "smoke")
 
 
-def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(tmp_path: Path) -> None:
-    found = answer(load_study("corruptions"), "mini", tmp_path)
+def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
+    found = unrun("corruptions", "mini")
     number = found.lines[0].numbers["imagenette_at_c"]
     assert number.missing == "the study has no such run"
     assert {c.id: c.word for c in found.claims}["G15b"] == "undecided"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import torch
@@ -12,13 +14,14 @@ from buttress.analysis.core import ANALYSES
 from buttress.data import facts_of
 from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.models import create_model
 from buttress.models.on_paper import Undrawn
 from buttress.records.spec import RunSpec
 from buttress.study.claims import CLAIMS
 from buttress.study.scales import Scale
 from buttress.study.spec import Scaled, Setting, StudySpec
 from buttress.training.recipe import load_recipe
-from buttress.training.train import build, resolve
+from buttress.training.train import resolve
 
 SEED = "seed"
 
@@ -56,15 +59,24 @@ def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
     for dataset in dict.fromkeys(cell.spec.dataset for cell in found.values()):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), facts_of(dataset).budgets, dataset)
-    for spec in {cell.spec.model: cell.spec for cell in found.values()}.values():
-        check_model(spec)
+    for cell in found.values():
+        check_model(cell.spec)
     return list(found.values())
 
 
 def check_model(spec: RunSpec) -> None:
     """Builds the network without memory for its weights, so that a wrong argument is found."""
+    options = json.dumps(spec.model_args, sort_keys=True)
+    _check_network(spec.model, spec.num_classes, spec.image_size, spec.in_channels, options)
+
+
+@lru_cache(maxsize=4096)  # a study has few networks and many runs
+def _check_network(model: str, classes: int, size: int, channels: int, options: str) -> None:
     with torch.device("meta"), Undrawn():
-        build(spec)
+        create_model(
+            model, num_classes=classes, image_size=size, in_channels=channels,
+            options=json.loads(options),
+        )  # fmt: skip
 
 
 def _check(study: StudySpec, scaled: Scaled, scale: Scale) -> None:
