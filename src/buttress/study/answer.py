@@ -15,6 +15,7 @@ from buttress.records.run import Run
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
 from buttress.study.claims.core import check
+from buttress.study.listed import listed_table
 from buttress.study.measure import Source, behind, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
@@ -27,7 +28,7 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
     scaled, cells = study.scaled(scale), cells_of(study, scale)
     beside = answer_file(root, study.name, scale).parent
     sources = [Source(cell, root / "runs" / cell.key, together=beside) for cell in cells]
-    table = table_of(scaled, sources)
+    table = _table(study, scaled, scale, sources, root)
     replicates = table.replicates(REPLICATES)
     theirs = _published(study, scaled, table, place)
     states = {source.cell.key: source.state for source in sources}
@@ -58,6 +59,15 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
             "seeds": list(scaled.seeds),
         },
     )
+
+
+def _table(
+    study: StudySpec, scaled: Scaled, scale: Scale, sources: Sequence[Source], root: Path
+) -> Table:
+    """The rows are the runs, unless an analysis lists them."""
+    if scaled.listed is None:
+        return table_of(scaled, sources)
+    return listed_table(scaled.listed, scaled, answer_file(root, study.name, scale).parent)
 
 
 def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: View | None) -> Judged:

@@ -21,6 +21,8 @@ from buttress.study.cells import Cell, merged
 from buttress.study.spec import Column, Scaled
 from buttress.study.table import Measured, Row, Table
 
+WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
+WHOLE = (WORST_CASE, CORRUPTIONS)  # what only a complete evaluation says
 FIGURES = ("parameters_m", "gmacs", "train_seconds", "collapsed")
 
 
@@ -136,22 +138,35 @@ def _figure(source: Source, column: Column) -> float:
     if column.of == "collapsed":
         events = source.run.summary["events"]
         return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
-    return _inside(source.analysis(column.analysis), column.of)
+    return number_in(source.analysis(column.analysis), column.of)
 
 
-def _inside(result: Any, path: str) -> float:
-    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values.
+def number_in(result: Any, path: str) -> float:
+    """The number at ``components.attention_qkv.ratio``."""
+    found = inside(result, path)
+    if not isinstance(found, (int, float)):
+        raise Missing(f"there is no number at {path}")
+    return float(found)
+
+
+def inside(result: Any, path: str) -> Any:
+    """What is at a path in the result of an analysis; a list is searched by any of its values.
 
     ``places[0].l1_linf.result`` takes the first of a list.
     """
     for part in path.replace("[", ".[").split("."):
         if part.startswith("["):
-            result = result[int(part.strip("[]"))]
+            found = result[int(part.strip("[]")) :][:1]
         elif isinstance(result, Mapping):
-            result = result[part]
+            found = [result[part]] if part in result else []
+        elif isinstance(result, Sequence) and not isinstance(result, str):
+            found = [item for item in result if part in map(str, item.values())]
         else:
-            result = next(item for item in result if part in map(str, item.values()))
-    return float(result)
+            found = []
+        if not found:
+            raise Missing(f"it has no {part}")
+        result = found[0]
+    return result
 
 
 def _scores(source: Source, suite: str, column: Column) -> tuple[np.ndarray, str]:
@@ -160,9 +175,19 @@ def _scores(source: Source, suite: str, column: Column) -> tuple[np.ndarray, str
     if not found.records:
         raise FileNotFoundError
     first = next(iter(found.records.values()))
-    flags = found.survived if column.of == "worst_case" else found.records[column.of].correct
     expected = first.meta.get("suite_attacks", [])
-    if column.of == "worst_case" and set(expected) - set(found.records):
+    if column.of in WHOLE and set(expected) - set(found.records):
         raise Missing("its evaluation is not complete")
     order = np.argsort(first.ids, kind="stable")
-    return flags[order].astype(np.float64), digest(first.ids[order].tolist())
+    return _flags(found, column.of)[order].astype(np.float64), digest(first.ids[order].tolist())
+
+
+def _flags(found: Evaluation, of: str) -> np.ndarray:
+    """Right or wrong for each image; for corruptions the share of its copies that are right."""
+    if of == WORST_CASE:
+        return found.survived
+    if of != CORRUPTIONS:
+        return found.records[of].correct
+    if found.corruptions is None:
+        raise Missing(f"the suite {found.suite} has no corruptions")
+    return found.corruptions.shares

@@ -5,6 +5,7 @@ from buttress.study.claims import pairs as _pairs  # noqa: F401
 from buttress.study.claims import profile as _profile  # noqa: F401
 from buttress.study.claims import top as _top  # noqa: F401
 from buttress.study.claims import trends as _trends  # noqa: F401
+from buttress.study.claims import values as _values  # noqa: F401
 from buttress.study.claims.core import CLAIMS, Cannot, Predicate, Verdict, Word, judge
 
 __all__ = ["CLAIMS", "Cannot", "Predicate", "Verdict", "Word", "judge"]
