@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 import torch
@@ -16,7 +16,7 @@ from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
 from buttress.models import create_model
 from buttress.models.on_paper import Undrawn
-from buttress.records.spec import RunSpec
+from buttress.records.spec import Recipe, RunSpec
 from buttress.study.claims import CLAIMS
 from buttress.study.scales import Scale
 from buttress.study.spec import Scaled, Setting, StudySpec
@@ -49,13 +49,13 @@ def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
     ):
         return []  # a study of formulas
     found: dict[tuple[tuple[tuple[str, str], ...], int], Cell] = {}
-    names = list(scaled.axes)
+    names, recipes = list(scaled.axes), cache(load_recipe)
     for labels in product(*scaled.axes.values()):
         place = dict(zip(names, labels, strict=True))
         if _is_left_out(place, scaled):
             continue
         for seed in scaled.seeds:
-            _add(found, place, seed, scaled, study.name)
+            _add(found, place, seed, scaled, study.name, recipes)
     for dataset in dict.fromkeys(cell.spec.dataset for cell in found.values()):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), facts_of(dataset).budgets, dataset)
@@ -123,7 +123,14 @@ def filled(setting: Setting, place: Mapping[str, str]) -> Setting:
     return setting.model_copy(update={"model": model, "set": tuple(map(fill, setting.set))})
 
 
-def _add(found: dict, place: Mapping[str, str], seed: int, scaled: Scaled, name: str) -> Cell:  # type: ignore[type-arg]
+def _add(
+    found: dict[tuple[tuple[tuple[str, str], ...], int], Cell],
+    place: Mapping[str, str],
+    seed: int,
+    scaled: Scaled,
+    name: str,
+    recipes: Callable[..., Recipe],
+) -> Cell:
     """The cell at a place; a run that it begins with comes before it."""
     known = (tuple(sorted(place.items())), seed)
     if known in found:
@@ -134,9 +141,11 @@ def _add(found: dict, place: Mapping[str, str], seed: int, scaled: Scaled, name:
         raise UserError(f"{where}: a run needs a model, a dataset and a recipe")
     source = None
     if setting.start is not None:
-        source = _add(found, _checked(setting.start, place, scaled, where), seed, scaled, name)
+        source = _add(
+            found, _checked(setting.start, place, scaled, where), seed, scaled, name, recipes
+        )
     try:
-        recipe = load_recipe(setting.recipe, setting.set)
+        recipe = recipes(setting.recipe, setting.set)
         spec = resolve(
             setting.model, setting.dataset, recipe, seed=seed, limit=setting.limit,
             model_args=setting.model_args,
