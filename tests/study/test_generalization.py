@@ -45,7 +45,7 @@ RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"
 
 
 def test_published_numbers_say_of_each_claim_what_is_known(unrun: Unrun) -> None:
-    found = {}
+    found: dict[str, str] = {}
     for name in list_studies():
         study = load_study(name)
         if any(claim.id.startswith("G") for claim in study.claims):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from buttress.study.claims import CLAIMS, judge
-from buttress.study.table import Measured, Table, View
+from buttress.study.table import Measured, Row, Table, View
 
 FIRST = {"kind": "x"}
 SECOND = {"kind": "y"}
 
 
-def planted(columns: dict[str, tuple[float, ...]], n: int) -> Table:
+def planted(columns: Mapping[str, tuple[float, ...]], n: int) -> Table:
     """Rows a, b, ... of the kinds x, y, x, y ...; each number a share of independent images."""
     names = "abcd"[: len(next(iter(columns.values())))]
-    rows = tuple((name,) for name in names)
-    cells = {}
+    rows: tuple[Row, ...] = tuple((name,) for name in names)
+    cells: dict[tuple[Row, str], Measured] = {}
     for place, (column, shares) in enumerate(columns.items()):
         for index, (row, share) in enumerate(zip(rows, shares, strict=True)):
             right = np.zeros(n)
@@ -29,7 +30,7 @@ def planted(columns: dict[str, tuple[float, ...]], n: int) -> Table:
     return Table(("net",), rows, cells, tuple(columns), kinds)
 
 
-def word(columns: dict[str, tuple[float, ...]], name: str, n: int = 4000, **args: Any) -> str:
+def word(columns: Mapping[str, tuple[float, ...]], name: str, n: int = 4000, **args: Any) -> str:
     table = planted(columns, n)
     return judge(CLAIMS.create(name, args), table.view, table.replicates(300)).word
 
@@ -78,12 +79,12 @@ def test_every_pair_must_be_ordered_if_that_is_claimed() -> None:
 @pytest.mark.parametrize("name", ["between", "columns_order", "falls_less", "not"])
 def test_what_is_missing_is_named(name: str) -> None:
     view = View(("net",), (("a",), ("b",)), {c: np.array([np.nan, 0.5]) for c in "pq"})
-    args: dict[str, Any] = {
+    cases: dict[str, dict[str, Any]] = {
         "between": {"column": "p"},
         "columns_order": {"order": ["p", "q"]},
         "falls_less": {"column": "p", "to": "q", "where": {"net": "a"}},
         "not": {"of": {"name": "between", "args": {"column": "p"}}},
-    }[name]
-    found = judge(CLAIMS.create(name, args), view, [])
+    }
+    found = judge(CLAIMS.create(name, cases[name]), view, [])
     assert found.word == "undecided"
     assert "p is not measured yet for a" in found.evidence

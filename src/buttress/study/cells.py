@@ -123,7 +123,13 @@ def filled(setting: Setting, place: Mapping[str, str]) -> Setting:
     return setting.model_copy(update={"model": model, "set": tuple(map(fill, setting.set))})
 
 
-def _add(found: dict, place: Mapping[str, str], seed: int, scaled: Scaled, name: str) -> Cell:  # type: ignore[type-arg]
+def _add(
+    found: dict[tuple[tuple[tuple[str, str], ...], int], Cell],
+    place: Mapping[str, str],
+    seed: int,
+    scaled: Scaled,
+    name: str,
+) -> Cell:
     """The cell at a place; a run that it begins with comes before it."""
     known = (tuple(sorted(place.items())), seed)
     if known in found:
