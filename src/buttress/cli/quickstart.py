@@ -23,17 +23,20 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     Running it again resumes, or finishes in seconds.
     """
     from buttress.evaluation import load_evaluation
+    from buttress.records.answer import write_answer
     from buttress.records.run import Run
     from buttress.report import write_report
     from buttress.running import run_all
-    from buttress.study import load_study, work_of
+    from buttress.study import answer, cells_of, load_study, work_of
 
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; choose a folder with --out")
     study = load_study("quickstart")
-    works = work_of(study, study.runs(), out)
+    scaled = study.scaled("smoke")
+    works = work_of(scaled, cells_of(study, "smoke"), out)
     with showing() as progress:
         failures = run_all(works, workers=workers or os.cpu_count() or 1, progress=progress)
+        write_answer(out, answer(study, "smoke", out))
         page = write_report(
             [out / "runs"], out / "report", title=study.title, subtitle=study.question
         )
@@ -41,7 +44,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     for work in works:
         if Run(work.folder).state != "done":
             continue
-        rows.append((work.spec, load_evaluation(Run(work.folder).suite_folder(study.suites[0]))))
+        rows.append((work.spec, load_evaluation(Run(work.folder).suite_folder(scaled.suites[0]))))
     rows.sort(key=lambda row: -row[1].worst_case)
     if as_json:
         say_json(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from buttress.data.core import DATASETS, SILENT, Dataset
 from buttress.data.folder import File, class_names, files_of, list_files
-from buttress.data.folder_sets import FolderSet, Source, get_folder, root_of
+from buttress.data.folder_sets import FolderSet, Source, facts, get_folder, root_of
 from buttress.errors import DataError
 from buttress.progress import Progress
 from buttress.streams import seed_of
@@ -30,7 +30,12 @@ def get_caltech101(progress: Progress) -> Path:
     return get_folder("caltech101", KEPT, (ARCHIVE,), progress)
 
 
-@DATASETS.register("caltech101", tags=("download", "natural", "large"), get=get_caltech101)
+@DATASETS.register(
+    "caltech101",
+    tags=("download", "natural", "large"),
+    get=get_caltech101,
+    facts=facts(3_060, 6_084, 102),
+)
 def caltech101(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT
 ) -> Dataset:

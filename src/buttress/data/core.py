@@ -126,6 +126,18 @@ class Dataset:
         return state.hexdigest()
 
 
+class Facts(NamedTuple):
+    """What is known of a data set without having it: enough to plan a run on it."""
+
+    train: int  # images
+    test: int
+    num_classes: int
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    budgets: Mapping[Norm, float] = NATURAL_BUDGETS
+
+
 class Loader(Protocol):
     def __call__(
         self, split: str, *, image_size: int | None = None, progress: Progress = SILENT
@@ -177,6 +189,16 @@ def load_dataset(
             )
         data = data.select(torch.arange(limit))
     return replace(data, pixels=data.pixels.loaded(progress))
+
+
+def facts_of(name: str) -> Facts:
+    """The facts a data set was registered with; one without them must be here, and is looked at."""
+    if ":" not in name and "facts" in (known := DATASETS.entry(name).extra):
+        found: Facts = known["facts"]
+        return found
+    train, test = load_dataset(name, "train"), load_dataset(name, "test")
+    classes, statistics = train.num_classes, (train.mean, train.std)
+    return Facts(len(train), len(test), classes, train.shape, *statistics, test.budgets)
 
 
 def get_dataset(name: str, progress: Progress = SILENT) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from buttress.data.core import DATASETS, SILENT, Dataset
 from buttress.data.folder import File, file_at, files_of
-from buttress.data.folder_sets import ALL, FolderSet, Source, get_folder, root_of
+from buttress.data.folder_sets import ALL, FolderSet, Source, facts, get_folder, root_of
 from buttress.errors import DataError
 from buttress.progress import Progress
 
@@ -48,7 +48,12 @@ def get_flowers102(progress: Progress) -> Path:
     return get_folder("flowers102", ALL, SOURCES, progress)
 
 
-@DATASETS.register("flowers102", tags=("download", "natural", "large"), get=get_flowers102)
+@DATASETS.register(
+    "flowers102",
+    tags=("download", "natural", "large"),
+    get=get_flowers102,
+    facts=facts(1_020, 6_149, 102),
+)
 def flowers102(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT
 ) -> Dataset:

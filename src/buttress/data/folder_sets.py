@@ -13,7 +13,7 @@ import torch
 
 from buttress.data.archives import check_md5, unpack
 from buttress.data.cache import cache_dir, workspace
-from buttress.data.core import LARGE_BUDGETS, Dataset
+from buttress.data.core import LARGE_BUDGETS, Dataset, Facts
 from buttress.data.download import download, first_that_works
 from buttress.data.folder import File
 from buttress.data.folder_pixels import FolderPixels
@@ -28,6 +28,12 @@ SHORTER, OF_SIZE = 256, 224  # the usual evaluation on ImageNet: scale to 256, c
 SMALLEST_SIZE = 16
 ALL = "files"  # as a folder to be kept: everything that came out of the archives
 ARCHIVES = (".tgz", ".gz", ".tar", ".zip")
+
+
+def facts(train: int, test: int, num_classes: int, size: int = USUAL_SIZE) -> Facts:
+    """What is known of a set of ImageNet's kind before it is here."""
+    shape = (3, size, size)
+    return Facts(train, test, num_classes, shape, IMAGENET_MEAN, IMAGENET_STD, LARGE_BUDGETS)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from buttress.data.cache import cache_dir
 from buttress.data.core import DATASETS, SILENT, Dataset
 from buttress.data.folder import File, class_names, files_of, hold_out, list_files
-from buttress.data.folder_sets import FolderSet
+from buttress.data.folder_sets import FolderSet, facts
 from buttress.errors import DataError
 from buttress.progress import Progress
 
@@ -65,7 +65,12 @@ def get_imagenet(progress: Progress) -> Path:
     return root_with("train")
 
 
-@DATASETS.register("imagenet", tags=("natural", "large", "local"), get=get_imagenet)
+@DATASETS.register(
+    "imagenet",
+    tags=("natural", "large", "local"),
+    get=get_imagenet,
+    facts=facts(1_268_355, 50_000, 1_000),
+)
 def imagenet(split: str, *, image_size: int | None = None, progress: Progress = SILENT) -> Dataset:
     """ImageNet-1k from your own copy; test is its val, val is one in 100 training images."""
     return load("imagenet", split, image_size, tuple(wordnet()))

@@ -8,6 +8,7 @@ with seed 0, so that the classes differ from those. A file ``imagenet-100.txt`` 
 from __future__ import annotations
 
 from buttress.data.core import DATASETS, SILENT, Dataset
+from buttress.data.folder_sets import facts
 from buttress.data.imagenet import folder, get_imagenet, load, wordnet
 from buttress.errors import DataError
 from buttress.progress import Progress
@@ -17,7 +18,12 @@ COUNT, SEED = 100, 0
 FILE = "imagenet-100.txt"
 
 
-@DATASETS.register("imagenet-100", tags=("natural", "large", "local"), get=get_imagenet)
+@DATASETS.register(
+    "imagenet-100",
+    tags=("natural", "large", "local"),
+    get=get_imagenet,
+    facts=facts(126_836, 5_000, 100),  # about: it depends on the classes
+)
 def imagenet_100(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT
 ) -> Dataset:

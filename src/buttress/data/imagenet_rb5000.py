@@ -11,7 +11,7 @@ from pathlib import Path
 
 from buttress.data.core import DATASETS, SILENT, Dataset
 from buttress.data.folder import File, file_at
-from buttress.data.folder_sets import FolderSet
+from buttress.data.folder_sets import FolderSet, facts
 from buttress.data.imagenet import folder, get_imagenet, load, root_with, wordnet
 from buttress.errors import DataError
 from buttress.progress import Progress
@@ -32,6 +32,7 @@ def get_rb5000(progress: Progress) -> Path:
     paper="arXiv:2010.09670",
     tags=("natural", "large", "local"),
     get=get_rb5000,
+    facts=facts(1_268_355, 5_000, 1_000),
 )
 def imagenet_rb5000(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT

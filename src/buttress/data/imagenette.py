@@ -10,7 +10,7 @@ from pathlib import Path
 
 from buttress.data.core import DATASETS, SILENT, Dataset
 from buttress.data.folder import files_of, hold_out, list_files
-from buttress.data.folder_sets import FolderSet, Source, get_folder, root_of
+from buttress.data.folder_sets import FolderSet, Source, facts, get_folder, root_of
 from buttress.progress import Progress
 
 CLASSES = {
@@ -39,6 +39,7 @@ def get_imagenette(name: str, source: Source, progress: Progress) -> Path:
     "imagenette",
     tags=("download", "natural", "large"),
     get=lambda progress: get_imagenette("imagenette", FULL, progress),
+    facts=facts(8_522, 3_925, 10),
 )
 def imagenette(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT
@@ -52,6 +53,7 @@ def imagenette(
     "imagenette-160",
     tags=("download", "natural", "large"),
     get=lambda progress: get_imagenette("imagenette-160", SMALL, progress),
+    facts=facts(8_522, 3_925, 10, SMALL_SIZE),
 )
 def imagenette_160(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT

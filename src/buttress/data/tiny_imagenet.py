@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from buttress.data.core import DATASETS, NATURAL_BUDGETS, SILENT, Dataset
+from buttress.data.core import DATASETS, NATURAL_BUDGETS, SILENT, Dataset, Facts
 from buttress.data.folder import File, class_names, file_at, files_of, hold_out, list_files
 from buttress.data.folder_sets import FolderSet, Source, get_folder, root_of
 from buttress.errors import DataError
@@ -27,7 +27,12 @@ def get_tiny_imagenet(progress: Progress) -> Path:
     return get_folder("tiny-imagenet", KEPT, (ARCHIVE,), progress)
 
 
-@DATASETS.register("tiny-imagenet", tags=("download", "natural"), get=get_tiny_imagenet)
+@DATASETS.register(
+    "tiny-imagenet",
+    tags=("download", "natural"),
+    get=get_tiny_imagenet,
+    facts=Facts(95_000, 10_000, 200, (3, SIZE, SIZE), MEAN, STD),
+)
 def tiny_imagenet(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT
 ) -> Dataset:

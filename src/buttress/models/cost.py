@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -45,6 +46,7 @@ def count_macs(model: nn.Module, image_size: int = 32) -> int:
     return int(counter.get_total_flops()) // 2
 
 
+@lru_cache(maxsize=4096)
 def cost_of(
     name: str, *, num_classes: int = 10, image_size: int = 32, in_channels: int = 3
 ) -> Cost:

@@ -15,6 +15,7 @@ from buttress.models.core import Classifier, Normalize, create_model
 from buttress.models.sources.core import Trained, Values, Wanted, find_source
 from buttress.models.sources.run import read_run
 from buttress.models.weights import read_weights, some
+from buttress.records.run import Which
 
 __all__ = [
     "Trained", "Wanted", "Weights", "align", "find_trained", "load_model", "load_wanted",
@@ -25,6 +26,7 @@ __all__ = [
 def load_model(  # noqa: PLR0913 - the public call; what it takes is what a model is
     what: str | Path | nn.Module,
     *,
+    which: Which = "best",
     model: str | None = None,
     num_classes: int | None = None,
     image_size: int | None = None,
@@ -42,6 +44,7 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
             exported folder, ``hf:OWNER/NAME``, ``robustbench:DATA/THREAT/NAME``, ``timm:NAME``,
             ``file.py:function``, a registered name, or a network of yours. No code in a checkpoint
             is ever run.
+        which: The ``best`` or the ``last`` epoch of a run.
         model: What the weights of a checkpoint belong to: a registered name, ``timm:NAME`` or
             ``file.py:function``.
         num_classes: Of a checkpoint; 10 if not given.
@@ -54,8 +57,9 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
         device: Where the model goes.
     """
     wanted = Wanted(
-        model, num_classes, image_size, in_channels, mean, std, dict(options or {}), pretrained
-    )
+        model, num_classes, image_size, in_channels, mean, std, dict(options or {}), pretrained,
+        which=which,
+    )  # fmt: skip
     return load_wanted(what, wanted).to(device)
 
 

@@ -163,7 +163,8 @@ class RunSpec(Spec):
     std: tuple[float, ...]
     recipe: Recipe
     seed: int = 0
-    start: str | None = None  # a hash of the weights that training begins with, if they are given
+    # What training begins with if not with fresh weights: their hash, or ``run:KEY`` in a study.
+    start: str | None = None
 
     def identity(self) -> dict[str, Any]:
         """What decides whether two runs are the same run.

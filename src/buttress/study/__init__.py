@@ -1,6 +1,24 @@
 """Studies: a declared question, its grid of runs, and the work that answers it."""
 
+from buttress.study.answer import answer
+from buttress.study.cells import Cell, cells_of
+from buttress.study.claims import CLAIMS
+from buttress.study.scales import SCALES, Scale, check_scale
 from buttress.study.spec import StudySpec, list_studies, load_study
 from buttress.study.work import Work, complete, work_of
 
-__all__ = ["StudySpec", "Work", "complete", "list_studies", "load_study", "work_of"]
+__all__ = [
+    "CLAIMS",
+    "SCALES",
+    "Cell",
+    "Scale",
+    "StudySpec",
+    "Work",
+    "answer",
+    "cells_of",
+    "check_scale",
+    "complete",
+    "list_studies",
+    "load_study",
+    "work_of",
+]

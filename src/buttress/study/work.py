@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buttress.analysis.core import analyse
-from buttress.analysis.subject import Subject, threat_of
-from buttress.data import load_dataset
+from buttress.analysis.subject import DoesNotApply, Subject, threat_of
+from buttress.data import facts_of, load_dataset
 from buttress.evaluation import evaluate, load_suite
 from buttress.evaluation.suite import resolve_suite
 from buttress.models import load_model
 from buttress.progress import Progress
-from buttress.records.run import Run
+from buttress.records.run import Run, Which
 from buttress.records.spec import RunSpec
-from buttress.study.spec import StudySpec
+from buttress.spec import Component
+from buttress.study.cells import Cell
+from buttress.study.spec import Scaled
 from buttress.training import train_run
+from buttress.training.finetune import begin_with
 
 
 @dataclass(frozen=True)
@@ -25,43 +28,69 @@ class Work:
 
     spec: RunSpec
     folder: Path
-    suites: tuple[str, ...]
-    analyses: tuple[str, ...]
+    suites: tuple[str, ...] = ()
+    analyses: tuple[Component, ...] = ()
     test_limit: int | None = None
+    whiches: tuple[Which, ...] = ("best",)  # the epochs that are evaluated
+    source: Path | None = None  # the run whose weights it begins with
+
+    @property
+    def key(self) -> str:
+        return self.spec.key()
 
     def label(self) -> str:
         return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
 
     def units(self) -> dict[str, float]:
         """Rough cost by the name of each task, in passes: what a progress bar is divided by."""
-        recipe = self.spec.recipe
-        images = len(load_dataset(self.spec.dataset, "train", limit=self.spec.limit))
+        recipe, facts = self.spec.recipe, facts_of(self.spec.dataset)
+        images = min(facts.train, self.spec.limit or facts.train)
         attacked = 1 + recipe.objective.args.get("steps", 10 if recipe.threat else 0)
         found = {f"train {self.spec.model}": 3.0 * recipe.epochs * images * attacked}
-        data = load_dataset(self.spec.dataset, "test", limit=self.test_limit)
+        tests = min(facts.test, self.test_limit or facts.test)
         for name in self.suites:
-            for entry in resolve_suite(load_suite(name), data.budgets, data.name):
+            for entry in resolve_suite(load_suite(name), facts.budgets, self.spec.dataset):
                 passes = entry.args.get("steps", 1 if entry.threat is None else 20)
-                found[f"{name}: {entry.name}"] = 1.0 * len(data) * passes
+                found[f"{name}: {entry.name}"] = 1.0 * tests * passes
         return found
 
 
-def work_of(study: StudySpec, specs: Sequence[RunSpec], root: Path) -> list[Work]:
+def work_of(scaled: Scaled, cells: Sequence[Cell], root: Path) -> list[Work]:
     """The work of a study. A run's folder is its key, so that studies share runs."""
     return [
-        Work(s, root / "runs" / s.key(), study.suites, study.analyses, study.test_limit)
-        for s in specs
+        Work(
+            cell.spec,
+            root / "runs" / cell.key,
+            scaled.suites,
+            scaled.analyses,
+            scaled.test_limit,
+            ("best", "last") if scaled.last_too else ("best",),
+            None if cell.source is None else root / "runs" / cell.source,
+        )
+        for cell in cells
     ]
 
 
 def complete(work: Work, *, device: str, progress: Progress) -> Run:
     """Trains, evaluates and analyses what is not there yet."""
-    run = train_run(work.spec, work.folder, device=device, progress=progress)
-    model = load_model(run.path)
+    run = _trained(work, device, progress)
     data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
-    for suite in work.suites:
-        evaluate(model, data, suite, out=run.suite_folder(suite), progress=progress)
-    subject = Subject(model, data, threat_of(work.spec, data), work.spec.seed, run, progress)
-    for name in work.analyses:
-        analyse(name, run, subject=subject, progress=progress)
+    for which in work.whiches:
+        model = load_model(run.path, which=which)
+        for suite in work.suites:
+            name = suite if which == "best" else f"{suite}-{which}"
+            evaluate(model, data, suite, out=run.suite_folder(name), progress=progress)
+    threat = threat_of(work.spec, data)
+    subject = Subject(load_model(run.path), data, threat, work.spec.seed, run, progress)
+    for use in work.analyses:
+        try:
+            analyse(use.name, run, args=use.args, subject=subject, progress=progress)
+        except DoesNotApply as reason:
+            progress.log(f"{use.name} does not apply to {work.label()}: {reason}")
     return run
+
+
+def _trained(work: Work, device: str, progress: Progress) -> Run:
+    if work.source is None:
+        return train_run(work.spec, work.folder, device=device, progress=progress)
+    return begin_with(work.source, work.spec, work.folder, device=device, progress=progress)

@@ -15,7 +15,7 @@ from buttress.models.sources.run import refuse_code_inside
 from buttress.models.transfer import Transferred, transfer
 from buttress.progress import Progress, Silent
 from buttress.records.run import WHICH, Run, Which
-from buttress.records.spec import Recipe
+from buttress.records.spec import Recipe, RunSpec
 from buttress.training.logs import Listener
 from buttress.training.ranks import is_first
 from buttress.training.recipe import load_recipe
@@ -93,6 +93,24 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         spec.model_copy(update={"start": tree_digest(start)}), out, start=start,
         finetuned_from={**given.about, **described(moved)}, device=device, devices=devices,
         compile=compile, listeners=listeners, progress=progress,
+    )  # fmt: skip
+
+
+def begin_with(
+    source: str | Path,
+    spec: RunSpec,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Run:
+    """Trains the run ``spec``, whose start is named already, from the best weights of another."""
+    given = read_source(str(source), Wanted(), "best")
+    network = build(spec)
+    moved = transfer(network, given.weights)
+    return train_run(
+        spec, out, start=network.state_dict(), finetuned_from={**given.about, **described(moved)},
+        device=device, progress=progress,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from buttress.allocator import keep_freed_memory
-from buttress.data import Dataset, load_dataset
+from buttress.data import Dataset, facts_of, load_dataset
 from buttress.data.mixed import Mixed
 from buttress.errors import ButtressError, CorruptFile, UserError
 from buttress.files import discard_leftovers
@@ -89,7 +89,7 @@ def resolve(
     model_args: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """Everything that decides a run's numbers, from the names of its parts."""
-    data = load_dataset(dataset, "train")
+    data = facts_of(dataset)
     channels, height, _ = data.shape
     mean, std = {
         True: (data.mean, data.std),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from buttress.errors import UserError
 from buttress.models.factory import Shape
+from buttress.records.run import Which
 from buttress.registry import Registry
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Wanted:
     std: Values | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
+    which: Which = "best"  # the epoch of a run
     usual: Shape = field(default_factory=lambda: USUAL)  # where neither user nor file knows
 
     def shape(self, known: Shape | None = None) -> dict[str, int]:

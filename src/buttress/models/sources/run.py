@@ -15,7 +15,7 @@ from buttress.records.run import Run, Which
 
 @SOURCES.register("run", form="RUN")
 class RunFolder(Source):
-    """The best epoch of a run that Buttress trained; it knows its own model."""
+    """The best epoch of a run that Buttress trained, or its last; it knows its own model."""
 
     def reads(self, what: str) -> bool:
         return (Path(what) / "run.json").is_file()
@@ -35,8 +35,8 @@ def open_run(path: Path, wanted: Wanted) -> Trained:
     wanted.refuse_all(f"{path} is a run and", shape)
     refuse_code_inside(spec.model, path)
     return Trained(
-        read_run(run),
-        str(run.checkpoint("best")),
+        read_run(run, wanted.which),
+        str(run.checkpoint(wanted.which)),
         spec.model,
         shape,
         spec.mean,

@@ -1,0 +1,168 @@
+"""Answers a study from what its runs left: the table, published beside measured, and its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from buttress.errors import CorruptFile
+from buttress.files import read_json
+from buttress.records.answer import Agreement, Answer, Judged, Line, Number
+from buttress.records.run import Run
+from buttress.study.cells import Cell, cells_of
+from buttress.study.claims import CLAIMS, Cannot, judge
+from buttress.study.claims.core import check
+from buttress.study.measure import Source, behind, table_of
+from buttress.study.published import published_view, read_published
+from buttress.study.scales import Scale
+from buttress.study.spec import Claim, Scaled, StudySpec
+from buttress.study.table import REPLICATES, Table, View
+
+
+def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = None) -> Answer:
+    """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
+    scaled, cells = study.scaled(scale), cells_of(study, scale)
+    sources = [Source(cell, root / "runs" / cell.key) for cell in cells]
+    table = table_of(scaled, sources)
+    replicates = table.replicates(REPLICATES)
+    theirs = _published(study, scaled, table, place)
+    states = {source.cell.key: source.state for source in sources}
+    return Answer(
+        study=study.name,
+        scale=scale,
+        title=study.title or study.name,
+        question=study.question,
+        source=study.source,
+        about=study.about,
+        axes=table.axes,
+        columns=table.columns,
+        units={name: column.unit for name, column in scaled.columns.items()},
+        lines=_lines(table, replicates, theirs, scaled, sources),
+        claims=tuple(judged(claim, table.view, replicates, theirs) for claim in study.claims),
+        agreement=() if theirs is None else _agreement(table.view, replicates, theirs),
+        notes=() if study.published is None else study.published.notes,
+        runs=len(states),
+        done=sum(state == "done" for state in states.values()),
+        failed={k: _reason(root / "runs" / k) for k, state in states.items() if state == "failed"},
+        analyses=tuple(use.name for use in scaled.analyses),
+        together=tuple(use.name for use in scaled.together),
+        cost=_cost(cells, root),
+        settings={
+            "datasets": sorted({cell.spec.dataset for cell in cells}),
+            "suites": list(scaled.suites),
+            "test_limit": scaled.test_limit,
+            "seeds": list(scaled.seeds),
+        },
+    )
+
+
+def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: View | None) -> Judged:
+    """A claim under the published numbers and under ours."""
+    predicate = CLAIMS.create(claim.test.name, claim.test.args)
+    verdict = judge(predicate, measured, replicates)
+    published = claim.published
+    if theirs is not None and not published:
+        try:
+            published = "holds" if check(predicate, theirs) else "does not hold"
+        except Cannot as reason:
+            published = f"cannot be said: {reason}"
+    return Judged(
+        id=claim.id, says=claim.says, published=published, word=verdict.word,
+        evidence=verdict.evidence, share=verdict.share,
+    )  # fmt: skip
+
+
+def _published(study: StudySpec, scaled: Scaled, table: Table, place: Path | None) -> View | None:
+    if study.published is None:
+        return None
+    rows = dict(zip(table.rows, table.attributes, strict=True))
+    lines = read_published(study.published, place)
+    return published_view(study.published, lines, table.axes, rows, scaled.columns)
+
+
+def _lines(
+    table: Table, replicates: Sequence[View], theirs: View | None, scaled: Scaled,
+    sources: Sequence[Source],
+) -> tuple[Line, ...]:  # fmt: skip
+    spans = table.intervals(replicates)
+    found = []
+    for index, row in enumerate(table.rows):
+        numbers = {}
+        for column in table.columns:
+            cell = table.cells.get((row, column))
+            span = spans.get((row, column))
+            known = None if theirs is None else _finite(theirs.columns[column][index])
+            chosen = behind(row, table.axes, scaled.columns[column], sources)
+            numbers[column] = Number(
+                value=None if cell is None else _finite(cell.value),
+                low=None if span is None else span.low,
+                high=None if span is None else span.high,
+                published=known,
+                images=len(cell.scores[0]) if cell is not None and cell.scores else 0,
+                seeds=0 if cell is None else len(cell.seeds),
+                missing=table.missing.get((row, column), ""),
+                distrusted=_distrusted(chosen, scaled.columns[column].suite or "", scaled),
+            )
+        runs = behind(row, table.axes, None, sources)
+        found.append(
+            Line(labels=row, attributes=dict(table.attributes[index]), numbers=numbers,
+                 runs=tuple(s.cell.key for s in runs))
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _distrusted(sources: Sequence[Source], suite: str, scaled: Scaled) -> tuple[str, ...]:
+    """Warnings of the evaluations behind a number."""
+    name = suite or (scaled.suites[0] if scaled.suites else "")
+    known = [s.evaluations[name] for s in sources if name in s.evaluations]
+    return tuple(dict.fromkeys(warning for found in known for warning in found.warnings))
+
+
+def _agreement(measured: View, replicates: Sequence[View], theirs: View) -> tuple[Agreement, ...]:
+    """Spearman's correlation of each column with the published one, over rows that have both."""
+    found = []
+    for column, values in measured.columns.items():
+        published = theirs.columns[column]
+        both = ~(np.isnan(values) | np.isnan(published))
+        if not (~np.isnan(published)).any():
+            continue
+        if both.sum() < 3:
+            found.append(Agreement(column=column, rows=int(both.sum()), spearman=None))
+            continue
+        drawn = [_rank(view.columns[column][both], published[both]) for view in replicates]
+        low, high = np.quantile(drawn, (0.025, 0.975)) if drawn else (None, None)
+        found.append(
+            Agreement(column=column, rows=int(both.sum()),
+                      spearman=_rank(values[both], published[both]), low=low, high=high)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _rank(mine: np.ndarray, theirs: np.ndarray) -> float:
+    if np.ptp(mine) == 0 or np.ptp(theirs) == 0:
+        return 0.0
+    return float(spearmanr(mine, theirs).statistic)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _reason(folder: Path) -> str:
+    try:
+        return str(read_json(folder / "error.json").get("message", ""))
+    except (CorruptFile, OSError):
+        return "its error.json is unreadable"
+
+
+def _cost(cells: Sequence[Cell], root: Path) -> dict[str, float]:
+    """What the finished runs took."""
+    seconds = 0.0
+    for cell in cells:
+        run = Run(root / "runs" / cell.key)
+        if run.state == "done":
+            seconds += float(run.summary.get("seconds", 0.0))
+    return {"train_seconds": seconds}

@@ -1,0 +1,156 @@
+"""From the records of runs to the table of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from buttress.errors import ButtressError
+from buttress.evaluation import Evaluation, load_evaluation
+from buttress.files import read_json
+from buttress.models.cost import cost_of
+from buttress.records.run import Run
+from buttress.spec import digest
+from buttress.study.cells import Cell, merged
+from buttress.study.spec import Column, Scaled
+from buttress.study.table import Measured, Row, Table
+
+FIGURES = ("parameters_m", "gmacs", "train_seconds", "collapsed")
+
+
+class Missing(Exception):
+    """A number that is not there; the text says why."""
+
+
+@dataclass
+class Source:
+    """The records of one run, read once."""
+
+    cell: Cell
+    folder: Path
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
+
+    @property
+    def run(self) -> Run:
+        return Run(self.folder)
+
+    @cached_property
+    def state(self) -> str:
+        return self.run.state
+
+    def evaluation(self, suite: str, which: str) -> Evaluation:
+        name = suite if which == "best" else f"{suite}-{which}"
+        if name not in self.evaluations:
+            self.evaluations[name] = load_evaluation(self.run.suite_folder(name))
+        return self.evaluations[name]
+
+    def analysis(self, name: str) -> Mapping[str, Any]:
+        content = read_json(self.run.analysis_file(name))
+        if reason := content.get("does_not_apply"):
+            raise Missing(f"{name} does not apply: {reason}")
+        found: Mapping[str, Any] = content["result"]
+        return found
+
+
+def table_of(scaled: Scaled, sources: Sequence[Source]) -> Table:
+    """Every column of every row, as far as the runs are; what is missing says why."""
+    fixed = {axis for column in scaled.columns.values() for axis in column.where}
+    axes = tuple(axis for axis in scaled.axes if axis not in fixed)
+    rows: dict[Row, Mapping[str, str | float]] = {}
+    for cell in (source.cell for source in sources):
+        row = tuple(cell.labels[axis] for axis in axes)
+        own = {a: cell.labels[a] for a in axes}
+        rows.setdefault(row, merged(own, scaled).attributes)
+    found: dict[tuple[Row, str], Measured] = {}
+    missing: dict[tuple[Row, str], str] = {}
+    for name, column in scaled.columns.items():
+        for row in rows:
+            try:
+                found[row, name] = _measured(row, axes, column, sources, scaled)
+            except Missing as reason:
+                missing[row, name] = str(reason)
+    return Table(axes, tuple(rows), found, tuple(scaled.columns), tuple(rows.values()), missing)
+
+
+def behind(
+    row: Row, axes: Sequence[str], column: Column | None, sources: Sequence[Source]
+) -> list[Source]:
+    """The runs behind a row, or behind one of its numbers, in order of their seeds."""
+    wanted = {**dict(zip(axes, row, strict=True)), **({} if column is None else column.where)}
+    chosen = [s for s in sources if all(s.cell.labels.get(a) == v for a, v in wanted.items())]
+    return sorted(chosen, key=lambda s: s.cell.seed)
+
+
+def _measured(
+    row: Row, axes: Sequence[str], column: Column, sources: Sequence[Source], scaled: Scaled
+) -> Measured:
+    chosen = behind(row, axes, column, sources)
+    if not chosen:
+        raise Missing("the study has no such run")
+    seeds = tuple(s.cell.seed for s in chosen)
+    if len(set(seeds)) < len(seeds):
+        raise Missing("the column does not say which of several runs it means")
+    try:
+        if column.analysis or column.of in FIGURES:
+            return Measured(seeds, figures=tuple(_figure(s, column) for s in chosen))
+        suite = column.suite or scaled.suites[0]
+        scores = [_scores(s, suite, column) for s in chosen]
+    except FileNotFoundError:
+        raise Missing(_why_not(chosen)) from None
+    except (ButtressError, KeyError, IndexError, TypeError) as error:
+        raise Missing(_why_not(chosen) or str(error)) from None
+    ids = {tag for _, tag in scores}
+    if len(ids) > 1:
+        raise Missing("its seeds were attacked on different images")
+    return Measured(seeds, scores=tuple(s for s, _ in scores), images=ids.pop())
+
+
+def _why_not(chosen: Sequence[Source]) -> str:
+    states = {s.state for s in chosen} - {"done"}
+    words = {"new": "not run yet", "started": "still running", "failed": "the run failed"}
+    return "; ".join(words[state] for state in sorted(states)) or "not evaluated yet"
+
+
+def _figure(source: Source, column: Column) -> float:
+    spec = source.cell.spec
+    if column.of in ("parameters_m", "gmacs"):
+        cost = cost_of(
+            spec.model, num_classes=spec.num_classes, image_size=spec.image_size,
+            in_channels=spec.in_channels,
+        )  # fmt: skip
+        return cost.parameters / 1e6 if column.of == "parameters_m" else cost.macs / 1e9
+    if column.of == "train_seconds":
+        return float(source.run.summary["seconds"])
+    if column.of == "collapsed":
+        events = source.run.summary["events"]
+        return float(any(event.get("kind") == "collapse" for event in events))
+    return _inside(source.analysis(column.analysis), column.of)
+
+
+def _inside(result: Any, path: str) -> float:
+    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values."""
+    for part in path.split("."):
+        if isinstance(result, Mapping):
+            result = result[part]
+        else:
+            result = next(item for item in result if part in map(str, item.values()))
+    return float(result)
+
+
+def _scores(source: Source, suite: str, column: Column) -> tuple[np.ndarray, str]:
+    """What each image scored, in order of sample ids, and a hash of those."""
+    found = source.evaluation(suite, column.which)
+    if not found.records:
+        raise FileNotFoundError
+    first = next(iter(found.records.values()))
+    flags = found.survived if column.of == "worst_case" else found.records[column.of].correct
+    expected = first.meta.get("suite_attacks", [])
+    if column.of == "worst_case" and set(expected) - set(found.records):
+        raise Missing("its evaluation is not complete")
+    order = np.argsort(first.ids, kind="stable")
+    return flags[order].astype(np.float64), digest(first.ids[order].tolist())
