@@ -19,7 +19,7 @@ CHROMIUM = (
 QUIET = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-sync", "--disable-background-networking", "--disable-component-update",
-    "--disable-dev-shm-usage", "--remote-debugging-pipe",
+    "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 PATIENCE = 120.0  # seconds; the machine may be busy
 

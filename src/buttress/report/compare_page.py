@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from buttress.report.board import Board, Row
+from buttress.report.words import pretty_threat
 
 MOST = 200  # models of one board; each adds its bits to the page
 
@@ -33,7 +34,7 @@ def group(board: Board) -> dict[str, Any]:
 
 def row(found: Row) -> dict[str, Any]:
     run = found.run
-    how = f"{run.objective} {run.trained_on}".strip()
+    how = f"{run.objective} {pretty_threat(run.trained_on)}".strip()
     doubt = " (untrustworthy)" if found.worst.is_doubtful else ""
     worst = np.packbits(found.suite.survived).tobytes() if found.worst.share else b""
     flags = [worst, *(b"" if r is None else r.flags for r in found.results)]

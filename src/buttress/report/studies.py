@@ -9,7 +9,7 @@ from pathlib import Path
 
 from buttress.errors import CorruptFile, UserError
 from buttress.records.answer import Answer, read_answer
-from buttress.report.words import number_of, slug
+from buttress.report.words import slug
 
 ANSWER = "answer.json"
 
@@ -24,14 +24,13 @@ class StudyView:
 
     @property
     def words(self) -> str:
-        """``2 of 5 claims hold, 1 does not, 2 undecided``."""
+        """``claims: 2 hold, 1 do not, 2 undecided``."""
         counts = Counter(claim.word for claim in self.answer.claims)
         if not counts:
             return "no claims"
-        said = [f"{counts['holds']} of {number_of(len(self.answer.claims), 'claim')} hold"]
-        said += [f"{counts['does not hold']} not"] * bool(counts["does not hold"])
-        said += [f"{counts['undecided']} undecided"] * bool(counts["undecided"])
-        return ", ".join(said)
+        spelt = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
+        said = [f"{counts[word]} {verb}" for word, verb in spelt.items() if counts[word]]
+        return f"claims: {', '.join(said)}"
 
 
 def collect_studies(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from buttress.files import file_name
 from buttress.records.answer import Agreement, Answer, Line, Number
 from buttress.report.agreement import Pair, against
 from buttress.report.figures import Figure
@@ -67,7 +68,9 @@ def study_context(study: StudyView, runs: Mapping[str, RunView]) -> dict[str, An
         "notes": {n: text for text, n in notes.items()},
         "has_published": any(c.published for row in rows for c in row.cells),
         "scatters": [f for a in answer.agreement if (f := scatter_figure(a, answer))],
-        "together": read_pictures(study.folder / f"{name}.json" for name in answer.together),
+        "together": read_pictures(
+            study.folder / f"{file_name(name)}.json" for name in answer.together
+        ),
         "pictures": run_pictures(answer, runs),
         "facts": facts(answer),
         "failed": {links([key], runs)[0]: why for key, why in answer.failed.items()},
@@ -164,7 +167,7 @@ def run_pictures(answer: Answer, runs: Mapping[str, RunView]) -> dict[str, list[
     for name in answer.analyses:
         for run in (runs[key] for key in keys if key in runs):
             picture = read_picture(run.run.analysis_file(name))
-            if picture is None:
+            if picture is None or not (picture.says or picture.address or picture.reason):
                 continue
             room -= len(picture.address)
             if room < 0:
