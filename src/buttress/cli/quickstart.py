@@ -36,9 +36,13 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     works = work_of(scaled, cells_of(study, "smoke"), out)
     with showing() as progress:
         failures = run_all(works, workers=workers or os.cpu_count() or 1, progress=progress)
-        write_answer(out, answer(study, "smoke", out))
+        answered = write_answer(out, answer(study, "smoke", out))
         page = write_report(
-            [out / "runs"], out / "report", title=study.title, subtitle=study.question
+            [out / "runs"],
+            out / "report",
+            title=study.title,
+            subtitle=study.question,
+            answers=[answered],
         )
     rows = []
     for work in works:

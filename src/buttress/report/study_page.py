@@ -147,7 +147,7 @@ def scatter_figure(agreement: Agreement, answer: Answer) -> Figure | None:
                           value if high is None else high, bool(number.distrusted)))  # fmt: skip
     if not pairs:
         return None
-    return Figure(column, against(pairs, column, unit), correlation(agreement))
+    return Figure(column.replace("_", " "), against(pairs, column, unit), correlation(agreement))
 
 
 def correlation(agreement: Agreement) -> str:
