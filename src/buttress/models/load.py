@@ -57,9 +57,16 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
         device: Where the model goes.
     """
     wanted = Wanted(
-        model, num_classes, image_size, in_channels, mean, std, dict(options or {}), pretrained,
+        model,
+        num_classes,
+        image_size,
+        in_channels,
+        mean,
+        std,
+        dict(options or {}),
+        pretrained,
         which=which,
-    )  # fmt: skip
+    )
     return load_wanted(what, wanted).to(device)
 
 

@@ -113,6 +113,22 @@ def read_record(path: Path) -> AttackRecord:
     )
 
 
+def read_made(path: Path) -> tuple[int, dict[str, Any]]:
+    """How many images a record has and how it was made, from its footer alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_metadata(path)
+        made: dict[str, Any] = json.loads(footer.metadata[META])["made"]
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        reason = str(error).split("\n")[0][:120]
+        raise CorruptFile(f"{path} is truncated or not a record ({reason})") from None
+    return int(footer.num_rows), made
+
+
 def content_digest(columns: Mapping[str, NDArray[Any]], made: Mapping[str, Any]) -> str:
     """A hash over all values of a record and how they were made."""
     parts = {n: digest(np.ascontiguousarray(c).tobytes().hex()) for n, c in columns.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import torch
@@ -13,11 +14,11 @@ from buttress.data import facts_of
 from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
 from buttress.models.on_paper import Undrawn
-from buttress.records.spec import RunSpec
+from buttress.records.spec import Recipe, RunSpec
 from buttress.study.claims import CLAIMS
 from buttress.study.scales import Scale
 from buttress.study.spec import Scaled, Setting, StudySpec
-from buttress.training.recipe import load_recipe
+from buttress.training.recipe import list_recipes, load_recipe
 from buttress.training.train import build, resolve
 
 SEED = "seed"
@@ -107,18 +108,33 @@ def _add(found: dict, place: Mapping[str, str], seed: int, scaled: Scaled, name:
     source = None
     if setting.start is not None:
         source = _add(found, _checked(setting.start, place, scaled, where), seed, scaled, name)
+    twin = found.get((known[0], scaled.seeds[0]))
     try:
-        recipe = load_recipe(setting.recipe, setting.set)
-        spec = resolve(
-            setting.model, setting.dataset, recipe, seed=seed, limit=setting.limit,
-            model_args=setting.model_args,
-        )  # fmt: skip
+        spec = _resolved(setting) if twin is None else twin.spec
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    spec = spec.model_copy(update={"seed": seed, "start": None})
     if source is not None:
         spec = spec.model_copy(update={"start": f"run:{source.key}"})
     found[known] = Cell(dict(place), seed, spec, None if source is None else source.key)
     return found[known]
+
+
+def _resolved(setting: Setting) -> RunSpec:
+    assert setting.model is not None
+    assert setting.dataset is not None
+    assert setting.recipe is not None
+    shipped = setting.recipe in list_recipes()
+    recipe = (_shipped if shipped else load_recipe)(setting.recipe, setting.set)
+    return resolve(
+        setting.model, setting.dataset, recipe, limit=setting.limit, model_args=setting.model_args
+    )
+
+
+@lru_cache(maxsize=256)
+def _shipped(recipe: str, changes: tuple[str, ...]) -> Recipe:
+    """A recipe that comes with Buttress, read once."""
+    return load_recipe(recipe, changes)
 
 
 def _checked(

@@ -34,7 +34,7 @@ class Wanted:
     std: Values | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
-    which: Which = "best"  # the epoch of a run
+    which: Which = "best"  # epoch of a run
     usual: Shape = field(default_factory=lambda: USUAL)  # where neither user nor file knows
 
     def shape(self, known: Shape | None = None) -> dict[str, int]:

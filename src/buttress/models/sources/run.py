@@ -15,7 +15,7 @@ from buttress.records.run import Run, Which
 
 @SOURCES.register("run", form="RUN")
 class RunFolder(Source):
-    """The best epoch of a run that Buttress trained, or its last; it knows its own model."""
+    """The best epoch of a run that Buttress trained; it knows its own model."""
 
     def reads(self, what: str) -> bool:
         return (Path(what) / "run.json").is_file()
