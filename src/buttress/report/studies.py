@@ -25,7 +25,7 @@ class StudyView:
     @property
     def words(self) -> str:
         """``claims: 2 hold, 1 do not, 2 undecided``."""
-        counts = Counter(claim.word for claim in self.answer.claims)
+        counts: Counter[str] = Counter(claim.word for claim in self.answer.claims)
         if not counts:
             return "no claims"
         spelt = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
