@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Analysis(Protocol):
     """Computes a result from a subject, a group or nothing; keyword arguments are its own."""
 
-    def __call__(self, seen: Any, /) -> Spec: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Spec: ...
 
 
 class Plot(Protocol):
