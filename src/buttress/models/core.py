@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,9 @@ class Normalize(nn.Module):
         super().__init__()
         self.register_buffer("mean", _per_channel("mean", mean, channels))
         self.register_buffer("std", _per_channel("std", std, channels))
-        if not min(_listed(std)) > 0:
+        if not all(math.isfinite(v) for v in _listed(mean)):
+            raise UserError(f"the mean must be finite in every channel, but got mean={mean}")
+        if not all(v > 0 and math.isfinite(v) for v in _listed(std)):
             raise UserError(f"`std > 0` must hold in every channel, but got std={std}")
 
     def forward(self, x: Tensor) -> Tensor:

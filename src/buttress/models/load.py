@@ -14,6 +14,7 @@ from torch import Tensor
 from buttress.errors import UserError
 from buttress.models.checkpoint import load_checkpoint
 from buttress.models.core import Classifier, Normalize, Values, create_model, is_known
+from buttress.models.reading import mismatch, read_tensors
 from buttress.models.sources import is_function, is_timm
 from buttress.records.run import Run, Which
 
@@ -91,7 +92,10 @@ def load_weights(
     weights = align(tensors, model)
     _check(weights.net, model, path)
     if weights.mean is not None or weights.std is not None:
-        stored = Normalize(weights.mean or 0.0, weights.std or 1.0, model.in_channels)
+        try:
+            stored = Normalize(weights.mean or 0.0, weights.std or 1.0, model.in_channels)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
         if not is_normalised:
             model.normalize = stored
         elif not _agree(stored, model.normalize):
@@ -107,7 +111,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = read_tensors(path)
     except Exception as error:  # a damaged file can fail in any way
         raise UserError(_why_unreadable(path, error)) from None
     return _unwrap(content, path)
@@ -225,6 +229,8 @@ def _check(weights: Mapping[str, Tensor], model: Classifier, path: Path) -> None
                 f"{path} does not fit model {model.name!r}: {name} has the shape {file} in the "
                 f"file and {own} in the model{hint}"
             )
+        if reason := mismatch(value, target[name]):
+            raise UserError(f"{path} does not fit model {model.name!r}: {name} {reason}")
 
 
 def _agree(a: Normalize, b: Normalize) -> bool:

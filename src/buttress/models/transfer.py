@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from buttress.errors import UserError
 from buttress.models.core import Classifier
 from buttress.models.load import align, some
+from buttress.models.reading import mismatch
 
 LEAST_SHARE = 0.5  # of the parameters, the classifier aside
 MOST_PREFIX = 5  # tokens before those of the patches: class, distillation, registers
@@ -50,6 +51,9 @@ def transfer(model: Classifier, state: Mapping[str, Tensor]) -> Transferred:
             resized[name] = value
     taken = {**loaded, **resized}
     _check_share(model, given, taken)
+    for name, value in taken.items():
+        if reason := mismatch(value, own[name]):
+            raise UserError(f"the weights do not fit model {model.name!r}: {name} {reason}")
     model.net.load_state_dict({**own, **taken})
     new = [n for n in own if n not in taken and not n.endswith("num_batches_tracked")]
     return Transferred(
