@@ -79,7 +79,8 @@ def unless_refused(call: Callable[[], T], *words: str) -> T | None:
 
 def check_text(text: str, words: Sequence[str]) -> str:
     assert text.strip()
-    assert "\n" not in text
+    assert "\n" not in text, text
+    assert "bug" not in text, text
     assert len(text) < 2000
     for word in words:
         assert word in text, text

@@ -12,10 +12,11 @@ from buttress.attacks.core import ATTACKS
 from buttress.errors import UserError
 from buttress.registry import canonical
 from buttress.shelf import Shelf
-from buttress.spec import Spec
+from buttress.spec import Spec, short
 from buttress.threat import NORMS, Norm, Threat, parse_norm
 
 CLEAN = "clean"
+LONGEST_NAME = 100
 
 
 class EntrySpec(Spec):
@@ -88,12 +89,22 @@ def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float]) -> list[Entry]
         ATTACKS.create(line.attack, line.args)
         threat = _threat(line, budgets)
         name = line.name or f"{line.attack}-{threat.norm.lower()}"
+        name = _file_name(name)
         if name in [e.name for e in entries]:
             raise UserError(f"suite {spec.name!r} has two entries named {name!r}; name one of them")
-        if any(c in name for c in "/\\\0") or name.startswith("."):
-            name = name.replace("/", "_").replace("\\", "_").lstrip(".")
         entries.append(Entry(name, line.attack, threat, line.args))
     return entries
+
+
+def _file_name(name: str) -> str:
+    """The name as a file can have it: two that differ in a slash only are the same."""
+    plain = name.replace("/", "_").replace("\\", "_").lstrip(".")
+    if not plain or len(plain) > LONGEST_NAME or not plain.isprintable():
+        raise UserError(
+            f"the name of an entry must have 1 to {LONGEST_NAME} characters that can be printed, "
+            f"but got {short(name)}"
+        )
+    return plain
 
 
 def _threat(line: EntrySpec, budgets: Mapping[Norm, float]) -> Threat:
