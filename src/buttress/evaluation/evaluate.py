@@ -304,6 +304,11 @@ def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
         for n, r in records.items()
         if r.meta.get("not_finite", 0)
     ]
+    found += [
+        f"{n}: the outputs were not numbers for {int(np.isnan(r.loss).sum())} images"
+        for n, r in records.items()
+        if np.isnan(r.loss).any()
+    ]
     last = [*records.values()][-1:]
     if last and last[0].meta.get("mode") == "worst_case":
         found.append(
