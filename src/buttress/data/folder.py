@@ -8,6 +8,7 @@ that the first n are a fair sample, and adding files changes no id.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from buttress.data.core import NATURAL_BUDGETS, READERS, SILENT, Dataset
 from buttress.data.folder_pixels import FolderPixels
 from buttress.data.pixels import ChannelStats, channel_stats
 from buttress.data.splits import check_split
-from buttress.data.streamed import read_size
+from buttress.data.streamed import read_size, unreadable
 from buttress.errors import DataError
 from buttress.progress import Progress
 from buttress.streams import seed_of
@@ -97,7 +98,7 @@ def list_files(root: Path, part: str, classes: tuple[str, ...]) -> list[File]:
         )
     files = []
     for label, name in enumerate(classes):
-        for place, _, entries in os.walk(root / part / name, followlinks=True):
+        for place, entries in walk(root / part / name):
             inside = Path(place).relative_to(root).as_posix()
             images = (e for e in entries if e.lower().endswith(ENDINGS) and e[0] != ".")
             files += [file_at(f"{inside}/{entry}", label) for entry in images]
@@ -106,6 +107,18 @@ def list_files(root: Path, part: str, classes: tuple[str, ...]) -> list[File]:
     if not files:
         raise DataError(f"{root / part} must hold images, but holds none of {ENDINGS}")
     return sorted(files)
+
+
+def walk(top: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each folder once with its files, links to folders too: a ring of links has an end."""
+    seen: set[str] = set()
+    for place, folders, files in os.walk(top, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        yield place, sorted(files)
 
 
 def file_at(path: str, label: int) -> File:
@@ -126,7 +139,10 @@ def files_of(split: str, parts: dict[str, list[File]], root: Path) -> list[File]
     wanted = split.split("+")
     if missing := [part for part in wanted if part not in parts]:
         raise DataError(f"the split {split!r} needs {root / missing[0]}, but it does not exist")
-    return sorted(file for part in wanted for file in parts[part])
+    files = sorted(file for part in wanted for file in parts[part])
+    if not files:  # the only image is held out
+        raise DataError(f"the split {split!r} of {root} must hold an image, but holds none")
+    return files
 
 
 def usual_size(root: Path, sample: list[File]) -> int:
@@ -139,7 +155,10 @@ def usual_size(root: Path, sample: list[File]) -> int:
 
 def stamp(root: Path, file: File) -> tuple[str, int, int]:
     """What changes when a file is replaced."""
-    status = (root / file.path).stat()
+    try:
+        status = (root / file.path).stat()
+    except OSError as error:
+        raise DataError(unreadable(str(root / file.path), error)) from None
     return file.path, status.st_size, status.st_mtime_ns
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,10 @@ from buttress.progress import Progress
 
 LARGEST_IN_MEMORY = 1 << 30  # bytes of uint8 pixels
 THREADS = min(8, os.cpu_count() or 1)  # Pillow decodes without holding the interpreter
-DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+LARGEST_IMAGE = 1 << 26  # pixels, in a file or on the way to its middle
+DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, LookupError, TypeError,
+          OverflowError, zlib.error, Image.DecompressionBombError,
+          Image.DecompressionBombWarning)  # fmt: skip
 
 
 class StreamedPixels(ABC):
@@ -77,15 +81,17 @@ def read_image(
     ``shorter`` is ``size`` if left out; 256 with a size of 224 is what ImageNet is evaluated with.
     """
     try:
-        with Image.open(source) as image:
+        with opened(source) as image:
             if image.mode == "F" or image.mode.startswith("I"):
                 raise ValueError(f"it has more than 8 bits per channel (mode {image.mode})")
+            # What is transparent has a colour all the same, and Pillow would warn of it.
+            image.info.pop("transparency", None)
             rgb = image.convert("RGB")
+        if shorter is not None and shorter != size:
+            rgb = cut_middle(rgb, size, shorter)
     except DAMAGE as error:
         raise DataError(unreadable(name or str(source), error)) from None
-    if shorter is not None and shorter != size:
-        rgb = cut_middle(rgb, size, shorter)
-    elif rgb.size != (size, size):
+    if rgb.size != (size, size):
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(rgb).transpose(2, 0, 1)
 
@@ -95,6 +101,8 @@ def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = rgb.size
     least = min(width, height)
     width, height = shorter * width // least, shorter * height // least
+    if width * height > LARGEST_IMAGE:
+        raise ValueError(f"it is too long for its width: {rgb.size[0]} x {rgb.size[1]} pixels")
     left, top = round((width - size) / 2), round((height - size) / 2)
     scaled = rgb.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
@@ -103,11 +111,23 @@ def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
 def read_size(source: Path | IO[bytes], name: str = "") -> tuple[int, int]:
     """Width and height, without decoding."""
     try:
-        with Image.open(source) as image:
+        with opened(source) as image:
             return image.size
     except DAMAGE as error:
         raise DataError(unreadable(name or str(source), error)) from None
 
 
+def opened(source: Path | IO[bytes]) -> Image.Image:
+    """The image with only its header read, if its pixels can be had at a reasonable cost."""
+    if isinstance(source, Path) and source.exists() and not source.is_file():
+        raise ValueError("it is no file")  # a pipe would be waited for
+    image: Image.Image = Image.open(source)
+    if image.width * image.height > LARGEST_IMAGE:
+        image.close()
+        raise ValueError(f"it has {image.width} x {image.height} pixels, which are too many")
+    return image
+
+
 def unreadable(name: str, error: Exception) -> str:
-    return f"{name} must be an 8-bit image that Pillow can read, but: {error}; repair or remove it"
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return f"{name} must be an 8-bit image that Pillow can read, but: {reason}; repair or remove it"
