@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 )
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--shard", metavar="I/N", help="Every N-th image only; the last shard to end merges.")
-@click.option("--workers", default=1, show_default=True, help="Processes that share the images.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+              help="Processes that share the images.")  # fmt: skip
 @click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
 @click.option("--until-width", type=float, metavar="SHARE",
               help="Stop when the worst case's 95% interval is narrower, e.g. 0.05.")  # fmt: skip
@@ -77,6 +78,8 @@ def command(
     if until_width is not None and (part is not None or workers > 1):
         raise UserError("--until-width looks at all images together: leave out shards and workers")
     count = workers if part is None else part.count
+    if count > len(images):
+        raise UserError(f"{len(images)} images cannot be shared by {count} workers or shards")
     with showing() as progress:
         if until_width is not None:
             found = evaluate_until(network, images, spec, until_width, batch_size=batch_size,
@@ -138,6 +141,7 @@ def _spread(given: dict[str, Any], workers: int) -> None:
 def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.Module:
     """The model that WHAT names: a run, a function that makes one, or weights with --model."""
     from buttress.models import create_model, load_model
+    from buttress.models.core import on_device
     from buttress.models.sources import is_function
 
     if Path(what).is_dir() and model is None:
@@ -145,7 +149,7 @@ def _network(what: str, model: str | None, images: Dataset, device: str) -> nn.M
     classes, (channels, size, _) = images.num_classes, images.shape
     if is_function(what) and model is None:
         made = create_model(what, num_classes=classes, image_size=size, in_channels=channels)
-        return made.eval().to(device)
+        return on_device(made.eval(), device)
     return load_model(what, model=model, device=device, num_classes=classes, image_size=size)
 
 

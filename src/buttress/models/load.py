@@ -13,7 +13,14 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.models.checkpoint import load_checkpoint
-from buttress.models.core import Classifier, Normalize, Values, create_model, is_known
+from buttress.models.core import (
+    Classifier,
+    Normalize,
+    Values,
+    create_model,
+    is_known,
+    on_device,
+)
 from buttress.models.reading import mismatch, read_tensors
 from buttress.models.sources import is_function, is_timm
 from buttress.records.run import Run, Which
@@ -60,7 +67,7 @@ def load_model(
     if place.is_dir():
         if any(given is not None for given in (model, num_classes, image_size, mean, std)):
             raise UserError(f"{place} is a run and knows its own model; give its path alone")
-        return _load_run(place).eval().to(device)
+        return on_device(_load_run(place).eval(), device)
     if not place.is_file():
         raise UserError(f"there is no checkpoint or run at {place}")
     if model is None:
@@ -78,7 +85,7 @@ def load_model(
     )
     is_normalised = mean is not None or std is not None
     load_weights(created, read_weights(place), place, is_normalised=is_normalised)
-    return created.eval().to(device)
+    return on_device(created.eval(), device)
 
 
 def load_weights(
