@@ -33,7 +33,7 @@ FILES = ("run.json", "done.json", "error.json", "train.jsonl")
 EVIL = "<script>alert(1)</script>"
 BYTES: dict[str, Callable[[bytes], bytes]] = {
     **{f"cut at {share}": partial(cut, share=share) for share in CUTS},
-    **{f"flip {seed}": partial(flipped, seed=seed) for seed in range(5)},
+    **{f"flip {seed}": partial(flipped, seed=seed) for seed in range(3)},
     "null": lambda good: b"null",
     "a list": lambda good: b"[1, 2]",
     "a number": lambda good: b"7",
