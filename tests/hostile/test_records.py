@@ -201,6 +201,13 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "suite_attacks as a text": made(suite_attacks="clean"),
     "suite_attacks of numbers": made(suite_attacks=[1]),
     "versions as a list": made(versions=[]),
+    "weights as a list": made(weights=[1]),
+    "counts as a text": made(counts="no"),
+    "findings as a number": made(findings=3),
+    "findings of texts": made(findings=["fine"]),
+    "a corruption without a name": made(attack="corruption"),
+    "a severity as a text": made(attack="corruption", args={"corruption": "fog", "severity": "x"}),
+    "a corruption as a list": made(attack="corruption", args={"corruption": [], "severity": 1}),
     "deep nesting": made(more=deep()),
 }
 

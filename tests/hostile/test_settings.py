@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 
 from buttress.data.digits import BUDGETS
-from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
 from buttress.records.run import Run
 from buttress.spec import override
-from buttress.study import load_study
+from buttress.study.cells import cells_of
+from buttress.study.spec import load_study
 from buttress.training import load_recipe
 from hostile_cases import guarded, refusal
 
 RECIPE = "epochs: 2\nobjective: pgd_at\nthreat: Linf:0.1\noptimiser: {lr: 0.1}\n"
 SUITE = "entries: [clean, pgd-linf]\n"
 STUDY = """question: Which?
-dataset: digits
-grid: {model: [vit_tiny], recipe: [quickstart-at]}
-suites: [quickstart]
+grid:
+  base: {model: vit_tiny, dataset: digits, recipe: quickstart-at}
+  suites: [quickstart]
 """
 
 
 def run_study(path: Path) -> object:
-    return load_study(path).runs()
+    return cells_of(load_study(path), "smoke")
 
 
 def run_suite(path: Path) -> object:
@@ -196,34 +196,52 @@ SUITES: dict[str, str] = {
     f"entries: [{{name: {'x' * 300}, attack: pgd, threat: Linf}}]": "name",
     "mode: quick\nentries: [clean]": "mode",
 }  # fmt: skip
+
+
+def run_with(**changes: str) -> str:
+    """The line that describes the runs of a study, with some words changed."""
+    words = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", **changes}
+    return f"  base: {{{', '.join(f'{key}: {value}' for key, value in words.items())}}}"
+
+
 STUDIES: dict[str, str] = {
-    "grid: {model: [], recipe: [quickstart-at]}": "model",
-    "grid: {model: vit_tiny, recipe: [quickstart-at]}": "model",
-    "grid: {model: [nobody], recipe: [quickstart-at]}": "nobody",
-    "grid: {model: [../../etc/passwd], recipe: [quickstart-at]}": "passwd",
-    "grid: {model: [nowhere.py:net], recipe: [quickstart-at]}": "nowhere.py",
-    "grid: {model: ['timm:nobody'], recipe: [quickstart-at]}": "nobody",
-    "grid: {model: [vit_tiny], recipe: [nobody]}": "nobody",
-    "grid: {model: [vit_tiny], recipe: [../../nowhere.yaml]}": "nowhere.yaml",
-    "grid: {model: [vit_tiny], recipe: [quickstart-at], seed: [x]}": "seed",
-    "grid: {model: [vit_tiny], recipe: [quickstart-at], seed: 0}": "seed",
+    run_with(model="nobody"): "nobody",
+    run_with(model="[vit_tiny]"): "model",
+    run_with(model="../../etc/passwd"): "passwd",
+    run_with(model="'nowhere.py:net'"): "nowhere.py",
+    run_with(model="'timm:nobody'"): "nobody",
+    run_with(recipe="nobody"): "nobody",
+    run_with(recipe="../../nowhere.yaml"): "nowhere.yaml",
+    run_with(recipe="~"): "recipe",
+    run_with(dataset="nobody"): "nobody",
+    run_with(dataset="'folder:/nowhere/at/all'"): "nowhere",
+    run_with(dataset="5"): "dataset",
+    run_with(limit="0"): "limit",
+    run_with(limit="-1"): "limit",
+    run_with(model_args="{nonsense: 1}"): "nonsense",
+    run_with(set="[nonsense]"): "key=value",
+    run_with(set="['nonsense=1']"): "nonsense",
+    run_with(set="['epochs=[']"): "epochs",
+    run_with(set="['epochs=!!python/name:os.system']"): "epochs",
+    run_with(set="['epochs.x=1']"): "epochs",
+    run_with(set="['threat=Linf:nan']"): "eps",
+    run_with(start="{a: b}"): "begins with a b",
+    "  base: 5": "base",
+    "  axes: 5": "axes",
+    "  axes: {a: {b: {model: nobody}}}": "nobody",
+    "  axes: {a: {b: {start: {a: b}}}}": "itself",
+    "  axes: {a: {b: {start: {a: c}}, c: {start: {a: b}}}}": "itself",
+    "  only: {a: [b]}": "only",
+    "  columns: {c: {where: {a: b}}}": "column",
+    "  seeds: []": "seeds",
+    "  seeds: [x]": "seeds",
+    "  suites: [nobody]": "nobody",
+    "  suites: [../nowhere.yaml]": "nowhere.yaml",
+    "  analyses: [nobody]": "nobody",
+    "  test_limit: .nan": "test_limit",
+    "  nonsense: 1": "nonsense",
     "grid: 5": "grid",
-    "dataset: nobody": "nobody",
-    "dataset: folder:/nowhere/at/all": "nowhere",
-    "dataset: 5": "dataset",
-    "limit: 0": "limit",
-    "limit: -1": "limit",
-    "suites: []": "suites",
-    "suites: [nobody]": "nobody",
-    "suites: [../nowhere.yaml]": "nowhere.yaml",
-    "analyses: [nobody]": "nobody",
-    "changes: [nonsense]": "key=value",
-    "changes: ['nonsense=1']": "nonsense",
-    "changes: ['epochs=[']": "epochs",
-    "changes: ['epochs=!!python/name:os.system']": "epochs",
-    "changes: ['epochs.x=1']": "epochs",
-    "changes: ['threat=Linf:nan']": "eps",
-    "test_limit: .nan": "test_limit",
+    "claims: [{id: a, says: b, test: {name: nobody}}]": "nobody",
 }
 
 
@@ -231,6 +249,8 @@ def with_line(content: str, line: str) -> str:
     """The content with one key replaced."""
     key = line.partition(":")[0]
     kept = [old for old in content.splitlines() if old.partition(":")[0] != key]
+    if key == "grid":
+        kept = [old for old in kept if not old.startswith(" ")]
     return "\n".join([*kept, line]) + "\n"
 
 
@@ -320,16 +340,18 @@ def test_changes(change: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "suite", ["/tmp/x/evil.yaml", "../../evil.yaml", "a/../../evil.yml", "evil", "/evil/"]
+    "suite", ["/tmp/x/evil.yaml", "../../evil.yaml", "a/../../evil.yml", "evil"]
 )
 def test_records_of_a_suite_stay_in_the_run(suite: str, tmp_path: Path) -> None:
     assert Run(tmp_path).suite_folder(suite) == tmp_path / "eval" / "evil"
 
 
-@pytest.mark.parametrize("suite", ["", ".", "..", "/", "...yaml", "../.."])
-def test_a_suite_without_a_name_has_no_folder(suite: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="needs a name"):
-        Run(tmp_path).suite_folder(suite)
+@pytest.mark.parametrize("suite", ["", ".", "..", "/", "/evil/", "...yaml", "../..", "a\0b"])
+def test_a_suite_of_any_name_has_a_folder_in_the_run(suite: str, tmp_path: Path) -> None:
+    folder = Run(tmp_path).suite_folder(suite)
+    assert folder.parent == tmp_path / "eval"
+    assert folder.name not in ("", ".", "..")
+    assert "\0" not in folder.name
 
 
 def test_values_that_json_has_not_are_refused() -> None:
@@ -340,5 +362,5 @@ def test_values_that_json_has_not_are_refused() -> None:
 
 CASES = (
     3 * len(ANY) + 3 + 15 + len(RECIPES) + len(SUITES) + len(STUDIES) + len(LEGAL) + len(CHANGES)
-    + 11
+    + 12
 )  # fmt: skip

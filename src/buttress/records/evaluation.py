@@ -147,6 +147,11 @@ class Made(BaseModel):
     dataset: str = ""
     split: str = ""
     mode: str = ""
+    weights: str = ""
+    data: str = ""
+    images: str = ""
+    counts: bool = True
+    findings: list[dict[str, Any]] = []
     position: int = 0
     args: dict[str, Any] = {}
     classes: list[str] = []
@@ -169,6 +174,9 @@ def problem_of(columns: Mapping[str, NDArray[Any]], made: Any) -> str | None:
     except ValidationError as error:
         first = error.errors()[0]
         return f"its {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
+    corrupted = (said.args.get("corruption"), said.args.get("severity"))
+    if said.attack == CORRUPTION and [type(v) for v in corrupted] != [str, int]:
+        return "its args must name a corruption and a severity"
     kinds = {n: str(c.dtype) for n, c in columns.items() if n in COLUMNS}
     if kinds != COLUMNS:
         return f"its columns must be {COLUMNS}, but are {kinds}"
