@@ -88,6 +88,7 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
         ("evaluate",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4",
                         "--suite": "clean,clean"},
         ("analyse",): {"name": "sparsity", "runs": run},
+        ("compare",): {"runs": run, "--against": run},
         ("report",): {"roots": run, "--out": "out"},
     }  # fmt: skip
     return known.get(path, {})

@@ -1,83 +1,187 @@
-"""Several processes: the same results, failures kept apart, a killed worker survived."""
+"""Several processes: the same results, failures kept apart, killed workers and drivers survived."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from buttress.models.checkpoint import load_checkpoint, tree_digest
 from buttress.progress import Silent
 from buttress.records.run import Run
-from buttress.running import run_all
+from buttress.running import run_all, shard
+from buttress.running.attempt import attempt, lock_file
+from buttress.running.bag import Bag
 from buttress.running.local import Pool
-from buttress.study import StudySpec, Work, work_of
+from buttress.running.lock import Lock
+from buttress.study import Work
+from buttress.study.survey import survey
 
-STUDY = {
-    "name": "small", "question": "does it run?", "dataset": "digits", "limit": 64,
-    "grid": {"model": ["vit_tiny"], "recipe": ["quickstart-standard"], "seed": [0, 1, 2]},
-    "changes": ["epochs=1", "validation.limit=16"], "suites": ["quickstart"], "test_limit": 8,
-    "analyses": ["sparsity"],
-}  # fmt: skip
+from small_study import GRID, content, longer, trained_epochs, works  # isort: skip
 
 
-def works(root: Path, **changes: object) -> list[Work]:
-    study = StudySpec.parse({**STUDY, **changes}, "test")
-    return work_of(study, study.runs(), root)
+def run(jobs: list[Work], workers: int = 1, *, retry: bool = False) -> list[str]:
+    found = run_all(jobs, workers=workers, device="cpu", retry=retry, progress=Silent())
+    return [failure.message for failure in found]
 
 
-def weights(work: Work) -> str:
-    return tree_digest(load_checkpoint(Run(work.folder).checkpoint("last"))["model"])
+def until(is_true: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert is_true()
 
 
 def test_two_workers_give_what_one_gives_and_a_failure_stops_no_other(tmp_path: Path) -> None:
     one, two = works(tmp_path / "one"), works(tmp_path / "two")
-    assert run_all(one, workers=1, device="cpu", progress=Silent()) == []
-    Run(two[1].folder).path.mkdir(parents=True)
+    assert run(one) == []
+    two[1].folder.mkdir(parents=True)
     (two[1].folder / "stranger.txt").write_text("not a run")
-    failures = run_all(two, workers=2, device="cpu", progress=Silent())
-    assert [f.work for f in failures] == [two[1]]
-    assert "not a run" in failures[0].message
+    (message,) = run(two, 2)
+    assert "not a run" in message
     for a, b in ((one[0], two[0]), (one[2], two[2])):
-        assert weights(a) == weights(b)
-        assert Run(b.folder).suites() == ["quickstart"]
-        assert Run(b.folder).analyses() == ["sparsity"]
+        assert content(a) == content(b)
+    assert [f.state for f in survey(two)] == ["done", "failed", "done"]
+    assert run(two) == [message]  # said again, not tried again
+    (two[1].folder / "stranger.txt").unlink()
+    assert run(two) == [message]
+    assert run(two, retry=True) == []
+    assert content(one[1]) == content(two[1])
+    assert [f.state for f in survey(two)] == ["done"] * 3
+    assert not list(tmp_path.rglob("*.lock*"))
 
 
-def test_a_killed_worker_costs_one_run_and_it_can_be_done_again(tmp_path: Path) -> None:
-    jobs = works(tmp_path, changes=["epochs=40", "validation.limit=16"])
-    pool = Pool(jobs, 2, "cpu", Silent())
+def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
+    jobs = works(tmp_path, seeds=[0, 1], **longer(30))
+    pool = Pool(Bag(jobs), 2, "cpu", Silent())
+    killed = []
 
     def kill() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not any(
-            (w.folder / "train.jsonl").exists() for w in jobs
-        ):
-            time.sleep(0.01)
-        os.kill(next(iter(pool.busy)), signal.SIGKILL)
+        until(lambda: any((w.folder / "train.jsonl").exists() for w in jobs))
+        worker = next(w for w in pool.workers if w.index is not None)
+        killed.append(worker.process.pid)
+        os.kill(worker.process.pid or 0, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    failures = pool.run()
+    assert pool.run() == []
     killer.join()
-    assert len(failures) == 1
-    assert "ended with code" in failures[0].message
-    assert sum(Run(w.folder).state == "done" for w in jobs) == 2
-    assert run_all(jobs, workers=1, device="cpu", progress=Silent()) == []
-    assert all(Run(w.folder).state == "done" for w in jobs)
+    assert killed
+    assert all(trained_epochs(w) == list(range(1, 31)) for w in jobs)
+    assert not list(tmp_path.rglob("*.lock*"))
 
 
-def test_a_wrong_name_is_found_before_the_first_run(tmp_path: Path) -> None:
-    for change in (
-        {"grid": {"model": ["vit_tiny", "vit_tinny"], "recipe": ["quickstart-at"]}},
-        {"suites": ["quickstrat"]},
-        {"analyses": ["sparsty"]},
-        {"changes": ["epoch=1"]},
-    ):
-        with pytest.raises(ValueError, match="did you mean"):
-            works(tmp_path, **change)
-    assert not list(tmp_path.iterdir())
+def test_a_run_that_kills_its_processes_is_given_up(tmp_path: Path) -> None:
+    bag = Bag(works(tmp_path))
+    assert [bag.lose(0, "code -9") for _ in range(3)] == [False, False, True]
+    assert "3 times" in bag.failed()[0].message
+
+
+CODE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from small_study import longer, works
+from buttress.progress import Silent
+from buttress.running import run_all
+if __name__ == "__main__":
+    jobs = works(Path(sys.argv[1]), seeds=[0, 1], **longer(30))
+    print(run_all(jobs, workers=int(sys.argv[3]), device="cpu", progress=Silent()))
+"""
+
+
+def driver(root: Path, workers: int = 1) -> subprocess.Popen[bytes]:
+    script = root / "driver.py"
+    script.write_text(CODE)
+    command = [sys.executable, str(script), str(root), str(Path(__file__).parent), str(workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_killed_driver_leaves_locks_that_the_next_takes_over(tmp_path: Path) -> None:
+    jobs = works(tmp_path, seeds=[0, 1], **longer(30))
+    first = driver(tmp_path)
+    until(lambda: any((w.folder / "train.jsonl").exists() for w in jobs))
+    first.kill()
+    first.communicate()
+    assert list(tmp_path.rglob("*.lock"))
+    assert run(jobs) == []
+    assert all(trained_epochs(w) == list(range(1, 31)) for w in jobs)
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+@pytest.mark.slow
+def test_two_drivers_share_the_runs(tmp_path: Path) -> None:
+    jobs = works(tmp_path, seeds=[0, 1], **longer(30))
+    drivers = [driver(tmp_path), driver(tmp_path)]
+    said = [d.communicate(timeout=300) for d in drivers]
+    assert [out.strip() for out, _ in said] == [b"[]", b"[]"], said
+    commands = [trained_epochs(w) for w in jobs]
+    assert commands == [list(range(1, 31))] * 2
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_run_that_another_has_is_left_to_it(tmp_path: Path) -> None:
+    job = works(tmp_path)[0]
+    lock = Lock(lock_file(job))
+    assert lock.acquire()
+    outcome = attempt(job, device="cpu", progress=Silent())
+    assert outcome.word == "held"
+    assert str(os.getpid()) in outcome.message
+    assert not job.folder.exists()
+    threading.Timer(0.5, lock.release).start()
+    assert run([job]) == []  # waits for it
+
+
+STAGES = {
+    "axes": {
+        "stage": {
+            "second": {"start": {"stage": "first"}, "set": ["optimiser.lr=0.0001"]},
+            "first": {},
+        }
+    },
+    "seeds": [0],
+}
+
+
+def test_a_run_waits_for_the_one_it_begins_with(tmp_path: Path) -> None:
+    jobs = works(tmp_path, **STAGES)
+    first, second = sorted(jobs, key=lambda w: w.source is not None)
+    assert attempt(second, device="cpu", progress=Silent()).word == "waiting"
+    assert run([second, first]) == []
+    assert Run(second.folder).header["finetuned_from"]["key"] == first.key
+    assert shard(jobs, 1, 2) == jobs
+    assert shard(jobs, 2, 2) == []
+
+
+def test_if_its_source_fails_a_run_fails_and_can_be_had_later(tmp_path: Path) -> None:
+    first, second = sorted(works(tmp_path, **STAGES), key=lambda w: w.source is not None)
+    first.folder.mkdir(parents=True)
+    (first.folder / "stranger.txt").touch()
+    messages = run([first, second])
+    assert len(messages) == 2
+    assert first.key in messages[1]
+    assert not second.folder.exists()
+
+
+def test_shards_are_the_whole(tmp_path: Path) -> None:
+    jobs = works(tmp_path, seeds=list(range(7)))
+    parts = [shard(jobs, number, 3) for number in (1, 2, 3)]
+    assert sorted(len(p) for p in parts) == [2, 2, 3]
+    assert sorted(w.key for p in parts for w in p) == sorted(w.key for w in jobs)
+
+
+def test_records_of_other_images_do_not_count(tmp_path: Path) -> None:
+    jobs = works(tmp_path, seeds=[0])
+    assert run(jobs) == []
+    more = works(tmp_path, seeds=[0], test_limit=9)
+    (found,) = survey(more)
+    assert [t.kind for t in found.missing] == ["attack"] * 4
+    assert GRID["test_limit"] == 8
+    assert run(more) == []
+    assert survey(more)[0].state == "done"

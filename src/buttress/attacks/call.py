@@ -172,6 +172,8 @@ def _searched(chosen: Attack, problem: Problem, how: How) -> Outcome:
 def _confirm(problem: Problem, out: Outcome, batch_size: int) -> Tensor:
     """(N,) successes that the model itself denies; they count no more."""
     denied = torch.zeros_like(out.broken)
+    if not out.broken.any():
+        return denied  # some networks cannot pass an empty batch
     for rows in out.broken.nonzero()[:, 0].split(batch_size):
         with torch.no_grad():
             logits = problem.model(out.x_adv[rows])

@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": ("compare", "Say whether one run holds better than another."),
     "doctor": ("doctor", "Can a robustness number of this model be trusted?"),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
+    "study": ("study", "Plan, run and report studies: grids of runs that answer a question."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),
     "export": ("export", "Write weights, a model card and leaderboard records for others."),
     "report": ("report", "Write static pages about runs."),

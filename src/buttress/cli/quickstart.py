@@ -35,7 +35,9 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     scaled = study.scaled("smoke")
     works = work_of(scaled, cells_of(study, "smoke"), out)
     with showing() as progress:
-        failures = run_all(works, workers=workers or os.cpu_count() or 1, progress=progress)
+        failures = run_all(
+            works, workers=workers or os.cpu_count() or 1, retry=True, progress=progress
+        )
         write_answer(out, answer(study, "smoke", out))
         page = write_report(
             [out / "runs"], out / "report", title=study.title, subtitle=study.question

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -196,9 +196,17 @@ def load_dataset(
 
 def facts_of(name: str) -> Facts:
     """The facts a data set was registered with; one without them must be here, and is looked at."""
-    if ":" not in name and "facts" in (known := DATASETS.entry(name).extra):
-        found: Facts = known["facts"]
-        return found
+    return _looked_at(name) if ":" in name else _registered(DATASETS.entry(name).name)
+
+
+@lru_cache(maxsize=64)
+def _registered(name: str) -> Facts:
+    """Of a data set that cannot change: looked at once if it must be."""
+    found: Facts | None = DATASETS.entry(name).extra.get("facts")
+    return _looked_at(name) if found is None else found
+
+
+def _looked_at(name: str) -> Facts:
     train, test = load_dataset(name, "train"), load_dataset(name, "test")
     classes, statistics = train.num_classes, (train.mean, train.std)
     return Facts(len(train), len(test), classes, train.shape, *statistics, test.budgets)

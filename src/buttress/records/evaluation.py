@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,11 +100,8 @@ def read_record(path: Path) -> AttackRecord:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if path.exists() and not path.is_file():
-        raise CorruptFile(f"{path} must be a file, but is something else")
     try:
-        # Opened here, as Arrow takes no path that is not text.
-        with path.open("rb") as stream:
+        with _opened(path) as stream:
             file = pq.ParquetFile(stream, page_checksum_verification=True)
             check_size(file.metadata.num_rows)
             table = file.read()
@@ -134,6 +131,13 @@ def read_record(path: Path) -> AttackRecord:
         distance=columns["distance"],
         meta=made,
     )
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Opened here, as Arrow takes no path that is not text."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise CorruptFile(f"{path} must be a file, but is something else")
+    return path.open("rb")
 
 
 class Made(BaseModel):
@@ -167,8 +171,8 @@ class Made(BaseModel):
     seconds: float = 0.0
 
 
-def problem_of(columns: Mapping[str, NDArray[Any]], made: Any) -> str | None:
-    """Why values with a right checksum still cannot be verdicts; None if they can."""
+def problem_in_words(made: Any) -> str | None:
+    """Why this cannot say how a record was made; None if it can."""
     try:
         said = Made.model_validate_json(json.dumps(made))
     except ValidationError as error:
@@ -177,11 +181,18 @@ def problem_of(columns: Mapping[str, NDArray[Any]], made: Any) -> str | None:
     corrupted = (said.args.get("corruption"), said.args.get("severity"))
     if said.attack == CORRUPTION and [type(v) for v in corrupted] != [str, int]:
         return "its args must name a corruption and a severity"
+    return None
+
+
+def problem_of(columns: Mapping[str, NDArray[Any]], made: Any) -> str | None:
+    """Why values with a right checksum still cannot be verdicts; None if they can."""
+    if (problem := problem_in_words(made)) is not None:
+        return problem
     kinds = {n: str(c.dtype) for n, c in columns.items() if n in COLUMNS}
     if kinds != COLUMNS:
         return f"its columns must be {COLUMNS}, but are {kinds}"
     ids, labels, predictions = (columns[n] for n in ("id", "label", "prediction"))
-    most = len(said.classes) or MOST_CLASSES
+    most = len(made.get("classes", ())) or MOST_CLASSES
     if len(np.unique(ids)) < len(ids):
         return "an id occurs twice"
     for what, values in (("label", labels), ("prediction", predictions)):
@@ -198,6 +209,27 @@ def problem_of(columns: Mapping[str, NDArray[Any]], made: Any) -> str | None:
 def check_size(rows: int) -> None:
     if rows > MOST_IMAGES:
         raise ValueError(f"it says that it has {rows} images")
+
+
+def read_made(path: Path) -> tuple[int, dict[str, Any]]:
+    """How many images a record has and how it was made, from its footer alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with _opened(path) as stream:
+            footer = pq.read_metadata(stream)
+        check_size(footer.num_rows)
+        made: dict[str, Any] = json.loads(footer.metadata[META])["made"]
+        problem = problem_in_words(made)
+    except (pa.ArrowException, OSError, *NOT_READ) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise CorruptFile(f"{path} is truncated or not a record ({reason})") from None
+    if problem is not None:
+        raise CorruptFile(f"{path} is no record of an attack: {problem}")
+    return int(footer.num_rows), made
 
 
 def content_digest(columns: Mapping[str, NDArray[Any]], made: Mapping[str, Any]) -> str:

@@ -1,5 +1,18 @@
 """How work is spread over processes: the only code that knows about them."""
 
-from buttress.running.local import Failure, run_all
+from buttress.running.bag import Failure, shard
+from buttress.running.carry import Carried, carry_out
+from buttress.running.launch import Launch, parse_part
+from buttress.running.local import run_all
+from buttress.running.status import status_of
 
-__all__ = ["Failure", "run_all"]
+__all__ = [
+    "Carried",
+    "Failure",
+    "Launch",
+    "carry_out",
+    "parse_part",
+    "run_all",
+    "shard",
+    "status_of",
+]

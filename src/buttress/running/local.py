@@ -1,155 +1,123 @@
 """Runs the work of a study on this machine, in one process or several.
 
 Several processes with one thread each finish small networks sooner than one process with several
-threads. A process that dies takes its run with it, not the others.
+threads. A process that dies gives its run to another, which goes on from the last whole file.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
+import signal
+import sys
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from buttress.errors import ButtressError
 from buttress.progress import Progress, Task
-from buttress.study.work import Work, complete
+from buttress.running.attempt import Outcome, attempt
+from buttress.running.bag import Bag, Failure
+from buttress.running.whole import Whole
+from buttress.study.work import Work
 
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that did not end, and why."""
-
-    work: Work
-    message: str
+LOOK = 0.5  # seconds between looks at what waits
 
 
 def run_all(
-    works: Sequence[Work], *, workers: int, device: str = "auto", progress: Progress
-) -> list[Failure]:
-    """Completes every run; a run that fails is reported at the end and does not stop the others."""
-    if workers > 1 and len(works) > 1:
-        return Pool(works, min(workers, len(works)), device, progress).run()
-    whole = Whole(works, progress)
-    failures = []
-    for index, work in enumerate(works):
-        try:
-            complete(work, device=device, progress=whole.of(index))
-        except (ButtressError, RuntimeError, OSError) as error:
-            failures.append(Failure(work, explain(error)))
-        whole.done(index)
+    works: Sequence[Work], *, workers: int, device: str = "auto", retry: bool = False,
+    progress: Progress,
+) -> list[Failure]:  # fmt: skip
+    """Completes every run; a run that fails is reported at the end and does not stop the others.
+
+    A run that another process has is waited for. One that failed before is reported again, or with
+    ``retry`` tried again.
+    """
+    bag = Bag(works, retry=retry)
+    if workers > 1 and len(bag.works) > 1:
+        return Pool(bag, min(workers, len(bag.works)), device, progress).run()
+    whole = Whole(bag.works, progress)
+    while bag.open:
+        index = bag.take()
+        if index is None:
+            time.sleep(LOOK)
+            continue
+        outcome = attempt(bag.works[index], device=device, progress=whole.of(index))
+        note(bag, whole, index, outcome)
     whole.close()
-    return failures
+    return bag.failed()
 
 
-def explain(error: BaseException) -> str:
-    return str(error) if isinstance(error, ButtressError) else f"{type(error).__name__}: {error}"
-
-
-class Whole:
-    """One bar for all runs, moved by the parts that each run reports."""
-
-    def __init__(self, works: Sequence[Work], progress: Progress) -> None:
-        self.works, self.progress = works, progress
-        self.units = [work.units() for work in works]
-        self.left = [dict(units) for units in self.units]
-        total = sum(sum(units.values()) for units in self.left)
-        self.bar = progress.task(f"all {len(works)} runs", total)
-
-    def of(self, index: int) -> Share:
-        return Share(self, index)
-
-    def part(self, index: int, kind: str, share: float) -> None:
-        """Moves the bar by a share of one kind of a run's work."""
-        units = self.left[index]
-        step = min(units.get(kind, 0.0), share * self.units[index].get(kind, 0.0))
-        if step > 0:
-            units[kind] -= step
-            self.bar.advance(step)
-
-    def done(self, index: int) -> None:
-        self.bar.advance(sum(self.left[index].values()))
-        self.left[index] = {}
-
-    def close(self) -> None:
-        self.bar.close()
-
-
-class Share:
-    """The progress of one run: its own bar, and its part of the whole."""
-
-    def __init__(self, whole: Whole, index: int) -> None:
-        self.whole, self.index = whole, index
-
-    def task(self, description: str, total: float) -> Task:
-        label = f"{self.whole.works[self.index].label()}: {description}"
-        shown = self.whole.progress.task(label, total)
-        return SharedTask(self, shown, description, max(total, 1e-9))
-
-    def log(self, text: str) -> None:
-        self.whole.progress.log(text)
-
-
-class SharedTask:
-    def __init__(self, share: Share, shown: Task, kind: str, total: float) -> None:
-        self.share, self.shown, self.kind, self.total = share, shown, kind, total
-
-    def advance(self, amount: float = 1.0, note: str = "") -> None:
-        self.shown.advance(amount, note)
-        if amount:
-            self.share.whole.part(self.share.index, self.kind, amount / self.total)
-
-    def close(self) -> None:
-        self.shown.close()
+def note(bag: Bag, whole: Whole, index: int, outcome: Outcome) -> None:
+    """Tells the bag and the bar how a try ended."""
+    if bag.settle(index, outcome):
+        whole.done(index)
+    elif outcome.word == "held" and bag.is_news(index):
+        whole.progress.log(f"{bag.works[index].key} is with {outcome.message}; waiting for it")
 
 
 class Sender:
     """The progress of a worker: everything is told to the parent."""
 
-    def __init__(self, events: Any, index: int) -> None:
-        self.events, self.index, self.tasks = events, index, 0
+    def __init__(self, line: Connection) -> None:
+        self.line, self.tasks = line, 0
 
     def task(self, description: str, total: float) -> SentTask:
         self.tasks += 1
-        self.events.put(("task", self.index, (self.tasks, description, total)))
-        return SentTask(self, self.tasks)
+        self.line.send(("task", (self.tasks, description, total)))
+        return SentTask(self.line, self.tasks)
 
     def log(self, text: str) -> None:
-        self.events.put(("log", self.index, text))
+        self.line.send(("log", text))
 
 
 class SentTask:
-    def __init__(self, sender: Sender, number: int) -> None:
-        self.sender, self.number = sender, number
+    def __init__(self, line: Connection, number: int) -> None:
+        self.line, self.number = line, number
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
-        self.sender.events.put(("advance", self.sender.index, (self.number, amount, note)))
+        self.line.send(("advance", (self.number, amount, note)))
 
     def close(self) -> None:
-        self.sender.events.put(("close", self.sender.index, self.number))
+        self.line.send(("close", self.number))
 
 
-def _worker(works: Sequence[Work], jobs: Any, events: Any, device: str, threads: int) -> None:
-    """A worker process: takes runs until none is left."""
-    import signal
+@dataclass(frozen=True)
+class Part:
+    """A worker's part of the machine."""
 
+    threads: int
+    gpu: str | None = None
+
+
+def parts_of_machine(workers: int) -> list[Part]:
+    """Cores divided evenly, GPUs dealt round."""
     import torch
 
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
+    if not torch.cuda.is_available():
+        gpus = []
+    return [Part(threads, gpus[i % len(gpus)] if gpus else None) for i in range(workers)]
+
+
+def _worker(works: Sequence[Work], line: Connection, device: str, part: Part) -> None:
+    """A worker process: does what it is told until it is told None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers ...
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ... which give their locks back ...
     threading.Thread(target=_end_with_parent, daemon=True).start()  # ... unless it was killed
-    torch.set_num_threads(threads)
-    while (index := jobs.get()) is not None:
-        events.put(("start", index, os.getpid()))
-        try:
-            complete(works[index], device=device, progress=Sender(events, index))
-        except Exception as error:  # whatever it is, the other runs go on
-            events.put(("failed", index, explain(error)))
-        else:
-            events.put(("done", index, None))
+    if part.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = part.gpu
+    import torch
+
+    torch.set_num_threads(part.threads)
+    while (index := line.recv()) is not None:
+        outcome = attempt(works[index], device=device, progress=Sender(line))
+        line.send(("outcome", outcome))
 
 
 def _end_with_parent() -> None:
@@ -159,79 +127,95 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+@dataclass
+class Worker:
+    """A process, the line to it, and the run it has. No other process shares the line."""
+
+    process: SpawnProcess
+    line: Any
+    part: Part
+    index: int | None = None
+    tasks: dict[int, Task] = field(default_factory=dict)
+
+
 class Pool:
     """Worker processes, the runs they have, and what they say."""
 
-    def __init__(
-        self, works: Sequence[Work], workers: int, device: str, progress: Progress
-    ) -> None:
-        self.works, self.device = works, device
+    def __init__(self, bag: Bag, workers: int, device: str, progress: Progress) -> None:
+        self.bag, self.device = bag, device
         self.context = multiprocessing.get_context("spawn")
-        self.jobs, self.events = self.context.Queue(), self.context.Queue()
-        self.threads = max(1, (os.cpu_count() or 1) // workers)
-        self.whole = Whole(works, progress)
-        self.open = set(range(len(works)))
-        self.failures: dict[int, str] = {}
-        self.busy: dict[int, int] = {}  # process id -> run
-        self.tasks: dict[tuple[int, int], Task] = {}
-        for index in range(len(works)):
-            self.jobs.put(index)
-        for _ in range(workers):
-            self.jobs.put(None)
-        self.processes = [self._start() for _ in range(workers)]
+        self.whole = Whole(bag.works, progress)
+        self.workers = [self._start(part) for part in parts_of_machine(workers)]
 
-    def _start(self) -> SpawnProcess:
-        args = (self.works, self.jobs, self.events, self.device, self.threads)
+    def _start(self, part: Part) -> Worker:
+        here, there = self.context.Pipe()
+        args = (self.bag.works, there, self.device, part)
         process = self.context.Process(target=_worker, args=args, daemon=True)
         process.start()
-        return process
+        there.close()
+        return Worker(process, here, part)
 
     def run(self) -> list[Failure]:
         try:
-            while self.open:
-                try:
-                    self._hear(*self.events.get(timeout=0.5))
-                except queue.Empty:
-                    self._look_for_dead()
+            while self.bag.open:
+                self._give()
+                lines = {worker.line: worker for worker in self.workers}
+                for line in wait(list(lines), timeout=LOOK):
+                    self._hear(lines[line])
         finally:
-            for process in self.processes:
-                process.terminate()
-            for process in self.processes:
-                process.join(timeout=5)
+            for worker in self.workers:
+                worker.process.terminate()
+            for worker in self.workers:
+                worker.process.join(timeout=5)
+                worker.process.kill()
             self.whole.close()
-        return [Failure(self.works[i], self.failures[i]) for i in sorted(self.failures)]
+        return self.bag.failed()
 
-    def _hear(self, what: str, index: int, told: Any) -> None:
-        if what == "start":
-            self.busy[told] = index
-        elif what == "task":
+    def _give(self) -> None:
+        """Gives every idle worker the next run."""
+        for worker in self.workers:
+            if worker.index is None and (index := self.bag.take()) is not None:
+                worker.index = index
+                try:
+                    worker.line.send(index)
+                except OSError:
+                    self._replace(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        try:
+            what, told = worker.line.recv()
+        except (EOFError, OSError):
+            self._replace(worker)
+            return
+        assert worker.index is not None
+        if what == "task":
             number, description, total = told
-            self.tasks[index, number] = self.whole.of(index).task(description, total)
+            worker.tasks[number] = self.whole.of(worker.index).task(description, total)
         elif what == "advance":
-            number, amount, note = told
-            self.tasks[index, number].advance(amount, note)
+            number, amount, words = told
+            worker.tasks[number].advance(amount, words)
         elif what == "close":
-            self.tasks.pop((index, told)).close()
+            worker.tasks.pop(told).close()
         elif what == "log":
             self.whole.progress.log(told)
         else:
-            self._end(index, told if what == "failed" else None)
+            note(self.bag, self.whole, worker.index, told)
+            self._free(worker)
 
-    def _end(self, index: int, message: str | None) -> None:
-        self.open.discard(index)
-        if message is not None:
-            self.failures[index] = message
-        for key in [k for k in self.tasks if k[0] == index]:
-            self.tasks.pop(key).close()
-        self.whole.done(index)
+    def _free(self, worker: Worker) -> None:
+        for task in worker.tasks.values():
+            task.close()
+        worker.tasks, worker.index = {}, None
 
-    def _look_for_dead(self) -> None:
+    def _replace(self, worker: Worker) -> None:
         """A worker that was killed gives its run up; another takes its place."""
-        for place, process in enumerate(self.processes):
-            index = self.busy.get(process.pid or -1)
-            if process.is_alive() or process.exitcode == 0:
-                continue
-            if index is not None and index in self.open:
-                self._end(index, f"its process ended with code {process.exitcode}; run it again")
-            if self.open:
-                self.processes[place] = self._start()
+        worker.process.join(timeout=5)
+        index, code = worker.index, worker.process.exitcode
+        self._free(worker)
+        worker.line.close()
+        if index is not None:
+            self.whole.progress.log(f"the process of {self.bag.works[index].key} died ({code})")
+            if self.bag.lose(index, f"its process ended with code {code}"):
+                self.whole.done(index)
+        fresh = self._start(worker.part)
+        worker.process, worker.line = fresh.process, fresh.line

@@ -3,8 +3,11 @@
 from buttress.study.answer import answer
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS
+from buttress.study.conclude import conclude
+from buttress.study.plan import plan_of, works_of
 from buttress.study.scales import SCALES, Scale, check_scale
 from buttress.study.spec import StudySpec, list_studies, load_study
+from buttress.study.together import complete_together
 from buttress.study.work import Work, complete, work_of
 
 __all__ = [
@@ -18,7 +21,11 @@ __all__ = [
     "cells_of",
     "check_scale",
     "complete",
+    "complete_together",
+    "conclude",
     "list_studies",
     "load_study",
+    "plan_of",
     "work_of",
+    "works_of",
 ]

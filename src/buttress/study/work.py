@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from buttress.analysis.core import analyse
 from buttress.analysis.subject import DoesNotApply, Subject, threat_of
-from buttress.data import facts_of, load_dataset
-from buttress.evaluation import evaluate, load_suite
-from buttress.evaluation.suite import resolve_suite
+from buttress.data import load_dataset
+from buttress.evaluation import evaluate
 from buttress.models import load_model
 from buttress.progress import Progress
 from buttress.records.run import Run, Which
@@ -41,19 +42,6 @@ class Work:
     def label(self) -> str:
         return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
 
-    def units(self) -> dict[str, float]:
-        """Rough cost by the name of each task, in passes: what a progress bar is divided by."""
-        recipe, facts = self.spec.recipe, facts_of(self.spec.dataset)
-        images = min(facts.train, self.spec.limit or facts.train)
-        attacked = 1 + recipe.objective.args.get("steps", 10 if recipe.threat else 0)
-        found = {f"train {self.spec.model}": 3.0 * recipe.epochs * images * attacked}
-        tests = min(facts.test, self.test_limit or facts.test)
-        for name in self.suites:
-            for entry in resolve_suite(load_suite(name), facts.budgets, self.spec.dataset):
-                passes = entry.args.get("steps", 1 if entry.threat is None else 20)
-                found[f"{name}: {entry.name}"] = 1.0 * tests * passes
-        return found
-
 
 def work_of(scaled: Scaled, cells: Sequence[Cell], root: Path) -> list[Work]:
     """The work of a study. A run's folder is its key, so that studies share runs."""
@@ -73,21 +61,31 @@ def work_of(scaled: Scaled, cells: Sequence[Cell], root: Path) -> list[Work]:
 
 def complete(work: Work, *, device: str, progress: Progress) -> Run:
     """Trains, evaluates and analyses what is not there yet."""
-    run = _trained(work, device, progress)
+    run, where = _trained(work, device, progress), device_for(device)
     data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
     for which in work.whiches:
-        model = load_model(run.path, which=which)
+        model = load_model(run.path, which=which, device=where)
         for suite in work.suites:
             name = suite if which == "best" else f"{suite}-{which}"
             evaluate(model, data, suite, out=run.suite_folder(name), progress=progress)
     threat = threat_of(work.spec, data)
-    subject = Subject(load_model(run.path), data, threat, work.spec.seed, run, progress)
+    model = load_model(run.path, device=where)
+    subject = Subject(model, data, threat, work.spec.seed, run, progress)
     for use in work.analyses:
         try:
             analyse(use.name, run, args=use.args, subject=subject, progress=progress)
         except DoesNotApply as reason:
             progress.log(f"{use.name} does not apply to {work.label()}: {reason}")
     return run
+
+
+def device_for(name: str) -> str:
+    """Where attacks run: what was asked for, or with ``auto`` the fastest there is."""
+    if name != "auto":
+        return name
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _trained(work: Work, device: str, progress: Progress) -> Run:

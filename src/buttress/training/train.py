@@ -247,7 +247,8 @@ def keep_start(run: Run, spec: RunSpec, start: Mapping[str, Any], progress: Prog
 def load_start(run: Run, spec: RunSpec) -> dict[str, Any]:
     """The weights that a run begins with."""
     weights: dict[str, Any] = load_checkpoint(run.checkpoint("start"))["model"]
-    if tree_digest(weights) != spec.start:
+    is_named = (spec.start or "").startswith("run:")  # in a study, before they are known
+    if not is_named and tree_digest(weights) != spec.start:
         raise CorruptFile(f"{run.checkpoint('start')} holds other weights than the run began with")
     return weights
 

@@ -1,0 +1,77 @@
+"""The ends of the spectrum of a symmetric matrix, and its trace, from products with vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Product = Callable[[Tensor], Tensor]  # v (n,) -> A v (n,)
+
+
+class Ends(NamedTuple):
+    """The outermost eigenvalues."""
+
+    largest: float
+    lowest: float
+    residual: float  # an eigenvalue is within this of `largest`
+    products: int
+
+
+def lanczos(product: Product, start: Tensor, *, steps: int, tolerance: float = 1e-3) -> Ends:
+    """The largest and the lowest eigenvalue that a Krylov space of the start vector shows.
+
+    Each new vector is made orthogonal to all before it, twice, since float32 forgets; so up to
+    ``steps`` vectors are kept. Ends early when the residual is below ``tolerance`` times the value.
+    """
+    basis = [start / start.norm()]
+    diagonal: list[float] = []
+    beside: list[float] = []
+    ends = Ends(0.0, 0.0, math.inf, 0)
+    for step in range(min(steps, len(start))):
+        vector = product(basis[-1])
+        size = float(vector.norm())
+        diagonal.append(float(vector.double() @ basis[-1].double()))
+        for _ in range(2):
+            for old in basis:
+                vector = vector - (vector @ old) * old
+        length = float(vector.norm())
+        ends = _ends(diagonal, beside, length, step + 1)
+        is_whole = length <= 1e-6 * max(size, 1e-30)  # nothing new: the space is invariant
+        if is_whole or ends.residual <= tolerance * abs(ends.largest):
+            break
+        beside.append(length)
+        basis.append(vector / length)
+    return ends
+
+
+def _ends(diagonal: list[float], beside: list[float], length: float, products: int) -> Ends:
+    """Of the small tridiagonal matrix, whose eigenvalues are those of the whole, nearly."""
+    small = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    if beside:
+        off = torch.tensor(beside, dtype=torch.float64)
+        small = small + torch.diag(off, 1) + torch.diag(off, -1)
+    values, vectors = torch.linalg.eigh(small)
+    residual = length * abs(float(vectors[-1, -1]))
+    return Ends(float(values[-1]), float(values[0]), residual, products)
+
+
+class Trace(NamedTuple):
+    """An estimate with its standard error; that of one probe is not known."""
+
+    value: float
+    error: float | None
+
+
+def hutchinson(product: Product, size: int, probes: int, source: torch.Generator) -> Trace:
+    """The trace as the mean of v'Av over vectors of random signs."""
+    found = []
+    for _ in range(probes):
+        signs = torch.randint(0, 2, (size,), generator=source).mul_(2).sub_(1).float()
+        found.append(float(signs.double() @ product(signs).double().cpu()))
+    values = torch.tensor(found, dtype=torch.float64)
+    error = float(values.std() / math.sqrt(probes)) if probes > 1 else None
+    return Trace(float(values.mean()), error)

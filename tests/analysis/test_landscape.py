@@ -1,0 +1,288 @@
+"""Landscapes of weights and of images against closed forms, and that nothing is left changed."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.analysis import ANALYSES, DoesNotApply, Subject
+from buttress.analysis.input_landscape import axes_of, input_landscape, says_input_landscape
+from buttress.analysis.landscape import landscape, plot_landscape, says_landscape
+from buttress.analysis.sample import attacked, sample_of
+from buttress.analysis.weights import (
+    clipped_to_ball,
+    filter_norms,
+    filter_weights,
+    movable,
+    random_direction,
+)
+from buttress.data import Dataset, load_dataset
+from buttress.errors import UserError
+from buttress.models import create_model, list_models
+from buttress.threat import Threat
+from known_curvature import bowl, normed, rescaled
+
+MINE = ("landscape", "input_landscape", "sharpness")
+SMALL = {"points": 5, "limit": 8, "steps": 2}
+
+
+def subject(name: str = "resnet_tiny", limit: int = 12) -> Subject:
+    model = create_model(name, seed=0).eval()
+    return Subject(model, load_dataset("digits", "test", limit=limit), Threat("Linf", 0.1))
+
+
+def test_a_bowl_has_the_landscape_of_its_formula() -> None:
+    found = landscape(bowl(), radius=0.8, points=5, directions=2, adversarial="none")
+    square = 25 + 1 + 4  # of the length of every filter-normalised direction
+    curve = [math.log1p(math.exp(square * a * a)) for a in (-0.8, -0.4, 0.0, 0.4, 0.8)]
+    for row in found.clean.curves:
+        assert row == pytest.approx(curve, rel=1e-5)
+    assert found.clean.rise == pytest.approx(curve[1] - math.log(2), rel=1e-5)
+    assert (found.at, found.attacked) == (pytest.approx(0.4), None)
+    plane = torch.tensor(found.clean.plane)
+    assert torch.allclose(plane, plane.flip(0, 1))  # F(a, b) = F(-a, -b)
+    assert plane[2].tolist() == pytest.approx(found.clean.curves[1])  # a = 0: the second direction
+    assert plane[:, 2].tolist() == pytest.approx(found.clean.curves[0])
+
+
+def test_rescaled_filters_before_batchnorm_change_no_curve() -> None:
+    first, second = normed(), rescaled(normed())
+    x = load_dataset("digits", "test", limit=4).images
+    assert torch.allclose(first(x), second(x), atol=1e-5)
+    data, threat = load_dataset("digits", "test", limit=8), Threat("Linf", 0.1)
+    one, other = (landscape(Subject(m, data, threat), points=5, steps=2) for m in (first, second))
+    for kind in ("clean", "attacked"):
+        a, b = getattr(one, kind), getattr(other, kind)
+        for left, right in zip([*a.curves, *a.plane], [*b.curves, *b.plane], strict=True):
+            assert left == pytest.approx(right, rel=2e-3)
+    assert max(one.clean.curves[0]) > 1.2 * one.clean.centre  # something moved
+
+
+def test_the_centre_is_the_plain_loss_and_nothing_is_left_changed() -> None:
+    given = subject()
+    given.model.train()
+    before = {name: t.clone() for name, t in given.model.state_dict().items()}
+    state = torch.get_rng_state()
+    found = {name: ANALYSES.create(name, {"subject": given, **_small(name)}) for name in MINE}
+    assert torch.equal(torch.get_rng_state(), state)
+    assert given.model.training
+    assert all(p.requires_grad and p.grad is None for p in given.model.parameters())
+    assert all(torch.equal(t, before[name]) for name, t in given.model.state_dict().items())
+    given.model.eval()
+    x, y, _ = given.data.take(torch.arange(8))
+    with torch.no_grad():
+        plain = float(F.cross_entropy(given.model(x), y))
+    assert found["landscape"].clean.centre == pytest.approx(plain, rel=1e-5)
+    assert found["sharpness"].clean.loss == pytest.approx(plain, rel=1e-5)
+    assert found["input_landscape"].loss[2][2] == pytest.approx(plain, rel=1e-5)
+    worse = attacked(given, sample_of(given.model, given.first(8)), 2)
+    with torch.no_grad():
+        attacked_loss = float(F.cross_entropy(given.model(worse.x), y))
+    assert found["landscape"].attacked.centre == pytest.approx(attacked_loss, rel=1e-5)
+    assert attacked_loss > plain
+
+
+def _small(name: str) -> dict[str, int]:
+    return {k: v for k, v in SMALL.items() if k in inspect.signature(ANALYSES.get(name)).parameters}
+
+
+def test_attacks_made_anew_at_each_point_are_no_weaker() -> None:
+    given = subject("mlp_mixer_tiny", 6)
+    fixed, anew = (
+        landscape(given, points=3, directions=1, radius=0.6, adversarial=kind, steps=10)
+        for kind in ("centre", "each")
+    )
+    assert fixed.clean == anew.clean
+    assert fixed.clean.plane == ()
+    assert anew.attacked.centre == pytest.approx(fixed.attacked.centre)
+    for here, there in zip(fixed.attacked.curves[0], anew.attacked.curves[0], strict=True):
+        assert there >= here - 1e-3
+    assert anew.attacked.curves[0][0] > fixed.attacked.curves[0][0]
+
+
+def test_weights_come_back_after_an_interruption() -> None:
+    weights = filter_weights(model := create_model("resnet_tiny", seed=0))
+    before = copy.deepcopy(model.state_dict())
+    way = random_direction(weights, "test")
+
+    def interrupted() -> None:
+        with movable(weights) as move:
+            move((0.3, way), (0.1, way))
+            assert not any(torch.equal(p, before[n]) for n, p in weights.items())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_filters_keep_their_lengths_in_directions_and_balls() -> None:
+    weights = filter_weights(create_model("vit_tiny", seed=0))
+    first, again, other = (random_direction(weights, "test", k) for k in (0, 0, 1))
+    for name, weight in weights.items():
+        assert torch.allclose(filter_norms(first[name]), filter_norms(weight), rtol=1e-4)
+        assert torch.equal(first[name], again[name])
+        assert weight.ndim >= 2
+    assert not all(torch.equal(first[n], other[n]) for n in weights)
+    far = {name: 5 * d for name, d in first.items()}
+    for name, offset in clipped_to_ball(far, weights, 0.2).items():
+        assert torch.allclose(filter_norms(offset), 0.2 * filter_norms(weights[name]), rtol=1e-4)
+    near = {name: 0.1 * d for name, d in first.items()}
+    kept = clipped_to_ball(near, weights, 0.2)
+    assert all(torch.allclose(kept[n], near[n]) for n in weights)
+
+
+def test_biases_scales_and_norms_do_not_move() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gamma = nn.Parameter(torch.ones(4, 1, 1))
+            self.norm = nn.BatchNorm2d(4)
+            self.layer = nn.Linear(4, 2)
+
+    assert list(filter_weights(Odd())) == ["layer.weight"]
+    with pytest.raises(DoesNotApply, match="no kernel or matrix"):
+        filter_weights(nn.BatchNorm2d(4))
+
+
+def linear(weight: Tensor) -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(weight.shape[1], 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(weight)
+    return model.eval()
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: str) -> None:
+    pull = torch.randn(12, generator=torch.Generator().manual_seed(1))
+    model = linear(torch.stack([pull, -pull]))
+    data = Dataset.from_arrays(torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), classes=["a", "b"])
+    given = Subject(model, data, Threat(norm, 0.1))
+    found = input_landscape(given, points=5, steps=20)
+    # What is best for the attacker is -sign(w), or -w over its length.
+    slope = float(pull.abs().sum() if norm == "Linf" else pull.norm())
+    margin = float(pull.sum()) * 0.5 * 2
+    expected = [
+        math.log1p(math.exp(-(margin - 2 * 0.1 * slope * a))) for a in (-2.0, -1.0, 0.0, 1.0, 2.0)
+    ]
+    assert found.cut(found.loss, attack=True) == pytest.approx(expected, rel=1e-3)
+    if norm == "L2":  # the other axis is orthogonal to w: it changes nothing
+        assert found.cut(found.loss, attack=False) == pytest.approx([expected[2]] * 5, rel=5e-3)
+    assert found.unmoved == 0
+
+
+def test_the_axes_around_images_are_orthogonal_and_of_one_length() -> None:
+    given = subject(limit=6)
+    sample = sample_of(given.model, given.data)
+    axes = axes_of(sample, attacked(given, sample, 3).x, given.threat, 0)
+    s, r = axes.attack.flatten(1), axes.random.flatten(1)
+    assert torch.allclose(s.abs().amax(1), torch.ones(6), atol=1e-5)
+    assert torch.allclose(s.norm(dim=1), r.norm(dim=1), rtol=1e-4)
+    assert (s * r).sum(1).abs().max() < 1e-3 * s.square().sum(1).min()
+    halved = axes_of(
+        type(sample)(*(t[3:] for t in (sample.x, sample.y, sample.ids))),
+        attacked(given, sample, 3).x[3:],
+        given.threat,
+        0,
+    )
+    assert torch.allclose(halved.random, axes.random[3:])  # noise belongs to the image
+
+
+def test_the_landscape_of_one_image_and_of_many_agree() -> None:
+    given = subject(limit=3)
+    many = input_landscape(given, points=3, limit=3, steps=2)
+    each = [
+        input_landscape(given, points=3, image=int(i), steps=2) for i in given.data.ids.tolist()
+    ]
+    mean = torch.tensor([one.loss for one in each]).mean(0)
+    assert torch.allclose(mean, torch.tensor(many.loss), rtol=1e-4)
+    assert each[0].images == 1
+    assert f"image {each[1].image}" in says_input_landscape(each[1])
+    with pytest.raises(UserError, match="no test image with the id 999999"):
+        input_landscape(given, image=999_999)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("landscape", {"points": 4}, "odd"),
+        ("landscape", {"radius": -1}, "radius > 0"),
+        ("landscape", {"adversarial": "some"}, "centre, each, none"),
+        ("landscape", {"limit": "many"}, "whole number"),
+        ("landscape", {"radius": 1e30, "points": 3, "limit": 2, "steps": 1}, "smaller `radius`"),
+        ("input_landscape", {"steps": 0}, "whole number"),
+        ("sharpness", {"radii": [0.0]}, "above 0"),
+        ("sharpness", {"probes": -1}, "at least 0"),
+    ],
+)
+def test_mistakes_in_arguments_are_said(name: str, args: dict[str, object], said: str) -> None:
+    given = subject(limit=2)
+    with pytest.raises(UserError, match=said):
+        ANALYSES.create(name, {"subject": given, **args})
+    if "1e+30" not in str(args) and "radius" not in args:
+        with pytest.raises(UserError, match=said):  # the cost is asked for before
+            ANALYSES.entry(name).extra["cost"](given, **args)
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_the_cost_has_the_defaults_of_the_analysis(name: str) -> None:
+    entry = ANALYSES.entry(name)
+    own = inspect.signature(entry.value).parameters
+    cost = inspect.signature(entry.extra["cost"]).parameters
+    shared = [p for p in cost if p in own]
+    assert [cost[p].default for p in shared] == [own[p].default for p in shared]
+    assert entry.extra["cost"](subject(limit=2)).forward > 0
+
+
+class Counting(nn.Module):
+    """Counts the images that pass."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net, self.images = net, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.images += len(x)
+        return self.net(x)
+
+
+@pytest.mark.parametrize("adversarial", ["centre", "each", "none"])
+@pytest.mark.parametrize("directions", [1, 3])
+def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: int) -> None:
+    net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
+    given = Subject(net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1))
+    args = {"points": 5, "directions": directions, "limit": 4, "adversarial": adversarial}
+    said = ANALYSES.entry("landscape").extra["cost"](given, steps=3, **args)
+    landscape(given, steps=3, **args)
+    assert net.images == pytest.approx(said.forward + said.backward, rel=0.1)
+
+
+def test_the_picture_without_an_attack_and_without_a_plane(tmp_path: Path) -> None:
+    clean = landscape(bowl(), points=3, directions=2, radius=0.3, adversarial="none")
+    line = landscape(bowl(), points=3, directions=1, radius=0.3, adversarial="none")
+    for results in ({"": clean}, {"": line}, {"a": clean, "b": line}):
+        figure = Figure()
+        plot_landscape(results, figure)
+        figure.savefig(tmp_path / "x.png")
+    assert "images attacked" not in says_landscape(clean)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list_models("tiny"))
+@pytest.mark.parametrize("name", MINE)
+def test_every_architecture_has_a_landscape(name: str, model: str) -> None:
+    entry = ANALYSES.entry(name)
+    few = {"points": 3, "limit": 4, "steps": 2, "lanczos_steps": 3, "directions": 2}
+    known = inspect.signature(entry.value).parameters
+    args = {k: v for k, v in few.items() if k in known}
+    result = ANALYSES.create(name, {"subject": subject(model, 4), **args})
+    assert entry.extra["result"].model_validate_json(result.model_dump_json()) == result
+    assert str(entry.extra["says"](result)).endswith(".")

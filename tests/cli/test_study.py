@@ -1,0 +1,140 @@
+"""`buttress study` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from buttress.cli.main import outcome
+from buttress.cli.words import amount, duration
+from buttress.records.answer import read_answer
+from buttress.running.launch import parse_part
+
+STUDY = {
+    "question": "Does a small network hold?",
+    "grid": {
+        "base": {
+            "model": "vit_tiny", "dataset": "digits", "limit": 64, "recipe": "quickstart-standard",
+            "set": ["epochs=1", "validation.limit=16"],
+        },
+        "seeds": [0, 1],
+        "suites": ["quickstart"],
+        "test_limit": 8,
+        "columns": {"clean": {"of": "clean"}, "worst_case": {}},
+    },
+    "claims": [{
+        "id": "T1", "says": "attacks do not help",
+        "test": {"name": "rows_higher", "args": {"column": "clean", "than": "worst_case"}},
+    }],
+}  # fmt: skip
+
+
+def write(folder: Path, content: object, name: str = "tiny.yaml") -> str:
+    path = folder / name
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
+
+
+def ask(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict:  # type: ignore[type-arg]
+    assert outcome(["study", *args, "--json"]) == code
+    found: dict = json.loads(capsys.readouterr().out)  # type: ignore[type-arg]
+    return found
+
+
+def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, out = write(tmp_path, STUDY), ("--out", str(tmp_path / "results"))
+    plan = ask(capsys, "plan", file, *out, "--device-name", "cpu-core")
+    assert plan["counts"]["new"] == 2
+    assert plan["flops"] > 0
+    first = ask(capsys, "run", file, *out, "--shard", "1/2", "--workers", "1", "--device", "cpu")
+    assert (first["left"], first["report"]) == (1, None)
+    status = ask(capsys, "status", file, *out)
+    assert status["plan"]["counts"] == {"done": 1, "started": 0, "failed": 0, "new": 1}
+    assert status["seconds_left"] > 0
+    assert status["active"] == []
+    second = ask(capsys, "run", file, *out, "--shard", "2/2", "--workers", "1", "--device", "cpu")
+    assert second["left"] == 0
+    assert Path(second["report"]).is_file()
+    answer = read_answer(tmp_path / "results/studies/tiny-smoke/answer.json")
+    assert (answer.runs, answer.done) == (2, 2)
+    assert [claim.id for claim in answer.claims] == ["T1"]
+    assert outcome(["study", "status", file, *out]) == 0
+    assert "2 of 2 done" in capsys.readouterr().out
+    assert outcome(["study", "report", file, *out]) == 0
+    said = capsys.readouterr().out
+    assert "T1" in said
+    assert "report:" in said
+
+
+def test_a_run_that_fails_is_said_and_the_exit_code_is_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    axes = {"lr": {"good": {}, "bad": {"set": ["epochs=1", "validation.limit=5000"]}}}
+    grid = {**STUDY["grid"], "axes": axes, "seeds": [0], "suites": [], "columns": {}}  # type: ignore[dict-item]
+    file = write(tmp_path, {**STUDY, "grid": grid, "claims": []})
+    out = ("--out", str(tmp_path / "results"))
+    found = ask(capsys, "run", file, *out, "--workers", "1", "--device", "cpu", code=1)
+    assert len(found["failed_here"]) == 1
+    assert "5000" in next(iter(found["failed_here"].values()))
+    assert found["answer"]["done"] == 1
+    status = ask(capsys, "status", file, *out, code=1)
+    assert status["plan"]["counts"]["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["plan", "quickstarrt"], "quickstart"),
+        (["plan", "quickstart", "--scale", "huge"], "paper"),
+        (["plan", "quickstart", "--device-name", "abacus"], "a100"),
+        (["run", "quickstart", "--shard", "3/2"], "I/N"),
+    ],
+)
+def test_mistakes_are_one_line(
+    args: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert outcome(["study", *args, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words in said.err.strip().splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["study", "list", "--json"]) == 0
+    assert "quickstart" in [row["name"] for row in json.loads(capsys.readouterr().out)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_no_lock_and_130(sent: signal.Signals, tmp_path: Path) -> None:
+    base = {**STUDY["grid"]["base"], "set": ["epochs=400", "validation.limit=16"]}  # type: ignore[index]
+    file = write(tmp_path, {**STUDY, "grid": {**STUDY["grid"], "base": base}})  # type: ignore[dict-item]
+    command = [sys.executable, "-m", "buttress.cli.main", "study", "run", file, "--workers", "2"]
+    child = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "results"), "--device", "cpu"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not list(tmp_path.rglob("train.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child.send_signal(sent)
+    _, said = child.communicate(timeout=100)
+    assert child.returncode == 130, said.decode()
+    assert b"again" in said
+    assert list(tmp_path.rglob("train.jsonl"))
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_numbers_are_read_by_people() -> None:
+    assert [amount(v, "FLOP") for v in (12.0, 3.14e12)] == ["12 FLOP", "3.14 TFLOP"]
+    assert [duration(s) for s in (3, 600, 7200, 3e6)] == ["3 s", "10 min", "2 h", "34.7 days"]
+    assert "unknown" in duration(None)
+    assert parse_part("2/8") == (2, 8)
