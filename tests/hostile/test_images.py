@@ -307,6 +307,6 @@ def test_odd_folders_that_are_good(change: Callable[[Path], None], tmp_path: Pat
 
 
 CASES = (
-    15 * len(FORMATS) + len(REFUSED) + len(LEGAL) + 1 + len(NAMES) + 7 + 2 * len(BAD_FOLDERS)
+    15 * len(FORMATS) + len(REFUSED) + len(LEGAL) + 1 + len(NAMES) + 8 + 2 * len(BAD_FOLDERS)
     + len(ODD_FOLDERS)
 )  # fmt: skip
