@@ -39,7 +39,7 @@ def collect(roots: Sequence[Path], progress: Progress) -> Collection:
     for run, place in found:
         try:
             runs.append(collect_run(run, place))
-        except (ButtressError, KeyError, OSError) as error:
+        except (ButtressError, KeyError, TypeError, ValueError, OSError) as error:
             broken.append(BrokenRun(place, short(error, run, place)))
         task.advance(note=place)
     task.close()

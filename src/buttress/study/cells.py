@@ -178,9 +178,20 @@ def _checked(
     for axis, label in target.items():
         if label not in scaled.axes.get(axis, {}):
             raise UserError(f"{where}: it begins with {axis} {label}, which is not in the study")
-    if target == dict(place):
+    if _leads_back(target, [dict(place)], scaled):
         raise UserError(f"{where}: a run cannot begin with itself")
     return target
+
+
+def _leads_back(place: dict[str, str], seen: list[dict[str, str]], scaled: Scaled) -> bool:
+    """Whether a run begins, over others, with one that was seen already."""
+    while place not in seen:
+        seen.append(place)
+        start = merged(place, scaled).start
+        if start is None or any(b not in scaled.axes.get(a, {}) for a, b in start.items()):
+            return False
+        place = {**place, **start}
+    return True
 
 
 def _is_left_out(place: Mapping[str, str], scaled: Scaled) -> bool:
