@@ -5,6 +5,7 @@ from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import input_landscape as _input_landscape  # noqa: F401
 from buttress.analysis import landscape as _landscape  # noqa: F401
 from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
+from buttress.analysis import perturbations as _perturbations  # noqa: F401
 from buttress.analysis import sharpness as _sharpness  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
 from buttress.analysis import stability as _stability  # noqa: F401
