@@ -1,5 +1,6 @@
 """Why a model holds or falls. Adding an analysis is a file here and an import line below."""
 
+from buttress.analysis import attention as _attention  # noqa: F401
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import input_landscape as _input_landscape  # noqa: F401

@@ -60,7 +60,7 @@ class Perturbations(Spec):
 
 def plot_perturbations(results: Mapping[str, Perturbations], figure: Figure) -> None:
     """Perturbations and their spectrum in two rows per run; beside them energy by frequency."""
-    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(2.2, 1))[0]
     _draw_pictures(results, left)
     axes = right.subplots()
     for label, result in results.items():
@@ -208,7 +208,7 @@ def scaled(delta: Tensor, eps: float) -> Tensor:
 
 
 def log_magnitude(delta: Tensor) -> Tensor:
-    """(1, H, W) the mean log-magnitude of the spectrum of grey images, frequency 0 in the middle."""
+    """(1, H, W) the mean log-magnitude of grey images by frequency, 0 in the middle."""
     found = torch.fft.fft2(delta.mean(1)).abs().clamp_min(TINY).log().mean(0)
     return torch.fft.fftshift(found)[None]
 
