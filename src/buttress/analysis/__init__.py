@@ -2,6 +2,7 @@
 
 from buttress.analysis import attention as _attention  # noqa: F401
 from buttress.analysis import curve as _curve  # noqa: F401
+from buttress.analysis import feature as _feature  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import input_landscape as _input_landscape  # noqa: F401
 from buttress.analysis import landscape as _landscape  # noqa: F401

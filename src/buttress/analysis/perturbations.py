@@ -229,6 +229,12 @@ def ring_energy(x: Tensor) -> Tensor:
     return torch.zeros(int(rings.max()) + 1, dtype=share.dtype).index_add_(0, rings, share.mean(0))
 
 
+def low_energy(x: Tensor) -> float:
+    """The share of the energy of images below LOW, without their mean."""
+    energy = ring_energy(x - x.mean((-2, -1), keepdim=True))
+    return float(energy[torch.arange(len(energy)) / min(x.shape[-2:]) < LOW].sum())
+
+
 def _stretched(values: Tensor) -> Tensor:
     low, high = values.min(), values.max()
     return (values - low) / (high - low).clamp_min(TINY)
