@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
+
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from buttress.analysis import Subject
 from buttress.analysis.feature import Start, feature, over_places, roughness, says_feature
-from buttress.analysis.gallery import opened
 from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.models import create_model
@@ -36,7 +39,7 @@ def subject(model: nn.Module) -> Subject:
 
 
 def pixels(picture: str) -> Tensor:
-    return torch.tensor(list(opened(picture).tobytes())) / 255
+    return torch.tensor(list(Image.open(io.BytesIO(base64.b64decode(picture))).tobytes())) / 255
 
 
 def test_a_linear_network_is_shown_its_weights() -> None:

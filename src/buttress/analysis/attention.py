@@ -24,7 +24,7 @@ from buttress.analysis.attention_maps import (
 )
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.gallery import one_per_class, opened, png
+from buttress.analysis.gallery import one_per_class, png, show
 from buttress.analysis.sample import Sample, attacked, sample_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.call import create_attack
@@ -91,7 +91,7 @@ def plot_attention(results: Mapping[str, Attention], figure: Figure) -> None:
         for number, example in enumerate(result.examples):
             pictures = (example.image, example.clean, example.attacked)
             for axis, picture in zip(axes[3 * number :], pictures, strict=False):
-                axis.imshow(opened(picture), cmap="gray")
+                show(axis, picture)
                 axis.set_axis_off()
 
 

@@ -1,7 +1,7 @@
 """Attention maps of any network: every softmax over tokens, caught while images pass through.
 
-Nothing is read from the classes of modules: products with fused attention are computed step by
-step, and softmaxes over the last of four dimensions are taken as they come.
+Products with fused attention are computed step by step, and softmaxes over the last of four
+dimensions are taken as they come. The classes of modules are asked for two things only, by name.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timm.models.mobilevit import MobileVitBlock
-from timm.models.xcit import XCA
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+BETWEEN_CHANNELS = "XCA"  # of XCiT, in timm and in the code of its authors
+STRIDED = "MobileVitBlock"  # tokens of a group are a patch apart
 SOFTMAXES = (torch.softmax, Tensor.softmax, F.softmax)
 
 
@@ -72,9 +72,13 @@ class Capture(TorchFunctionMode):
             ((n, m) for n, m in reversed(self.path) if any(True for _ in m.parameters())),
             ("", nn.Identity()),
         )
-        strided = any(isinstance(m, MobileVitBlock) for _, m in self.path)
-        channels = isinstance(owner[1], XCA)
+        strided = any(_is_a(STRIDED, m) for _, m in self.path)
+        channels = _is_a(BETWEEN_CHANNELS, owner[1])
         self.maps.append(Map(owner[0], weights.detach(), channels, strided))
+
+
+def _is_a(name: str, module: nn.Module) -> bool:
+    return any(kind.__name__ == name for kind in type(module).__mro__)
 
 
 def _without_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from buttress.analysis.arguments import whole
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes
-from buttress.analysis.gallery import opened, png
+from buttress.analysis.gallery import png, show
 from buttress.analysis.perturbations import LOW, low_energy
 from buttress.analysis.sample import sample_of
 from buttress.analysis.subject import Subject
@@ -71,7 +71,7 @@ def plot_feature(results: Mapping[str, Feature], figure: Figure) -> None:
             rows = axes[3 * block : 3 * block + 3, column]
             shown = (picture.noise, picture.targeted, picture.direct)
             for axis, content in zip(rows, shown, strict=True):
-                axis.imshow(opened(content), cmap="gray")
+                show(axis, content)
             rows[1].set_title(picture.name, fontsize="xx-small", pad=2)
             rows[2].set_title(picture.unit, fontsize="xx-small", pad=2)
         axes[3 * block][0].set_title(label, fontsize="x-small", loc="left")

@@ -18,6 +18,7 @@ from buttress.attacks.freeze import frozen, on_device_of
 from buttress.spec import Spec
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -56,7 +57,7 @@ def plot_gallery(results: Mapping[str, Gallery], figure: Figure) -> None:
         for column, example in enumerate(result.examples):
             pictures = (example.clean, example.perturbation, example.adversarial)
             for row, picture in enumerate(pictures):
-                axes[3 * block + row][column].imshow(opened(picture), cmap="gray")
+                show(axes[3 * block + row][column], picture)
             said = result.classes[example.adversarial_prediction]
             axes[3 * block + 2][column].set_title(said, fontsize="x-small")
         axes[3 * block][0].set_title(label, fontsize="small", loc="left")
@@ -118,6 +119,7 @@ def png(image: Tensor) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def opened(picture: str) -> Image.Image:
-    """The picture behind a PNG in base64."""
-    return Image.open(io.BytesIO(base64.b64decode(picture)))
+def show(axes: Axes, picture: str, cmap: str = "gray") -> None:
+    """Draws a PNG in base64, pixel by pixel: so an SVG holds its pixels and no more."""
+    image = Image.open(io.BytesIO(base64.b64decode(picture)))
+    axes.imshow(image, cmap=cmap, interpolation="none")

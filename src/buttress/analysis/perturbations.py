@@ -15,7 +15,7 @@ from torch import Tensor
 from buttress.analysis.arguments import whole
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.gallery import one_per_class, opened, png
+from buttress.analysis.gallery import one_per_class, png, show
 from buttress.analysis.sample import BATCH, sample_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.call import How, create_attack, run_attack
@@ -80,10 +80,10 @@ def _draw_pictures(results: Mapping[str, Perturbations], figure: SubFigure) -> N
     for block, (label, result) in enumerate(results.items()):
         above, below = axes[2 * block], axes[2 * block + 1]
         for column, example in enumerate(result.examples):
-            above[column].imshow(opened(example.grey), cmap="gray")
-            below[column].imshow(opened(example.colour), cmap="gray")
+            show(above[column], example.grey)
+            show(below[column], example.colour)
             below[column].set_title(result.classes[example.label], fontsize="xx-small", pad=2)
-        above[-1].imshow(opened(result.spectrum), cmap="magma")
+        show(above[-1], result.spectrum, "magma")
         above[-1].set_title("spectrum", fontsize="xx-small", pad=2)
         above[0].set_title(label, fontsize="x-small", loc="left")
 
