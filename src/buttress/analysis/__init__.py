@@ -1,11 +1,14 @@
 """Why a model holds or falls. Adding an analysis is a file here and an import line below."""
 
+from buttress.analysis import attention as _attention  # noqa: F401
 from buttress.analysis import convergence as _convergence  # noqa: F401
 from buttress.analysis import curve as _curve  # noqa: F401
+from buttress.analysis import feature as _feature  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import input_landscape as _input_landscape  # noqa: F401
 from buttress.analysis import landscape as _landscape  # noqa: F401
 from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
+from buttress.analysis import perturbations as _perturbations  # noqa: F401
 from buttress.analysis import predict as _predict  # noqa: F401
 from buttress.analysis import rademacher as _rademacher  # noqa: F401
 from buttress.analysis import semantics as _semantics  # noqa: F401

@@ -18,6 +18,7 @@ from buttress.attacks.freeze import frozen, on_device_of
 from buttress.spec import Spec
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -56,8 +57,7 @@ def plot_gallery(results: Mapping[str, Gallery], figure: Figure) -> None:
         for column, example in enumerate(result.examples):
             pictures = (example.clean, example.perturbation, example.adversarial)
             for row, picture in enumerate(pictures):
-                image = Image.open(io.BytesIO(base64.b64decode(picture)))
-                axes[3 * block + row][column].imshow(image, cmap="gray")
+                show(axes[3 * block + row][column], picture)
             said = result.classes[example.adversarial_prediction]
             axes[3 * block + 2][column].set_title(said, fontsize="x-small")
         axes[3 * block][0].set_title(label, fontsize="small", loc="left")
@@ -70,7 +70,7 @@ def gallery(subject: Subject, *, attack: str = "pgd", count: int = 8, steps: int
     One image per class from the front of the test images, so that two models show the same ones.
     """
     chosen = create_attack(attack, steps=steps)
-    rows = _one_per_class(subject.data.labels, count)
+    rows = one_per_class(subject.data.labels, count)
     x, y, ids = subject.data.take(rows)
     x = on_device_of(subject.model, x)
     y = y.to(x.device)
@@ -103,7 +103,8 @@ def gallery(subject: Subject, *, attack: str = "pgd", count: int = 8, steps: int
     )
 
 
-def _one_per_class(labels: Tensor, count: int) -> Tensor:
+def one_per_class(labels: Tensor, count: int) -> Tensor:
+    """Where the first image of each class is, for the first classes."""
     first = [int((labels == k).nonzero()[0]) for k in labels.unique().tolist()]
     return torch.tensor(first[:count])
 
@@ -116,3 +117,9 @@ def png(image: Tensor) -> str:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
     return base64.b64encode(buffer.getvalue()).decode()
+
+
+def show(axes: Axes, picture: str, cmap: str = "gray") -> None:
+    """Draws a PNG in base64, pixel by pixel: so an SVG holds its pixels and no more."""
+    image = Image.open(io.BytesIO(base64.b64decode(picture)))
+    axes.imshow(image, cmap=cmap, interpolation="none")

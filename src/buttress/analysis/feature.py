@@ -1,0 +1,243 @@
+"""What a network takes for a class: images made from noise by its gradients alone.
+
+Debenedetti, "Adversarially robust vision transformers", the thesis behind arXiv:2209.07399:
+targeted PGD over the whole box. Beside it the plain way: ascent on a logit or on a unit of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from buttress.analysis.arguments import whole
+from buttress.analysis.core import ANALYSES
+from buttress.analysis.cost import Passes
+from buttress.analysis.gallery import png, show
+from buttress.analysis.perturbations import LOW, low_energy
+from buttress.analysis.sample import sample_of
+from buttress.analysis.subject import Subject
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.freeze import frozen
+from buttress.errors import UserError
+from buttress.models.parts import blocks_of
+from buttress.progress import Task
+from buttress.spec import Spec
+from buttress.streams import Streams
+from buttress.threat import Threat
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Start = Literal["uniform", "binary"]
+EPS = 15  # of the thesis: far more than the box holds
+BOX = Threat("Linf", 1.0)
+RATE = 0.05  # of the ascent on logits and units
+
+
+class FeaturePicture(Spec):
+    """Images for one class, or one unit; pictures are PNG in base64."""
+
+    name: str
+    noise: str
+    targeted: str  # by targeted PGD from the noise
+    probability: float  # that the network gives the class there
+    unit: str  # the name of what was raised directly
+    direct: str
+
+
+class Feature(Spec):
+    """What one network takes for its classes."""
+
+    steps: int
+    step: float
+    start: Start
+    pictures: tuple[FeaturePicture, ...]
+    probability: float  # the mean
+    low: float  # share of the energy of the targeted images at low frequencies
+    noise_low: float  # the same of the noise they began with
+
+
+def plot_feature(results: Mapping[str, Feature], figure: Figure) -> None:
+    """Three rows per run: noise, targeted PGD, direct ascent; a column per class."""
+    columns = max(len(r.pictures) for r in results.values())
+    axes = figure.subplots(3 * len(results), columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for block, (label, result) in enumerate(results.items()):
+        for column, picture in enumerate(result.pictures):
+            rows = axes[3 * block : 3 * block + 3, column]
+            shown = (picture.noise, picture.targeted, picture.direct)
+            for axis, content in zip(rows, shown, strict=True):
+                show(axis, content)
+            rows[1].set_title(picture.name, fontsize="xx-small", pad=2)
+            rows[2].set_title(picture.unit, fontsize="xx-small", pad=2)
+        axes[3 * block][0].set_title(label, fontsize="x-small", loc="left")
+
+
+def cost_feature(subject: Subject, *, steps: int = 100, classes: int = 10, **_: Any) -> Passes:
+    """A backward pass per step and image, in both ways."""
+    images = min(classes, len(subject.data.classes))
+    return Passes(3 * images, 2 * images * steps)
+
+
+def says_feature(result: Feature) -> str:
+    """Whether the classes are reached, and how smooth the images are."""
+    return (
+        f"Targeted PGD-{result.steps} from noise reaches its class with a probability of "
+        f"{result.probability:.1%} on average. {result.low:.1%} of the energy of its images lies "
+        f"below {LOW:g} cycles per pixel; in the noise it was {result.noise_low:.1%}."
+    )
+
+
+@ANALYSES.register(
+    "feature",
+    paper="arXiv:2209.07399",
+    tags=("attack",),
+    result=Feature,
+    plot=plot_feature,
+    cost=cost_feature,
+    says=says_feature,
+)
+def feature(
+    subject: Subject,
+    *,
+    steps: int = 100,
+    step: float = 0.225,
+    start: Start = "uniform",
+    classes: int = 10,
+    block: str = "",
+    smoothness: float = 1.0,
+) -> Feature:
+    r"""Images from noise: targeted PGD over the whole box, and ascent on a logit or a unit.
+
+    .. math:: x_{t+1} = \Pi_{[0,1]}(x_t + \alpha\, \mathrm{sign} \nabla_x \log p_k(x_t)), \qquad
+              \max_z u_k(\sigma(z)) - \lambda\, \mathrm{TV}(\sigma(z))
+
+    u_k is the logit of class k or, with the name of a ``block``, its channel k, averaged over
+    places; lambda is ``smoothness``; TV is the mean absolute difference of neighbours. A ball of
+    eps 15 holds the whole box, so the box alone is left.
+
+    Departure from the thesis' code: its attack adds noise of 15 to the noise it is given and clips,
+    which makes nearly every pixel 0 or 1. That is ``start="binary"``.
+    """
+    whole(1, steps=steps, classes=classes)
+    if start not in ("uniform", "binary"):
+        raise UserError(f"`start` must be uniform or binary, but got {start!r}")
+    names = subject.data.classes[:classes]
+    noise = _noise(subject, len(names), start)
+    task = subject.progress.task("features", 2 * len(names) * steps)
+    targeted = torch.cat(
+        [_targeted(subject, noise[k : k + 1], k, (steps, step), task) for k in range(len(names))]
+    )
+    units, direct = _direct(subject, noise, block, steps, smoothness)
+    task.advance(len(names) * steps)
+    task.close()
+    with frozen(subject.model), torch.no_grad():
+        reached = subject.model(targeted).softmax(1).diagonal().tolist()
+    pictures = [
+        FeaturePicture(
+            name=name,
+            noise=png(noise[k]),
+            targeted=png(targeted[k]),
+            probability=reached[k],
+            unit=units[k],
+            direct=png(direct[k]),
+        )
+        for k, name in enumerate(names)
+    ]
+    return Feature(
+        steps=steps,
+        step=step,
+        start=start,
+        pictures=tuple(pictures),
+        probability=sum(reached) / len(reached),
+        low=low_energy(targeted.cpu().double()),
+        noise_low=low_energy(noise.cpu().double()),
+    )
+
+
+def _noise(subject: Subject, count: int, start: Start) -> Tensor:
+    """(K, C, H, W) noise of its own for each class, the same for every network."""
+    like = sample_of(subject.model, subject.first(1)).x.expand(count, -1, -1, -1)
+    streams = Streams(subject.seed, "feature", torch.arange(count))
+    noise = streams.uniform(like, 0)
+    if start == "binary":
+        noise = (noise + EPS * (2 * streams.uniform(like, 1) - 1)).clamp(0, 1)
+    return noise
+
+
+def _targeted(
+    subject: Subject, noise: Tensor, target: int, pace: tuple[int, float], task: Task
+) -> Tensor:
+    """The last point of targeted PGD; the label is any other class."""
+    steps, step = pace
+    chosen = create_attack(
+        "pgd", steps=steps, rel_step=step, start="clean", target=target, keep="last"
+    )
+    other = torch.full((len(noise),), (target + 1) % len(subject.data.classes))
+    out = run_attack(
+        chosen, subject.model, noise, other, BOX, ids=torch.tensor([target]), how=How(workers=1)
+    )
+    task.advance(steps)
+    return out.x_adv
+
+
+def _direct(
+    subject: Subject, noise: Tensor, block: str, steps: int, smoothness: float
+) -> tuple[list[str], Tensor]:
+    """The names of units and images that raise them, all at once."""
+    model = subject.model
+    with frozen(model):
+        seen = Units(model, block)
+        count = min(len(noise), seen.of(noise[:1]).shape[1])
+        point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly grey
+        ascent = torch.optim.Adam([point], lr=RATE)
+        for _ in range(steps):
+            ascent.zero_grad()
+            x = point.sigmoid()
+            with torch.enable_grad():
+                goal = seen.of(x)[:, :count].diagonal().sum() - smoothness * roughness(x).sum()
+            (point.grad,) = torch.autograd.grad(-goal, point)
+            ascent.step()
+    names = [f"{block} {k}" if block else f"logit {k}" for k in range(count)]
+    return names + [""] * (len(noise) - count), point.detach().sigmoid()
+
+
+class Units:
+    """The logits of a network, or the channels of one of its blocks."""
+
+    def __init__(self, model: nn.Module, block: str) -> None:
+        self.model = model
+        parts = {part.name: part.module for part in blocks_of(model)}
+        if block and block not in parts:
+            raise UserError(f"`block` must be one of {', '.join(parts)}, but got {block!r}")
+        self.block = parts[block] if block else None
+
+    def of(self, x: Tensor) -> Tensor:
+        """(N, units) averaged over places."""
+        if self.block is None:
+            return self.model(x)
+        kept: list[Tensor] = []
+        hook = self.block.register_forward_hook(lambda m, i, out: kept.append(out))
+        try:
+            self.model(x)
+        finally:
+            hook.remove()
+        return over_places(kept[-1])
+
+
+def over_places(out: Tensor) -> Tensor:
+    """(N, channels) of maps with channels first, of maps with channels last, or of tokens."""
+    if out.ndim == 4:
+        is_last = out.shape[1] == out.shape[2] != out.shape[3]
+        return out.mean((1, 2)) if is_last else out.mean((2, 3))
+    return out.mean(1) if out.ndim == 3 else out.flatten(1)
+
+
+def roughness(x: Tensor) -> Tensor:
+    """(N,) the mean absolute difference of neighbouring pixels."""
+    down, right = x.diff(dim=2).abs(), x.diff(dim=3).abs()
+    return down.flatten(1).mean(1) + right.flatten(1).mean(1)

@@ -1,0 +1,165 @@
+"""Attention maps against known ones, and on every small architecture."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.analysis import DoesNotApply, Subject
+from buttress.analysis.attention import attention, says_attention
+from buttress.analysis.attention_maps import (
+    Map,
+    attention_maps,
+    grid_of,
+    layout_of,
+    mean_distance,
+    moved,
+    rollout,
+)
+from buttress.data import load_dataset
+from buttress.models import create_model, list_models
+from buttress.threat import Threat
+
+SIDE = 32
+WITHOUT = {
+    "darts_tiny", "densenet_tiny", "mlp_mixer_tiny", "poolformer_tiny", "preact_resnet_tiny",
+    "resnet_tiny", "resnext_tiny", "vgg_tiny", "wrn_tiny", "xcit_tiny",
+}  # fmt: skip
+
+
+def as_map(weights: Tensor, *, is_strided: bool = False) -> Map:
+    return Map("layer", weights, between_channels=False, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_uniform_attention_looks_as_far_as_the_grid_is_wide(extra: int) -> None:
+    tokens = 4 + extra  # 2x2 cells of 16 pixels
+    weights = torch.full((3, 2, tokens, tokens), 1 / tokens)
+    layout = layout_of(as_map(weights), 3, (SIDE, SIDE))
+    assert layout is not None
+    assert (layout.queries, layout.keys) == (extra, extra)
+    expected = (0 + 16 + 16 + 16 * math.sqrt(2)) / 4
+    assert mean_distance(weights, layout).tolist() == pytest.approx([expected] * 2)
+
+
+def test_attention_to_oneself_has_no_distance_and_a_neighbour_is_one_cell_away() -> None:
+    neighbour = torch.eye(4)[[1, 0, 3, 2]]  # the other cell of the same row
+    weights = torch.stack([torch.eye(4), neighbour])[None]
+    layout = layout_of(as_map(weights), 1, (SIDE, SIDE))
+    assert layout is not None
+    assert mean_distance(weights, layout).tolist() == pytest.approx([0, 16])
+
+
+def test_windows_are_their_share_of_the_image_but_strided_groups_span_it() -> None:
+    weights = torch.full((4, 1, 4, 4), 0.25)
+    window = layout_of(as_map(weights), 1, (SIDE, SIDE))
+    strided = layout_of(as_map(weights, is_strided=True), 1, (SIDE, SIDE))
+    assert window is not None
+    assert strided is not None
+    assert (window.groups, float(window.distance.max())) == (4, pytest.approx(8 * math.sqrt(2)))
+    assert float(strided.distance.max()) == pytest.approx(16 * math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ratio", "grid"),
+    [(16, 1, (0, 4, 4)), (17, 1, (1, 4, 4)), (18, 1, (2, 4, 4)), (9, 0.5, (1, 2, 4)), (7, 1, None)],
+)
+def test_grids(tokens: int, ratio: float, grid: tuple[int, int, int] | None) -> None:
+    assert grid_of(tokens, ratio) == grid
+
+
+def test_rollout_follows_the_layers_in_their_order() -> None:
+    first, second = torch.eye(5), torch.eye(5)
+    first[1] = F.one_hot(torch.tensor(2), 5)  # token 1 looks at token 2,
+    second[0] = F.one_hot(torch.tensor(1), 5)  # then the class token at token 1
+    found = rollout([first[None, None], second[None, None]])
+    assert found is not None
+    assert found.tolist() == [pytest.approx([0.5, 0.5, 0, 0])]
+    swapped = rollout([second[None, None], first[None, None]])
+    assert swapped is not None
+    assert swapped.tolist() == [pytest.approx([1, 0, 0, 0])]
+
+
+def test_rollout_of_uniform_attention_is_uniform_and_class_attention_reads_it() -> None:
+    uniform = torch.full((1, 2, 4, 4), 0.25)
+    for ends in ([], [torch.tensor([0.2, 0.8, 0, 0, 0]).expand(1, 2, 1, 5)]):
+        found = rollout([uniform] * 3 + ends)
+        assert found is not None
+        tilt = 1 / 8 * 0.75 if ends else 0.0  # what the residuals of three layers keep
+        assert found[0, 0] == pytest.approx(0.25 + tilt)
+    assert rollout([uniform, torch.full((1, 2, 1, 1), 1.0)]) is None
+
+
+def test_moved_attention_is_a_share() -> None:
+    one, other = torch.eye(4).expand(1, 1, 4, 4), torch.eye(4).roll(1, 0).expand(1, 1, 4, 4)
+    assert (moved(one, one), moved(one, other), moved(one, (one + other) / 2)) == (0, 1, 0.5)
+
+
+class Torch(nn.Module):
+    """torch's own attention over 2x2 patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.embed = nn.Conv2d(3, 8, 16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.embed(x).flatten(2).transpose(1, 2)).mean(1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", [*list_models("tiny"), "torch"])
+def test_maps_sum_to_one_and_give_what_the_network_gives(name: str) -> None:
+    torch.manual_seed(0)
+    model = (Torch() if name == "torch" else create_model(name, image_size=SIDE, seed=0)).eval()
+    x = torch.rand(2, 3, SIDE, SIDE)
+    out, maps = attention_maps(model, x)
+    with torch.no_grad():
+        torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-5)
+    for found in maps:
+        torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
+    assert bool([m for m in maps if not m.between_channels]) == (
+        name not in WITHOUT or name == "xcit_tiny"
+    )
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def of_digits(name: str) -> Subject:
+    data = load_dataset("digits", "test", limit=10)
+    return Subject(create_model(name, seed=0).eval(), data, Threat("Linf", 0.1))
+
+
+def test_a_vision_transformer_is_looked_into() -> None:
+    found = attention(of_digits("vit_tiny"), steps=2, count=2)
+    assert len(found.layers) == 2
+    assert all(0 < a.moved < 1 and len(a.distance) == 4 for a in found.layers)
+    assert len(found.examples) == 2
+    assert found.rollout_moved is not None
+    assert f"{found.rollout_moved:.1%} of the rollout" in says_attention(found)
+
+
+def test_windows_have_distances_but_no_rollout() -> None:
+    found = attention(of_digits("swin_tiny"), steps=1, limit=4)
+    assert found.rollout_moved is None
+    assert "not the same" in found.no_rollout
+    assert [a.groups for a in found.layers] == [4, 4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("xcit_tiny", "channels"), ("mlp_mixer_tiny", "no softmax"), ("resnet_tiny", "no softmax")],
+)
+def test_networks_without_attention_between_places_are_told_so(name: str, why: str) -> None:
+    with pytest.raises(DoesNotApply, match=why):
+        attention(of_digits(name), limit=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(list_models("tiny")) - WITHOUT))
+def test_every_transformer_is_looked_into(name: str) -> None:
+    found = attention(of_digits(name), steps=1, limit=3)
+    assert any(a.distance for a in found.layers)
+    assert says_attention(found)

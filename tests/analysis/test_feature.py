@@ -1,0 +1,95 @@
+"""Images from noise, against linear networks whose best image is known."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from buttress.analysis import Subject
+from buttress.analysis.feature import Start, feature, over_places, roughness, says_feature
+from buttress.data import Dataset
+from buttress.errors import UserError
+from buttress.models import create_model
+from buttress.models.parts import blocks_of
+from buttress.threat import Threat
+
+
+class Linear(nn.Module):
+    """Class 0 is a pattern of light and dark, class 1 its opposite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        signs = torch.randn(36, generator=torch.Generator().manual_seed(0)).sign()
+        self.weight = nn.Parameter(0.2 * torch.stack([signs, -signs]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T
+
+
+def subject(model: nn.Module) -> Subject:
+    channels = getattr(model, "in_channels", 1)
+    x = torch.rand(4, channels, 6, 6) if channels == 1 else torch.rand(4, channels, 32, 32)
+    data = Dataset.from_arrays(x, torch.arange(4) % 2, classes=["a", "b"])
+    return Subject(model.eval(), data, Threat("Linf", 0.1))
+
+
+def pixels(picture: str) -> Tensor:
+    return torch.tensor(list(Image.open(io.BytesIO(base64.b64decode(picture))).tobytes())) / 255
+
+
+def test_a_linear_network_is_shown_its_weights() -> None:
+    model = Linear()
+    found = feature(subject(model), steps=5, smoothness=0.0)
+    for row, picture in zip(model.weight, found.pictures, strict=True):
+        best = (row > 0).float()
+        torch.testing.assert_close(pixels(picture.targeted), best)  # five steps of 0.225 cross it
+        assert ((pixels(picture.direct) > 0.5).float() == best).all()
+        assert picture.probability == pytest.approx(float((0.4 * best.sum()).sigmoid()), abs=1e-5)
+    assert f"{found.probability:.1%}" in says_feature(found)
+
+
+def test_the_step_is_that_of_the_thesis() -> None:
+    found = feature(subject(Linear()), steps=1)
+    picture = found.pictures[0]
+    moved = pixels(picture.targeted) - pixels(picture.noise)
+    assert moved.abs().max() == pytest.approx(0.225, abs=0.005)
+
+
+@pytest.mark.parametrize(("start", "share"), [("uniform", 0.0), ("binary", 1.0)])
+def test_the_published_start_is_nearly_black_and_white(start: Start, share: float) -> None:
+    found = feature(subject(Linear()), steps=1, start=start)
+    noise = torch.cat([pixels(p.noise) for p in found.pictures])
+    assert ((noise == 0) | (noise == 1)).float().mean() == pytest.approx(share, abs=0.15)
+
+
+def test_smoothness_smooths() -> None:
+    rough, smooth = (
+        pixels(feature(subject(Linear()), steps=40, smoothness=s).pictures[0].direct)
+        for s in (0.0, 100.0)
+    )
+    rough, smooth = (p.view(1, 1, 6, 6) for p in (rough, smooth))
+    assert roughness(smooth) < 0.2 * roughness(rough)
+
+
+def test_units_of_a_block_are_raised() -> None:
+    model = create_model("vit_tiny", num_classes=2, image_size=32, seed=0)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    block = blocks_of(model)[0].name
+    found = feature(subject(model), steps=2, block=block)
+    assert [p.unit for p in found.pictures] == [f"{block} 0", f"{block} 1"]
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    with pytest.raises(UserError, match=r"net\.blocks\.0"):
+        feature(subject(model), steps=1, block="nowhere")
+
+
+def test_channels_wherever_they_are() -> None:
+    values = torch.arange(3.0)
+    for out in (values.view(1, 3, 1, 1).expand(2, 3, 4, 4), values.expand(2, 4, 4, 3),
+                values.expand(2, 5, 3), values.expand(2, 3)):  # fmt: skip
+        assert over_places(out).tolist() == [[0, 1, 2]] * 2
