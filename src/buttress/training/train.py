@@ -146,8 +146,10 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     most = max(os.cpu_count() or 1, torch.cuda.device_count(), 8)
     if not 1 <= devices <= most:
         raise UserError(f"`1 <= devices <= {most}` must hold here, but got devices={devices}")
-    build(spec)  # a wrong name or size is an error before anything is written
+    build(spec)  # a wrong name or size is an error before anything is written ...
     check_extra(spec)
+    if not run.exists:
+        load_dataset(spec.dataset, "train")  # ... and so are missing images
     if not is_first():
         return follow(run, spec, device, compile)
     run.open(spec, command_line(), category_of(spec.model), finetuned_from)
