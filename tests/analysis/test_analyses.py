@@ -18,7 +18,7 @@ from buttress.models import create_model, list_models
 from buttress.threat import Threat
 
 # Arguments that make an analysis short, for those that have them.
-FEW = {"points": 5, "directions": 2, "lanczos_steps": 4}
+FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2}
 
 
 def subject(model: nn.Module) -> Subject:
