@@ -114,7 +114,7 @@ def _label(axes: Axes, height: str, title: str) -> None:
     axes.set_ylabel(height, fontsize="x-small")
     axes.set_title(title, fontsize="x-small")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
 
 
 def cost_attention(
