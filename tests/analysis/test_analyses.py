@@ -19,7 +19,7 @@ from buttress.models import create_model, list_models
 from buttress.threat import Threat
 
 # Arguments that make an analysis short, for those that have them, and for single ones.
-FEW = {"points": 5, "directions": 2, "lanczos_steps": 4}
+FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "convergence": {"ks": (1, 2), "reference": 3, "seeds": 2, "limit": 4},
 }

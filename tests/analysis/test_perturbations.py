@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from buttress.analysis import DoesNotApply, Subject
@@ -81,6 +84,14 @@ def test_perturbations_have_the_frequency_the_network_sees() -> None:
     assert smooth.white_low == rough.white_low == pytest.approx(37 / 256)  # points within 3.5
     assert [e.label for e in smooth.examples] == [0, 1]
     assert f"{smooth.low:.1%}" in says_perturbations(smooth)
+
+
+def test_what_the_attack_takes_away_is_bright() -> None:
+    first, second = perturbations(of_wave(1)).examples  # of class 0, lowered, and of class 1
+    for picture, sign in ((first.colour, 1), (second.colour, -1), (first.grey, 1)):
+        shown = torch.tensor(list(Image.open(io.BytesIO(base64.b64decode(picture))).tobytes()))
+        away = cosine(1).flatten().abs() > 1e-6
+        assert ((shown > 127) == (sign * cosine(1).flatten() > 0))[away].all()
 
 
 def test_without_a_change_there_is_nothing_to_look_at() -> None:

@@ -76,13 +76,14 @@ def plot_attention(results: Mapping[str, Attention], figure: Figure) -> None:
     """Distances by head, attention moved by layer, and rollouts below where there are any."""
     shown = [(label, r) for label, r in results.items() if r.examples]
     rows = 1 + len(shown)
-    parts = figure.subfigures(rows, 1, squeeze=False)[:, 0]
+    heights = [1.6] + [1.0] * len(shown)
+    parts = figure.subfigures(rows, 1, squeeze=False, height_ratios=heights)[:, 0]
     left, right = parts[0].subplots(1, 2)
     _draw_distances(results, left)
     for label, result in results.items():
         places = range(1, len(result.layers) + 1)
         right.plot(places, [a.moved for a in result.layers], marker="o", label=label)
-    right.set(xlabel="layer", ylabel="attention moved", ylim=(0, None))
+    _label(right, "attention moved (share)", "what the attack moves")
     if any(results):
         right.legend(fontsize="x-small")
     for part, (label, result) in zip(parts[1:], shown, strict=True):
@@ -105,8 +106,15 @@ def _draw_distances(results: Mapping[str, Attention], axes: Axes) -> None:
         for place, height in even:
             if height is not None:
                 axes.hlines(height, place - 0.3, place + 0.3, colors="grey", lw=0.8)
-    axes.set(xlabel="layer", ylabel="mean distance of a head (pixels)", ylim=(0, None))
-    axes.set_title("grey: uniform attention", fontsize="x-small")
+    _label(axes, "distance (pixels)", "how far each head looks; grey: uniform attention")
+
+
+def _label(axes: Axes, height: str, title: str) -> None:
+    axes.set_xlabel("layer", fontsize="x-small")
+    axes.set_ylabel(height, fontsize="x-small")
+    axes.set_title(title, fontsize="x-small")
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+    axes.locator_params(axis="x", integer=True)
 
 
 def cost_attention(

@@ -126,13 +126,14 @@ def feature(
     whole(1, steps=steps, classes=classes)
     if start not in ("uniform", "binary"):
         raise UserError(f"`start` must be uniform or binary, but got {start!r}")
+    raised = Units(subject.model, block)
     names = subject.data.classes[:classes]
     noise = _noise(subject, len(names), start)
     task = subject.progress.task("features", 2 * len(names) * steps)
     targeted = torch.cat(
         [_targeted(subject, noise[k : k + 1], k, (steps, step), task) for k in range(len(names))]
     )
-    units, direct = _direct(subject, noise, block, steps, smoothness)
+    units, direct = _direct(raised, noise, steps, smoothness)
     task.advance(len(names) * steps)
     task.close()
     with frozen(subject.model), torch.no_grad():
@@ -160,7 +161,7 @@ def feature(
 
 
 def _noise(subject: Subject, count: int, start: Start) -> Tensor:
-    """(K, C, H, W) noise of its own for each class, the same for every network."""
+    """(K, C, H, W) noise of its own for each class, the same for networks of one seed."""
     like = sample_of(subject.model, subject.first(1)).x.expand(count, -1, -1, -1)
     streams = Streams(subject.seed, "feature", torch.arange(count))
     noise = streams.uniform(like, 0)
@@ -186,23 +187,21 @@ def _targeted(
 
 
 def _direct(
-    subject: Subject, noise: Tensor, block: str, steps: int, smoothness: float
+    raised: Units, noise: Tensor, steps: int, smoothness: float
 ) -> tuple[list[str], Tensor]:
     """The names of units and images that raise them, all at once."""
-    model = subject.model
-    with frozen(model):
-        seen = Units(model, block)
-        count = min(len(noise), seen.of(noise[:1]).shape[1])
+    with frozen(raised.model):
+        count = min(len(noise), raised.of(noise[:1]).shape[1])
         point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly grey
         ascent = torch.optim.Adam([point], lr=RATE)
         for _ in range(steps):
             ascent.zero_grad()
             x = point.sigmoid()
             with torch.enable_grad():
-                goal = seen.of(x)[:, :count].diagonal().sum() - smoothness * roughness(x).sum()
+                goal = raised.of(x)[:, :count].diagonal().sum() - smoothness * roughness(x).sum()
             (point.grad,) = torch.autograd.grad(-goal, point)
             ascent.step()
-    names = [f"{block} {k}" if block else f"logit {k}" for k in range(count)]
+    names = [f"{raised.name} {k}" for k in range(count)]
     return names + [""] * (len(noise) - count), point.detach().sigmoid()
 
 
@@ -210,7 +209,7 @@ class Units:
     """The logits of a network, or the channels of one of its blocks."""
 
     def __init__(self, model: nn.Module, block: str) -> None:
-        self.model = model
+        self.model, self.name = model, block or "logit"
         parts = {part.name: part.module for part in blocks_of(model)}
         if block and block not in parts:
             raise UserError(f"`block` must be one of {', '.join(parts)}, but got {block!r}")

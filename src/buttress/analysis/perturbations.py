@@ -66,7 +66,7 @@ def plot_perturbations(results: Mapping[str, Perturbations], figure: Figure) -> 
     for label, result in results.items():
         axes.plot(result.frequency, result.energy, marker=".", label=label or "perturbations")
     first = next(iter(results.values()))
-    axes.plot(first.frequency, first.image_energy, "k--", lw=1, label="clean images")
+    axes.plot(first.frequency[1:], first.image_energy[1:], "k--", lw=1, label="clean images")
     axes.plot(first.frequency, first.white_energy, "k:", lw=1, label="white noise")
     axes.set(xlabel="cycles per pixel", ylabel="share of energy", yscale="log")
     axes.legend(fontsize="x-small")
