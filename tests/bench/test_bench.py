@@ -79,6 +79,7 @@ def test_the_table_shows_ratios() -> None:
     assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |" in text
 
 
+@pytest.mark.slow
 def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of every race: a network is trained, racers run in processes, numbers are kept."""
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))

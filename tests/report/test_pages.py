@@ -378,6 +378,7 @@ def test_report_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_two_hundred_runs_take_seconds(tmp_path: Path) -> None:
     for index in range(200):
         flags = {k: (v * 20)[index % 7 :][:180] for k, v in ROBUST.items()}

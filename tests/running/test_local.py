@@ -103,6 +103,7 @@ def driver(root: Path, workers: int = 1) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_locks_that_the_next_takes_over(tmp_path: Path) -> None:
     jobs = works(tmp_path, seeds=[0, 1], **longer(30))
     first = driver(tmp_path)

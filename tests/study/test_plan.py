@@ -85,7 +85,8 @@ def test_what_is_finished_corrects_the_estimate(tmp_path: Path) -> None:
     assert pace.seconds(job, tasks[0]) == pytest.approx(50)
     assert pace.seconds(job, tasks[2]) == pytest.approx(8)
     assert pace.expected(job, tasks[2]).forward == 20 * 3
-    assert pace.expected(job, tasks[3]) == tasks[3]  # of this attack nothing is known
+    guessed = pace.expected(job, tasks[3])  # of this attack nothing is known
+    assert 0 < guessed.forward < tasks[3].forward  # but some images break
     other = work(tmp_path, base={**RUN, "model": "resnet_tiny"})
     rate = 50 / tasks[0].macs(macs)
     expected = rate * tasks_of(other)[0].macs(macs_of(other.spec))

@@ -11,7 +11,7 @@ from buttress.records.answer import Answer, read_answer, write_answer
 from buttress.running import run_all
 from buttress.study import answer, cells_of, complete_together, list_studies, load_study, work_of
 
-QUICK = ("bounds", "corruptions", "l1-regularisation", "sparsity")
+QUICK = ("bounds", "l1-regularisation", "sparsity")
 OWN = ("quickstart",)  # is run by tests of its command
 
 

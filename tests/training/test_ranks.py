@@ -55,7 +55,10 @@ def go(place: Path, recipe: str, devices: int, out: str) -> Run:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("objective", ["standard", "trades", "free"])
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("standard", "free")]
+
+
+@pytest.mark.parametrize("objective", ["trades", *OTHERS])
 def test_two_processes_learn_what_one_learns(place: Path, objective: str) -> None:
     """The same images, gradients and BatchNorm statistics; only sums are rounded otherwise."""
     one, two = (go(place, objective, n, f"{objective}-{n}") for n in (1, 2))

@@ -102,10 +102,12 @@ def gap_of(name: str, losses: Tensor, long: Tensor) -> Gap:
 
 def training_losses(model: nn.Module, ascents: Ascents, run: Run | None) -> Tensor | None:
     """(seeds,) the mean loss at what the run's own objective finds; None if it does not attack."""
-    if run is None or run.spec.recipe.threat is None:
+    if run is None:
         return None
     recipe = run.spec.recipe
     objective = OBJECTIVES.get(recipe.objective.name)(**recipe.objective.args)
+    if not objective.needs_threat:
+        return None
     x = on_device_of(model, ascents.batch.x)
     y = ascents.batch.y.to(x.device)
     found = []

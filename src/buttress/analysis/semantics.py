@@ -21,6 +21,7 @@ from buttress.records.run import Run
 from buttress.registry import canonical
 from buttress.spec import Spec
 from buttress.threat import Threat
+from buttress.training.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -163,13 +164,18 @@ def score(model: torch.nn.Module, batch: Batch) -> Score:
     return Score(top1=float((rank < 1).float().mean()), top5=float((rank < 5).float().mean()))
 
 
+def _is_standard(run: Run) -> bool:
+    """Whether training had no adversary; a recipe may name a threat for its validation only."""
+    return not OBJECTIVES.get(run.spec.recipe.objective.name).needs_threat
+
+
 def _judges(group: Group, names: Sequence[str]) -> list[int]:
     """Which runs judge: those trained without an adversary, of the models asked for."""
     wanted = [_plain(name) for name in names]
     found = [
         index
         for index, run in enumerate(group.runs)
-        if run.spec.recipe.threat is None and (not names or _name(run) in wanted)
+        if _is_standard(run) and (not names or _name(run) in wanted)
     ]
     missing = set(wanted) - {_name(group.runs[index]) for index in found}
     if missing or not found:
