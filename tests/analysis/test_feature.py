@@ -14,7 +14,7 @@ from buttress.analysis import Subject
 from buttress.analysis.feature import Start, feature, over_places, roughness, says_feature
 from buttress.data import Dataset
 from buttress.errors import UserError
-from buttress.models import create_model
+from buttress.models import create_model, list_models
 from buttress.models.parts import blocks_of
 from buttress.threat import Threat
 
@@ -93,3 +93,12 @@ def test_channels_wherever_they_are() -> None:
     for out in (values.view(1, 3, 1, 1).expand(2, 3, 4, 4), values.expand(2, 4, 4, 3),
                 values.expand(2, 5, 3), values.expand(2, 3)):  # fmt: skip
         assert over_places(out).tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_models("tiny"))
+def test_every_family_makes_images_from_logits_and_blocks(name: str) -> None:
+    model = create_model(name, num_classes=2, image_size=32, seed=0)
+    for block in ("", blocks_of(model)[-1].name):
+        found = feature(subject(model), steps=2, block=block)
+        assert all(p.unit for p in found.pictures)
