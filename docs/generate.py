@@ -33,6 +33,7 @@ def write_all(folder: Path) -> None:
     write(folder / "recipe_pages.md", recipe_pages())
     write(folder / "suites.md", suite_table())
     write(folder / "suite_pages.md", suite_pages())
+    write(folder / "studies.md", study_table())
     write_architectures(folder)
     pictures.draw(folder / "augmentation.png")
     pictures.draw_corruptions(folder / "corruptions.png")
@@ -122,6 +123,19 @@ def suite_pages() -> str:
     return shelf_pages(SUITES, list_suites())
 
 
+def study_table() -> str:
+    """The question of each study, its source, and how many runs it has at each scale."""
+    from buttress.study import SCALES, cells_of, list_studies, load_study
+
+    head = ["name", "question", "source", *(f"runs at {scale}" for scale in SCALES)]
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
+    for study in map(load_study, list_studies()):
+        runs = [str(len({cell.key for cell in cells_of(study, scale)})) for scale in SCALES]
+        said = (f"`{study.name}`", plain(study.question), linked(study.source), *runs)
+        lines.append(f"| {' | '.join(said)} |")
+    return "\n".join(lines) + "\n"
+
+
 def default_of(field: dataclasses.Field[Any]) -> Any:
     has_factory = field.default_factory is not dataclasses.MISSING
     return field.default_factory() if has_factory else field.default  # type: ignore[misc]
@@ -141,7 +155,6 @@ def tables() -> dict[str, list[Row]]:
     from buttress.evaluation import CHECKS
     from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.records.augmentation import NAMED
-    from buttress.study import list_studies, load_study
     from buttress.training import OBJECTIVES
 
     registries = {
@@ -161,8 +174,6 @@ def tables() -> dict[str, list[Row]]:
     }
     found["sources"] = [Row(entry.extra["form"], entry.about) for entry in SOURCES]
     found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
-    studies = [load_study(name) for name in list_studies()]
-    found["studies"] = [Row(s.name, s.question) for s in studies]
     return found
 
 

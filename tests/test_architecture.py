@@ -28,6 +28,7 @@ ORDER: tuple[frozenset[str], ...] = (
             "shelf",
             "spec",
             "files",
+            "plain_yaml",
             "progress",
             "statistics",
             "streams",

@@ -74,7 +74,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        # Half a character, which a damaged record can bring along, must not stop a whole page.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -92,11 +93,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """Reads what `write_json` wrote; raises `CorruptFile` if a single character changed."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError):
+        whole = isinstance(content, dict) and content.pop(CHECKSUM, None) == digest(content)
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, not finite, or far too deep
         raise CorruptFile(f"{path} is truncated or not JSON") from None
-    if not isinstance(content, dict) or content.pop(CHECKSUM, None) != digest(content):
+    if not whole:
         raise CorruptFile(f"{path} does not match its own checksum")
-    return content
+    return dict(content)
 
 
 def discard_leftovers(folder: Path) -> None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
+import numbers
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Generic, TypeVar, cast
+from types import MappingProxyType, UnionType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from buttress.errors import UnknownName, UserError
 
@@ -76,6 +88,12 @@ class Registry(Generic[T]):
         if strange := [a for a in args if a not in known]:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise UserError(f"{self.kind} {entry.name!r} has no argument {strange[0]!r}; {takes}")
+        hints = _hints(entry.value) if args else {}
+        for word, value in args.items():
+            if problem := misfit(value, hints.get(word, Any)):
+                raise UserError(
+                    f"{self.kind} {entry.name!r}: `{word}` must be {problem}, but got {value!r}"
+                )
         return cast(Callable[..., Any], entry.value)(**args)
 
     def names(self, tag: str | None = None) -> list[str]:
@@ -91,6 +109,47 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _hints(value: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(value)
+    except NameError:  # names that are imported for type checkers only
+        return {}
+
+
+def misfit(value: Any, hint: Any) -> str | None:
+    """What a value must be to fit a type of numbers, words and tuples of these; None if it does.
+
+    Types of other kinds are left to whoever takes the value.
+    """
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    problems = [_misfit_one(value, option) for option in options]
+    if any(problem is None for problem in problems):
+        return None
+    return " or ".join(dict.fromkeys(str(problem) for problem in problems))
+
+
+def _misfit_one(value: Any, hint: Any) -> str | None:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if hint is int:
+        is_whole = is_number and isinstance(value, numbers.Integral) and abs(int(value)) < 1 << 63
+        return None if is_whole else "a whole number"
+    if hint is float:
+        return None if is_number and math.isfinite(value) else "a finite number"
+    if hint in (bool, str):
+        return None if isinstance(value, hint) else {bool: "true or false", str: "a text"}[hint]
+    if hint is type(None):
+        return None if value is None else "nothing"
+    if get_origin(hint) is Literal:
+        words = get_args(hint)
+        return None if value in words else f"one of {', '.join(map(str, words))}"
+    if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
+        if not isinstance(value, (list, tuple)):
+            return "a list"
+        inside = (misfit(item, get_args(hint)[0]) for item in value)
+        return next((f"a list of which each is {problem}" for problem in inside if problem), None)
+    return None
 
 
 def unknown(kind: str, name: str, known: list[str]) -> str:

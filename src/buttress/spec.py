@@ -5,16 +5,18 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from buttress.errors import UserError
+from buttress.plain_yaml import parse_yaml
 
 S = TypeVar("S", bound="Spec")
+LONGEST_SHOWN = 200  # characters of a value in a message
 
 
 class Spec(BaseModel):
@@ -26,9 +28,15 @@ class Spec(BaseModel):
     def parse(cls: type[S], raw: object, where: str) -> S:
         """Validates ``raw``; a mistake becomes one line that names its place and the near keys."""
         try:
-            return cls.model_validate(raw)
+            found = cls.model_validate(raw)
+            strange = not_finite(found.model_dump())
         except ValidationError as error:
             raise UserError(explain(error, cls, where)) from None
+        except RecursionError:
+            raise UserError(f"{where} is nested too deeply") from None
+        if strange is not None:
+            raise UserError(f"{where}: {strange or 'it'} must be a finite number")
+        return found
 
     def digest(self) -> str:
         """A stable hash of the content, the same on every machine."""
@@ -58,9 +66,26 @@ def explain(error: ValidationError, cls: type[BaseModel], where: str) -> str:
             guess = f", did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
             lines.append(f"unknown key {path!r}{guess}")
         else:
-            came = f" (got {item['input']!r})" if item["type"] != "missing" else ""
+            came = f" (got {short(item['input'])})" if item["type"] != "missing" else ""
             lines.append(f"{path}: {item['msg'].removeprefix('Value error, ')}{came}")
-    return f"{where}: " + "; ".join(lines)
+    return " ".join(f"{where}: {'; '.join(lines)}".split())
+
+
+def short(value: object) -> str:
+    """A value as Python writes it, cut where a message would drown in it."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def not_finite(value: object, path: str = "") -> str | None:
+    """The dotted name of the first number that is NaN or infinite."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else path
+    pairs: Iterable[tuple[object, object]] = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, (list, tuple)):
+        pairs = enumerate(value)
+    found = (not_finite(inner, f"{path}.{key}".strip(".")) for key, inner in pairs)
+    return next((place for place in found if place is not None), None)
 
 
 def known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> tuple[str, ...]:
@@ -79,11 +104,14 @@ def known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> tuple[str, 
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file; a mistake in it names the file and the line."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} must be a YAML file, but is something else")
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    return parse_yaml(text, str(path))
 
 
 def override(raw: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
@@ -92,12 +120,14 @@ def override(raw: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]
     for change in changes:
         path, sep, value = change.partition("=")
         if not sep or not path:
-            raise UserError(f"an override is written key=value, but got {change!r}")
+            raise UserError(f"an override is written key=value, but got {short(change)}")
         *parents, last = path.split(".")
         place = result
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise UserError(f"override {change!r}: {parent!r} holds a value, not further keys")
-        place[last] = yaml.safe_load(value)
+                raise UserError(
+                    f"override {short(change)}: {parent!r} holds a value, not further keys"
+                )
+        place[last] = parse_yaml(value, f"the value in {short(change)}")
     return result

@@ -34,7 +34,9 @@ def _signed(value: int) -> int:
 def seed_of(*parts: int | str) -> int:
     """A 64-bit seed from any mixture of numbers and words, the same on every machine."""
     text = "\0".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    # Names of files need not be text: their other bytes stand for themselves.
+    content = text.encode(errors="surrogateescape")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def generator(*parts: int | str) -> torch.Generator:

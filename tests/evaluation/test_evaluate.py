@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -234,3 +235,21 @@ def test_worst_case_only_leaves_broken_images_alone(tmp_path: Path) -> None:
     assert table.accuracy["clean"] > last.accuracy > 0, "the case must have both kinds"
     assert last.meta["forward"] < table.records[names[-1]].meta["forward"]
     assert "mode" not in table.records[names[-1]].meta
+
+
+class RefusesNothing(nn.Module):
+    """Like XCiT, it cannot pass an empty batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(x), "an empty batch"
+        return cast(Tensor, self.net(x))
+
+
+def test_an_attack_that_breaks_nothing_asks_for_no_empty_batch() -> None:
+    model = RefusesNothing()
+    found = bt.evaluate(model, labelled(model), ["clean", "pgd:Linf:1e-9"])
+    assert found.accuracy["pgd:Linf:1e-9"] == 0.75

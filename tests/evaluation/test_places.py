@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import buttress as bt
-from buttress.errors import UserError
+from buttress.errors import CorruptFile, UserError
 from buttress.evaluation import load_suite
 from buttress.evaluation.shards import Shard, merge_shards
 from buttress.evaluation.suite import SuiteSpec, resolve_suite
@@ -38,7 +38,18 @@ def test_harmless_names_are_left_as_they_are(name: str) -> None:
     assert file_name(name) == name
 
 
-@pytest.mark.parametrize("name", [h for h in HOSTILE if h])
+NO_NAMES = ["..", ".", "a\0b", "a\nb", "x" * 5000, "ü" * 300, "\udcff"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_entries_that_nobody_could_read_are_refused(name: str, tiny_data: bt.Dataset) -> None:
+    for line in ({"attack": "noise", "threat": "Linf:0.1"}, {"corruption": "fog", "severity": 1}):
+        spec = SuiteSpec.parse({"name": "s", "entries": [{"name": name, **line}]}, "suite")
+        with pytest.raises(UserError, match="the name of an entry"):
+            resolve_suite(spec, tiny_data.budgets)
+
+
+@pytest.mark.parametrize("name", [h for h in HOSTILE if h and h not in NO_NAMES])
 def test_entries_of_a_suite(name: str, tmp_path: Path, tiny_data: bt.Dataset) -> None:
     entry = {"name": name, "attack": "noise", "threat": "Linf:0.1"}
     spec = SuiteSpec.parse({"name": "../../suite", "entries": [entry]}, "suite")
@@ -76,6 +87,6 @@ def test_records_of_shards(tmp_path: Path, tiny_data: bt.Dataset) -> None:
             name = "../../../escaped" if record.name == "noise-linf" else record.name
             meta = {**record.meta, "suite_attacks": ["clean", "../../../escaped"]}
             write_record(path, replace(record, name=name, meta=meta))
-    found = merge_shards(whole, 2, tiny_data)
-    assert found is not None
+    with pytest.raises(CorruptFile, match="another attack"):
+        merge_shards(whole, 2, tiny_data)
     assert outside(tmp_path) == set()

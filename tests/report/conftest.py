@@ -4,16 +4,22 @@ from pathlib import Path
 
 import pytest
 from report_runs import (
+    DRAWING,
     ROBUST,
     SECOND,
     STANDARD,
     curve,
     gallery,
+    make_answer,
     make_run,
     make_spec,
     sparsity,
     write_analysis,
 )
+
+from buttress.files import write_json
+from buttress.records.answer import write_answer
+from buttress.records.run import Run
 
 
 @pytest.fixture
@@ -30,4 +36,16 @@ def runs(tmp_path: Path) -> Path:
         write_analysis(run, "curve", curve(0.9, 4.0 + index))
         write_analysis(run, "gallery", gallery())
         write_analysis(run, "lipschitz", {"constant": 3})
+        write_analysis(run, "stability", {}, says="Images move 0.4 on average", svg=DRAWING)
+    return root
+
+
+@pytest.fixture
+def study(runs: Path) -> Path:
+    """The root of three runs and of a study about the first of them, with a picture of its own."""
+    root = runs.parent
+    path = write_answer(root, make_answer(keys=(Run(runs / "a").header["key"], "gone-123")))
+    about = {"analysis": "across", "result": {}, "says": "All runs in one picture"}
+    write_json(path.parent / "across.json", about)
+    (path.parent / "across.svg").write_text(DRAWING)
     return root

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from buttress.files import write_json
+from buttress.records.answer import Agreement, Answer, Judged, Line, Number
 from buttress.records.evaluation import AttackRecord, write_record
 from buttress.records.run import Run
 from buttress.records.spec import Optimiser, Recipe, RunSpec
@@ -72,10 +73,11 @@ def make_run(
     done: bool = True,
     history: list[dict[str, Any]] | None = None,
     warnings: Mapping[str, list[str]] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Run:
     """A run with one record per entry of ``flags``: attack -> right or wrong per image."""
     run = Run(folder)
-    run.open(spec or make_spec(), command="buttress train --made-up", category=category)
+    run.open(spec or make_spec(), "buttress train --made-up", category, origin)
     run.write_history(history or [epoch(e) for e in range(1, 4)])
     for name, correct in (flags or {}).items():
         write_flags(run, name, correct, warnings=(warnings or {}).get(name, []))
@@ -148,10 +150,46 @@ def write_flags(
     return path
 
 
-def write_analysis(run: Run, name: str, result: Mapping[str, Any], kind: str = "") -> Path:
+DRAWING = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="60" height="40">'
+    '<circle cx="30" cy="20" r="9"/></svg>'
+)
+
+
+def write_analysis(
+    run: Run, name: str, result: Mapping[str, Any], kind: str = "", *, says: str = "", svg: str = ""
+) -> Path:
     path = run.analysis_file(name)
-    write_json(path, {"analysis": kind or name, "result": dict(result)})
+    write_json(path, {"analysis": kind or name, "result": dict(result), "says": says})
+    if svg:
+        path.with_suffix(".svg").write_text(svg)
     return path
+
+
+def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> Answer:
+    """An answer with one row measured and published, and one that is missing; ``text`` is told."""
+    column = text or "worst_case"
+    told = Number(value=0.4, low=0.2, high=0.7, published=0.5, images=10, seeds=1)
+    rows = (
+        Line(labels=(text or "ViT",), numbers={column: told}, runs=keys),
+        Line(labels=(text or "CaiT",), numbers={column: Number(published=0.1, missing="not run")}),
+        Line(
+            labels=(text or "ResNet",),
+            numbers={column: told.model_copy(update={"distrusted": (text or "flat gradient",)})},
+        ),
+    )
+    claim = Judged(
+        id="C1", says=text or "ViT is best", published=text or "holds", word="undecided",
+        evidence=text or "40 against 40", share=0.25,
+    )  # fmt: skip
+    return Answer(
+        study=text or "made-up", scale="smoke", title=text or "A made-up study",
+        question=text or "Which?", source=text or "a paper", about=text, axes=(text or "model",),
+        columns=(column,), units={column: "percent"}, lines=rows, claims=(claim,),
+        agreement=(Agreement(column=column, rows=12, spearman=0.83, low=0.5, high=0.95),),
+        notes=(text or "a note",), runs=3, done=2, analyses=("stability",),
+        together=("across",), cost={"train_seconds": 75.0}, settings={"suites": [text or "quick"]},
+    )  # fmt: skip
 
 
 def sparsity(ratio: float = 0.4) -> dict[str, Any]:

@@ -6,8 +6,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_runs import gallery, make_run, make_spec, write_analysis, write_flags
+from report_runs import (
+    DRAWING,
+    gallery,
+    make_answer,
+    make_run,
+    make_spec,
+    write_analysis,
+    write_flags,
+)
 
+from buttress.files import write_json
 from buttress.records.spec import RunSpec
 from buttress.report import write_report
 from buttress.spec import Component
@@ -26,7 +35,11 @@ HOSTILE = [
     "&lt;script&gt;&quot;",
     "\u2028\u202e<i>",
 ]
-LINKS = ("data:", "#", "models/", "../index.html")
+KINDS = {"index", "compare", "studies", "done", "finetuned", "failed"}
+LINKS = (
+    "data:", "#", "index.html", "models/", "studies/", "compare.html", "../index.html",
+    "../models/", "../compare.html",
+)  # fmt: skip
 
 
 class Structure(HTMLParser):
@@ -64,19 +77,33 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     write_flags(run, "clean", flags, split=text, **made)
     write_flags(run, "pgd-l1", flags, threat=text, attack=text, args={text: text}, **made)
     write_analysis(run, "gallery", {**gallery(1), "classes": [text] * 5, "attack": text})
+    write_analysis(run, "stability", {}, says=text, svg=DRAWING)
+    write_json(run.analysis_file("other"), {"analysis": text, "does_not_apply": text})
+    other = make_run(runs / "d", spec_of(text, seed=2), category=text, origin={"source": text})
+    write_flags(other, "clean", flags, split=text, **made)
+    finding = {"name": text, "severity": "warning", "said": text, "remedy": text}
+    write_flags(other, "pgd-l1", flags, threat=text, attack=text, args={text: text},
+                **{**made, "findings": [{**finding, "evidence": {text: text}}]})  # fmt: skip
     make_run(runs / "b", spec_of(text, seed=1), done=False).fail(text)
+    keys = (run.header["key"], text)
+    answer = make_answer(text, keys).model_copy(update={"failed": {text: text}})
+    write_json(root / "answer.json", answer.model_dump(mode="json"))
     (runs / "c").mkdir()
     (runs / "c" / "run.json").write_text(text)
-    write_report([runs], root / "out", title=text, subtitle=text)
+    answers = [root / "answer.json"]
+    write_report([runs], root / "out", title=text, subtitle=text, answers=answers)
     found = sorted((root / "out").rglob("*.html"))
-    # Pages of runs are named by their keys, which differ: their order tells them apart.
-    contents = [p.read_text(encoding="utf-8") for p in found]
-    return {
-        "index": Structure(contents[0]),
-        **{
-            ("done" if "Images under attack" in c else "failed"): Structure(c) for c in contents[1:]
-        },
-    }
+    return {kind_of(p): Structure(p.read_text(encoding="utf-8")) for p in found}
+
+
+def kind_of(page: Path) -> str:
+    """Pages of runs are named by their keys, which differ: what is on them tells them apart."""
+    if page.parent.name != "models":
+        return page.parent.name if page.parent.name == "studies" else page.stem
+    content = page.read_text(encoding="utf-8")
+    if "Images under attack" in content:
+        return "done"
+    return "finetuned" if "Fine-tuned from" in content else "failed"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +116,7 @@ def test_text_changes_no_structure(
     text: str, harmless: dict[str, Structure], tmp_path: Path
 ) -> None:
     hostile = pages(tmp_path, text)
-    assert set(hostile) == set(harmless) == {"index", "done", "failed"}
+    assert set(hostile) == set(harmless) == KINDS
     for name, page in hostile.items():
         assert page.tags == harmless[name].tags, name
         assert all(a.startswith(LINKS) for a in page.addresses), name
@@ -103,8 +130,6 @@ def test_pages_stay_in_their_folder(name: str, tmp_path: Path) -> None:
     """The key in run.json names a page, and anyone can write a run.json."""
     run = make_run(tmp_path / "runs" / "a", make_spec(), {"clean": [1, 0]})
     header = run.header
-    from buttress.files import write_json
-
     write_json(run.path / "run.json", {**header, "key": name})
     write_report([tmp_path / "runs"], tmp_path / "site" / "out")
     written = {p for p in tmp_path.rglob("*.html")}

@@ -25,6 +25,8 @@ from buttress.files import write_text
 from buttress.report import write_report
 from buttress.statistics import over_seeds_and_images, wilson
 
+OWN = ("data:", "#", "index.html", "models/", "../index.html", "compare.html", "../compare.html#")
+
 
 def words(page: str) -> str:
     """What a reader reads: no style, no tags, single spaces."""
@@ -73,7 +75,8 @@ def test_model_page_has_every_part(runs: Path, tmp_path: Path) -> None:
         assert part in said
     for part in ("Images under attack", "Loss", "Learning rate", "Weights", "convolution"):
         assert part in said
-    assert "without a figure here: lipschitz" in said
+    assert "lipschitz (no picture here)" in said
+    assert "Compare with another model" in said
     assert "buttress train --made-up" in said
     assert page.count("data:image/png;base64,") == 18
 
@@ -207,7 +210,7 @@ def test_everything_from_records_is_escaped(tmp_path: Path) -> None:
     assert len(pages) == 3
     for page in pages.values():
         assert "<script>alert" not in page
-        assert page.count("<script") <= 1  # our own
+        assert page.count("<script") <= 2  # our own
     assert evil in words(pages["index.html"])
 
 
@@ -229,7 +232,7 @@ def test_pages_ask_the_network_for_nothing(runs: Path, tmp_path: Path) -> None:
     for name, page in pages.items():
         addresses = re.findall(r"""(?:src|href|action)=["']?([^"'\s>]+)|url\(([^)]*)\)""", page)
         for address in (a or b for a, b in addresses):
-            assert address.startswith(("data:", "#", "models/", "../index.html")), (name, address)
+            assert address.startswith(OWN), (name, address)
         assert "@import" not in page
         assert "default-src 'none'" in page
 
@@ -238,8 +241,10 @@ def test_links_lead_to_pages(runs: Path, tmp_path: Path) -> None:
     pages = report_pages(runs, tmp_path / "out")
 
     assert set(re.findall(r'href="(models/[^"]+)"', pages["index.html"])) == set(pages) - {
-        "index.html"
+        "index.html",
+        "compare.html",
     }
+    assert 'href="compare.html"' in pages["index.html"]
 
 
 def test_failed_and_unfinished_runs_are_listed(tmp_path: Path) -> None:
@@ -304,7 +309,7 @@ def test_seeds_have_their_own_rows_and_pages(tmp_path: Path) -> None:
 
     pages = report_pages(tmp_path / "runs", tmp_path / "out")
 
-    assert len(pages) == 4
+    assert len(pages) == 5
     assert "vit_tiny seed 2" in words(pages["index.html"])
     assert "and 1 more" in words(pages["index.html"])
 

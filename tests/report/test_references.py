@@ -42,7 +42,7 @@ def table_rows(text: str) -> list[str]:
 
 def without_references(text: str) -> str:
     """A page with everything about references taken out again."""
-    text = re.sub(r"<tr class=\"published\">.*?</tr>\n", "", text, flags=re.S)
+    text = re.sub(r"<tr class=\"published\" .*?</tr>\n", "", text, flags=re.S)
     return re.sub(r"<p class=\"about\">Rows marked.*?</p>\n", "", text, flags=re.S)
 
 

@@ -11,9 +11,9 @@ import pytest
 from buttress.data import DATASETS, facts_of, load_dataset
 from buttress.errors import UserError
 from buttress.study import CLAIMS, SCALES, Scale, StudySpec, cells_of, list_studies, load_study
-from buttress.study.answer import answer
 from buttress.study.published import read_published
 from buttress.study.scales import at
+from unrun import Unrun
 
 LRS = {"low": 0.001, "high": 0.1}
 RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"}
@@ -25,21 +25,21 @@ def study(**grid: Any) -> StudySpec:
 
 @pytest.mark.parametrize("name", list_studies())
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, tmp_path: Path) -> None:
+def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
     spec = load_study(name)
-    found = answer(spec, scale, tmp_path)
+    found = unrun(name, scale)
     assert found.runs == len({cell.key for cell in cells_of(spec, scale)})
     assert found.done == 0
     assert [claim.id for claim in found.claims] == [claim.id for claim in spec.claims]
 
 
 @pytest.mark.parametrize("name", list_studies())
-def test_every_published_number_finds_its_row(name: str, tmp_path: Path) -> None:
+def test_every_published_number_finds_its_row(name: str, unrun: Unrun) -> None:
     spec = load_study(name)
     if spec.published is None:
         pytest.skip("nothing is published beside it")
     lines = read_published(spec.published)
-    found = answer(spec, "paper", tmp_path)
+    found = unrun(name, "paper")
     columns = [spec.published.columns.get(c, c) for c in found.columns]
     theirs = [c for c in columns if c in lines[0]]
     assert theirs
@@ -49,9 +49,9 @@ def test_every_published_number_finds_its_row(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", [n for n in list_studies() if load_study(n).published])
-def test_claims_on_published_numbers_are_as_stated(name: str, tmp_path: Path) -> None:
+def test_claims_on_published_numbers_are_as_stated(name: str, unrun: Unrun) -> None:
     """What the published tables say of each claim must be decidable or said to be not."""
-    for claim in answer(load_study(name), "paper", tmp_path).claims:
+    for claim in unrun(name, "paper").claims:
         assert claim.published, claim.id
 
 
@@ -110,6 +110,7 @@ def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> No
         ({"base": RUN, "only": {"net": ["a"]}}, "only"),
         ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "y"}}}}}, "begins with"),
         ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "x"}}}}}, "itself"),
+        ({"base": RUN, "axes": {"a": {"x": {}, "y": {"model_args": {"wings": 2}}}}}, "wings"),
     ],
 )
 def test_a_mistake_is_found_before_the_first_run(grid: dict[str, Any], words: str) -> None:

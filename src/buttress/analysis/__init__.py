@@ -1,6 +1,7 @@
 """Why a model holds or falls. Adding an analysis is a file here and an import line below."""
 
 from buttress.analysis import attention as _attention  # noqa: F401
+from buttress.analysis import convergence as _convergence  # noqa: F401
 from buttress.analysis import curve as _curve  # noqa: F401
 from buttress.analysis import feature as _feature  # noqa: F401
 from buttress.analysis import gallery as _gallery  # noqa: F401
@@ -8,15 +9,23 @@ from buttress.analysis import input_landscape as _input_landscape  # noqa: F401
 from buttress.analysis import landscape as _landscape  # noqa: F401
 from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
 from buttress.analysis import perturbations as _perturbations  # noqa: F401
+from buttress.analysis import predict as _predict  # noqa: F401
+from buttress.analysis import rademacher as _rademacher  # noqa: F401
+from buttress.analysis import semantics as _semantics  # noqa: F401
 from buttress.analysis import sharpness as _sharpness  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
 from buttress.analysis import stability as _stability  # noqa: F401
+from buttress.analysis import tradeoff as _tradeoff  # noqa: F401
+from buttress.analysis import transferability as _transferability  # noqa: F401
+from buttress.analysis import transformer_bound as _transformer_bound  # noqa: F401
 from buttress.analysis.core import (
     ANALYSES,
     Analysis,
     Plot,
     analyse,
+    analyse_alone,
     analyse_together,
+    is_standalone,
     is_together,
     list_analyses,
 )
@@ -31,8 +40,10 @@ __all__ = [
     "Plot",
     "Subject",
     "analyse",
+    "analyse_alone",
     "analyse_together",
     "draw",
+    "is_standalone",
     "is_together",
     "list_analyses",
 ]

@@ -1,8 +1,9 @@
-"""Analyses: a function from a trained model, or several, to a frozen result; another draws it.
+"""Analyses: a function from trained models, or none, to a frozen result; another draws it.
 
 A registration says: ``result``, the class of the result; ``plot``, what draws results of several
 runs in one figure; ``cost``, the passes it will take, from the same arguments; ``says``, a sentence
-on what a result means; and ``together=True`` for an analysis of a whole group of runs.
+on what a result means; ``together=True`` for an analysis of a whole group of runs; and
+``standalone=True`` for one that looks at no run: its function takes ``progress`` in their place.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Analysis(Protocol):
-    """Computes a result from a subject or a group; further keyword arguments are its own."""
+    """Computes a result from a subject, a group or nothing; keyword arguments are its own."""
 
-    def __call__(self, subject: Any) -> Spec: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Spec: ...
 
 
 class Plot(Protocol):
@@ -69,6 +70,8 @@ def analyse(
     entry = ANALYSES.entry(name)
     if is_together(entry):
         raise UserError(f"analysis {entry.name!r} compares runs: use analyse_together")
+    if is_standalone(entry):
+        raise UserError(f"analysis {entry.name!r} looks at no run: use analyse_alone")
     subject = subject or subject_of(run, progress=progress)
     made = {
         "analysis": entry.name,
@@ -110,9 +113,34 @@ def analyse_together(
     return _save(path, made, entry, lambda: ANALYSES.create(name, {"group": group, **args}))
 
 
+def analyse_alone(
+    name: str,
+    out: Path,
+    *,
+    args: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Spec:
+    """Computes an analysis that needs no run and saves it as ``out/<name>.json``."""
+    progress, args = progress or Silent(), dict(args or {})
+    entry = ANALYSES.entry(name)
+    if not is_standalone(entry):
+        raise UserError(f"analysis {entry.name!r} looks at runs: use analyse or analyse_together")
+    made = {"analysis": entry.name, "args": args}
+    path = out / f"{entry.name}.json"
+    saved = _saved(path, made, entry, progress)
+    if saved is not None:
+        return saved
+    return _save(path, made, entry, lambda: ANALYSES.create(name, {"progress": progress, **args}))
+
+
 def is_together(entry: Entry[Analysis]) -> bool:
     """Whether an analysis looks at several runs at once."""
     return bool(entry.extra.get("together"))
+
+
+def is_standalone(entry: Entry[Analysis]) -> bool:
+    """Whether an analysis looks at no run."""
+    return bool(entry.extra.get("standalone"))
 
 
 def records_of(run: Run) -> dict[str, float]:

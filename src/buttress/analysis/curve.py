@@ -35,7 +35,8 @@ def plot_curve(results: Mapping[str, EpsCurve], figure: Figure) -> None:
         axes.fill_between(result.eps, result.low, result.high, alpha=0.15, color=line.get_color())
     norms = "/".join(sorted({r.norm for r in results.values()}))
     axes.set(xlabel=f"eps ({norms})", ylabel="accuracy", ylim=(0, 1))
-    axes.legend(fontsize="small")
+    if any(results):
+        axes.legend(fontsize="small")
 
 
 @ANALYSES.register("curve", tags=("attack",), result=EpsCurve, plot=plot_curve)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,22 +30,7 @@ def list_attacks(tag: str | None = None) -> list[str]:
 
 def create_attack(name: str, **args: Any) -> Attack:
     """An attack by name, with its arguments checked."""
-    made = cast(Attack, ATTACKS.create(name, args))
-    for word, hint in get_type_hints(type(made)).items():
-        value, words = getattr(made, word, None), _choices(hint)
-        if words and isinstance(value, str) and value not in words:
-            raise UserError(f"`{word}` must be one of {', '.join(words)}, but got {value!r}")
-    return made
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-    """The words that a type such as ``Literal["a", "b"] | int`` allows; none if it allows any."""
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    parts = (
-        [p for p in get_args(hint) if get_origin(p) is Literal] if str not in get_args(hint) else []
-    )
-    return tuple(word for part in parts for word in get_args(part))
+    return cast(Attack, ATTACKS.create(name, args))
 
 
 def attack(
@@ -108,9 +93,7 @@ def run_attack(
     check_images(x)
     check_labels(x, y)
     check_norm(chosen, threat)
-    ids, y = torch.arange(len(x)) if ids is None else ids, y.long()
-    if ids.shape != y.shape:
-        raise UserError(f"`ids` must have one entry per image, {len(x)}, but got {len(ids)}")
+    x, ids, y = x.detach(), check_ids(x, ids), y.long()
     name = attack_name(chosen)
     parts = []
     keep_freed_memory()
@@ -189,6 +172,8 @@ def _searched(chosen: Attack, problem: Problem, how: How) -> Outcome:
 def _confirm(problem: Problem, out: Outcome, batch_size: int) -> Tensor:
     """(N,) successes that the model itself denies; they count no more."""
     denied = torch.zeros_like(out.broken)
+    if not out.broken.any():
+        return denied  # some networks cannot pass an empty batch
     for rows in out.broken.nonzero()[:, 0].split(batch_size):
         with torch.no_grad():
             logits = problem.model(out.x_adv[rows])
@@ -240,12 +225,12 @@ def _joined(parts: list[Outcome], x: Tensor) -> Outcome:
 
 def check_images(x: Tensor) -> None:
     """Refuses what is not a batch of images in [0, 1]."""
-    if x.ndim != 4 or not x.is_floating_point():
-        raise UserError(
-            f"images must be a float tensor (N, C, H, W), but got {x.dtype} {tuple(x.shape)}"
-        )
+    if not is_plain(x) or x.ndim != 4 or not x.is_floating_point():
+        raise UserError(f"images must be a float tensor (N, C, H, W), but got {described(x)}")
     if len(x) == 0:
         return
+    if x.numel() == 0:
+        raise UserError(f"images must have pixels, but got {described(x)}")
     low, high = x.min().item(), x.max().item()
     if not (low >= 0 and high <= 1):
         raise UserError(
@@ -255,16 +240,51 @@ def check_images(x: Tensor) -> None:
 
 
 def check_labels(x: Tensor, y: Tensor) -> None:
-    if y.shape != x.shape[:1] or y.is_floating_point():
+    if not is_plain(y) or y.shape != x.shape[:1] or y.dtype not in WHOLE:
+        raise UserError(f"labels must be integers of shape ({len(x)},), but got {described(y)}")
+
+
+def check_ids(x: Tensor, ids: Tensor | None) -> Tensor:
+    """The sample ids; the positions if there are none."""
+    if ids is None:
+        return torch.arange(len(x))
+    if not is_plain(ids) or ids.shape != x.shape[:1] or ids.dtype not in WHOLE:
         raise UserError(
-            f"labels must be integers of shape ({len(x)},), but got {y.dtype} {tuple(y.shape)}"
+            f"`ids` must have one whole number per image, {len(x)}, but got {described(ids)}"
         )
+    return ids.long()
+
+
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def is_plain(values: object) -> bool:
+    """Whether it is a tensor with its numbers in place: not sparse, not without storage."""
+    return (
+        isinstance(values, Tensor)
+        and values.layout is torch.strided
+        and not values.is_meta
+        and not values.is_quantized
+    )
+
+
+def described(values: object) -> str:
+    if not isinstance(values, Tensor):
+        return type(values).__name__
+    form = "" if is_plain(values) else " without plain numbers"
+    return f"{values.dtype} {tuple(values.shape)}{form}"
 
 
 def check_logits(model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None) -> Tensor:
     """Refuses a model whose output cannot be class scores for these labels; returns them."""
-    with torch.no_grad():
-        out = model(x)
+    try:
+        with torch.no_grad():
+            out = model(x)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"the model cannot take images of shape {tuple(x.shape[1:])}: {reason}"
+        ) from error
     if not isinstance(out, Tensor) or out.ndim != 2:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise UserError(f"the model must return logits (N, classes), but returned {got}")

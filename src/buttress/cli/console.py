@@ -75,7 +75,7 @@ class _LineProgress:
         return _LineTask(description, total)
 
     def log(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -95,9 +95,14 @@ def showing() -> Iterator[Progress]:
         yield _BarProgress(bars)
 
 
+def printable(text: str) -> str:
+    """The text with what is none, as the name of a file may hold, written out."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def say(text: str) -> None:
     """A line of result."""
-    click.echo(text)
+    click.echo(printable(text))
 
 
 def say_json(content: Any) -> None:

@@ -83,7 +83,8 @@ class Asked:
 )
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--shard", metavar="I/N", help="Every N-th image only; the last shard to end merges.")
-@click.option("--workers", default=1, show_default=True, help="Processes that share the images.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+              help="Processes that share the images.")  # fmt: skip
 @click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
 @click.option("--until-width", type=float, metavar="SHARE",
               help="Stop when the worst case's 95% interval is narrower, e.g. 0.05.")  # fmt: skip
@@ -163,6 +164,9 @@ def _evaluated(
         raise UserError("shards and workers meet in files: say where with --out")
     if is_shared and asked.until_width is not None:
         raise UserError("--until-width looks at all images together: leave out shards and workers")
+    count = asked.workers if part is None else part.count
+    if count > len(images):
+        raise UserError(f"{len(images)} images cannot be shared by {count} workers or shards")
     how: dict[str, Any] = {"batch_size": asked.batch_size, "seed": asked.seed,
                            "compile": asked.compile, "progress": progress}  # fmt: skip
     if asked.until_width is not None:

@@ -31,6 +31,13 @@ COMMANDS = {
 }
 
 
+# Errors that another place, or more room, would mend; others are mistakes of ours.
+OF_THE_PLACE = (
+    errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EEXIST,
+    errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM, errno.ENXIO, errno.EINVAL,
+)  # fmt: skip
+
+
 class Lazy(click.Group):
     """A group whose commands are imported only when they are used."""
 
@@ -76,15 +83,16 @@ def outcome(args: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return complain("interrupted; run the same command again to go on", 130)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in OF_THE_PLACE:
             raise
-        where = f" ({error.filename})" if error.filename else ""
+        where = f" ({error.filename!r})" if error.filename else ""
         text = f"{os.strerror(error.errno)}{where}; what was complete is kept. Make room or choose"
         return complain(f"{text} another place, then run the same command again", 1)
 
 
 def complain(text: str, code: int) -> int:
-    click.echo(f"buttress: {text}", err=True)
+    line = "\\n".join(text.splitlines())  # a name may hold anything; a complaint is one line
+    click.echo(f"buttress: {line}".encode(errors="backslashreplace").decode(), err=True)
     return code
 
 

@@ -72,6 +72,7 @@ def wanted_of(said: dict[str, Any], images: Dataset | None = None) -> Wanted:
 
 def network(what: str, said: dict[str, Any], images: Dataset, device: str) -> Classifier:
     """The model that WHAT names, for these images."""
+    from buttress.models.core import on_device
     from buttress.models.load import load_wanted
 
-    return load_wanted(what, wanted_of(said, images)).to(device)
+    return on_device(load_wanted(what, wanted_of(said, images)), device)

@@ -38,9 +38,13 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         failures = run_all(
             works, workers=workers or os.cpu_count() or 1, retry=True, progress=progress
         )
-        write_answer(out, answer(study, "smoke", out))
+        answered = write_answer(out, answer(study, "smoke", out))
         page = write_report(
-            [out / "runs"], out / "report", title=study.title, subtitle=study.question
+            [out / "runs"],
+            out / "report",
+            title=study.title,
+            subtitle=study.question,
+            answers=[answered],
         )
     rows = []
     for work in works:

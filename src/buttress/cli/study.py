@@ -221,10 +221,11 @@ def _write_report(found: Answer, root: Path, progress: Any) -> Path:
     from buttress.records.run import Run
     from buttress.report import write_report
 
-    place = answer_file(root, found.study, found.scale).parent
+    file = answer_file(root, found.study, found.scale)
+    place = file.parent
     keys = dict.fromkeys(key for line in found.lines for key in line.runs)
     folders = [root / "runs" / key for key in keys if Run(root / "runs" / key).exists]
     return write_report(
         folders or [place], place / "report", title=found.title, subtitle=found.question,
-        progress=progress,
+        answers=[file], progress=progress,
     )  # fmt: skip

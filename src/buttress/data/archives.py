@@ -8,6 +8,7 @@ import hashlib
 import lzma
 import pickle
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -27,15 +28,24 @@ MOST_FILES = 5_000_000
 PIECE = 1 << 20
 # A file where a folder is, a folder where a file is, a name that the disk does not take.
 NAMING = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
+LARGEST_UNREAD = 8 << 30  # bytes of all files of an archive that is only looked through
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, zlib.error, lzma.LZMAError)
+BROKEN += (ValueError, LookupError, struct.error, OverflowError)  # type: ignore[assignment]
+# Errors that no file brings about: it may be whole all the same.
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
+               errno.EIO, errno.EMFILE, errno.ENFILE)  # fmt: skip
 
 
 def read_members(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The named files of an archive; one member that points outside spoils the whole archive."""
     found: dict[str, bytes] = {}
+    total = 0
     with _whole(path), tarfile.open(path, "r:*") as archive:
         for member in archive:
             check_place(path, member.name)
+            total += member.size
+            if member.size < 0 or total > LARGEST_UNREAD:  # packed zeros would take hours to pass
+                raise DataError(f"{member.name!r} in {path.name} has {member.size} bytes")
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is None or member.name not in names:
                 continue
@@ -90,6 +100,8 @@ def _members(path: Path) -> Iterator[_Member]:
     with path.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:*") as tar:
         before = 0
         for entry in tar:
+            if entry.size < 0 or entry.issparse():
+                raise DataError(f"{path.name} holds {entry.name!r}, which is no plain file")
             stream = tar.extractfile(entry) if entry.isfile() else None
             is_link = not (entry.isfile() or entry.isdir())  # devices and pipes too
             yield _Member(entry.name, is_link, stream, raw.tell() - before)
@@ -136,13 +148,17 @@ def _whole(path: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # a password, or a compression that this Python cannot undo
-        raise DataError(f"{path.name} cannot be read: {error}") from None
+        raise DataError(f"{path.name} cannot be read: {_line(error)}") from None
     except BROKEN as error:
         # A full disk is no fault of the archive: the cache says what to do about it.
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno in OF_THE_DISK:
             raise
         kind = ".zip" if path.suffix == ".zip" else ".tar.gz"
-        raise DataError(f"{path.name} is not a whole {kind} archive: {error}") from None
+        raise DataError(f"{path.name} is not a whole {kind} archive: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def check_md5(path: Path, md5: str) -> Path:

@@ -10,14 +10,23 @@ from torch import Tensor
 
 from buttress.errors import UserError
 
+MOST_CLASSES = 100_000
+
 
 def as_tensor(values: Any, what: str) -> Tensor:
     """A CPU tensor of numbers from a numpy array, a tensor or a list."""
     if isinstance(values, Tensor):
+        if values.layout is not torch.strided or values.is_meta or values.is_quantized:
+            raise UserError(f"{what} must be a plain tensor, but got one without plain numbers")
         return values.detach().cpu()
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise UserError(f"{what} must be an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":
         raise UserError(f"{what} must be an array of numbers, but got {array.dtype} values")
+    if array.dtype == np.longdouble and array.dtype.itemsize > 8:  # torch has no such type
+        array = array.astype(np.float64)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     # torch warns about memory it may not write to, and knows no negative strides.
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
@@ -79,7 +88,15 @@ def check_labels(labels: Any, count: int, classes: int | None) -> Tensor:
     if low < 0 or (classes is not None and high >= classes):
         known = f"0 to {classes - 1}" if classes is not None else "0 or more"
         raise UserError(f"labels must be {known}, but reach from {low} to {high}")
+    check_class_count(high + 1)
     return y
+
+
+def check_class_count(count: int) -> int:
+    """The number of classes, if it can be one: a label may be any number by mistake."""
+    if count > MOST_CLASSES:
+        raise UserError(f"there can be {MOST_CLASSES} classes, but the labels reach {count - 1}")
+    return count
 
 
 def check_ids(ids: Any, count: int) -> Tensor:

@@ -102,7 +102,10 @@ class Dataset:
         """All images in order; the last batch may be smaller."""
         if batch_size < 1:
             raise UserError(f"`batch_size >= 1` must hold, but got batch_size={batch_size}")
-        return (self.take(rows) for rows in torch.arange(len(self)).split(batch_size))
+        return (
+            self.take(rows)
+            for rows in torch.arange(len(self)).split(min(batch_size, max(1, len(self))))
+        )
 
     def select(self, indices: Tensor | Sequence[int]) -> Dataset:
         """Some of the images, by positions or by a mask, in this order; no pixel is copied."""

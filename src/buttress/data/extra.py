@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from buttress.data.archives import BROKEN, ArraysOnly
+from buttress.data.archives import BROKEN, OF_THE_DISK, ArraysOnly
 from buttress.data.arrays import check_labels
 from buttress.data.cache import cache_dir, workspace
 from buttress.data.cifar10 import CIFAR10
@@ -29,6 +29,7 @@ from buttress.streams import seed_of
 
 IMAGES, LABELS = "images.npy", "labels.npy"
 SAMPLE = 2_000  # images that give mean and std
+SMALL, MOST_RATIO = 64 << 20, 50  # bytes, and how far images and labels may be packed
 Write = Callable[[Path, Path, Progress], None]  # from a file to a folder
 
 
@@ -85,6 +86,10 @@ def kept(path: Path, write: Write, progress: Progress) -> Path:
         write(path, out, progress)
         check_images(np.load(out / IMAGES, mmap_mode="r"), path)
         try:
+            check_labels(np.load(out / LABELS), len(np.load(out / IMAGES, mmap_mode="r")), None)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        try:
             out.rename(folder)
         except OSError:
             if not folder.is_dir():  # else another process was faster
@@ -93,7 +98,7 @@ def kept(path: Path, write: Write, progress: Progress) -> Path:
 
 
 def check_images(images: NDArray[Any], path: Path) -> None:
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or not len(images):
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or not images.size:
         raise DataError(
             f"{path} must hold images as uint8 of shape (N, H, W, 3), but has {images.dtype} of "
             f"shape {images.shape}"
@@ -107,14 +112,23 @@ def unpack_npz(path: Path, folder: Path, progress: Progress) -> None:
                 if f"{key}.npy" not in archive.namelist():
                     held = ", ".join(n.removesuffix(".npy") for n in archive.namelist())
                     raise DataError(f"{path} must hold `image` and `label`, but holds {held}")
+                check_packing(archive.getinfo(f"{key}.npy"), path)
                 with archive.open(f"{key}.npy") as stream, (folder / name).open("wb") as out:
                     shutil.copyfileobj(stream, out, 1 << 20)
         for name in (IMAGES, LABELS):
-            np.load(folder / name, mmap_mode="r", allow_pickle=False)
-    except (*BROKEN, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+            if not isinstance(np.load(folder / name, mmap_mode="r"), np.ndarray):
+                raise ValueError(f"{name} is an archive, not an array")
+    except (*BROKEN, ValueError, LookupError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno in OF_THE_DISK:
             raise
-        raise DataError(f"{path} is not a whole .npz file of arrays: {error}") from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is not a whole .npz file of arrays: {reason}") from None
+
+
+def check_packing(info: zipfile.ZipInfo, path: Path) -> None:
+    """Images never pack as well as this: the disk would be full before anyone looked at one."""
+    if info.file_size > max(SMALL, MOST_RATIO * info.compress_size):
+        raise DataError(f"{path} unpacks to {info.file_size} bytes, far more than images can")
 
 
 def unpack_ti500k(path: Path, folder: Path, progress: Progress) -> None:
@@ -130,4 +144,6 @@ def unpack_ti500k(path: Path, folder: Path, progress: Progress) -> None:
     images, labels = np.asarray(found["data"]), np.asarray(found["extrapolated_targets"])
     check_images(images, path)
     np.save(folder / IMAGES, images, allow_pickle=False)
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"{path} must hold whole numbers as labels, but has {labels.dtype}")
     np.save(folder / LABELS, labels.astype(np.int64), allow_pickle=False)

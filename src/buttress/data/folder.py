@@ -171,7 +171,10 @@ def files_of(split: str, parts: dict[str, list[File]], root: Path) -> list[File]
     wanted = split.split("+")
     if missing := [part for part in wanted if part not in parts]:
         raise DataError(f"the split {split!r} needs {root / missing[0]}, but it does not exist")
-    return sorted(file for part in wanted for file in parts[part])
+    files = sorted(file for part in wanted for file in parts[part])
+    if not files:  # the only image is held out
+        raise DataError(f"the split {split!r} of {root} must hold an image, but holds none")
+    return files
 
 
 def usual_size(root: Path, sample: list[File]) -> int:

@@ -38,4 +38,4 @@ class FolderPixels(StreamedPixels):
         if self.shorter is not None:
             yield f"shorter side {self.shorter}\n".encode()
         for path in self.paths:
-            yield f"{path}\0{(self.root / path).stat().st_size}\n".encode()
+            yield f"{path}\0{(self.root / path).stat().st_size}\n".encode(errors="surrogateescape")

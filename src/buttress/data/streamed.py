@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,10 @@ from buttress.progress import Progress
 
 LARGEST_IN_MEMORY = 1 << 30  # bytes of uint8 pixels
 THREADS = min(8, os.cpu_count() or 1)  # Pillow decodes without holding the interpreter
-DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+LARGEST_IMAGE = 1 << 26  # pixels, in a file or on the way to its middle
+DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, LookupError, TypeError,
+          OverflowError, zlib.error, Image.DecompressionBombError,
+          Image.DecompressionBombWarning)  # fmt: skip
 
 
 class Unreadable(DataError):
@@ -113,13 +117,13 @@ def read_image(
     ``upright`` turns a photograph as its camera noted it.
     """
     try:
-        with Image.open(source) as image:
+        with opened(source) as image:
             rgb = to_rgb(ImageOps.exif_transpose(image) if upright else image)
+        if shorter is not None and shorter != size:
+            rgb = cut_middle(rgb, size, shorter)
     except DAMAGE as error:
         raise DataError(unreadable(name or str(source), error)) from None
-    if shorter is not None and shorter != size:
-        rgb = cut_middle(rgb, size, shorter)
-    elif rgb.size != (size, size):
+    if rgb.size != (size, size):
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(rgb).transpose(2, 0, 1)
 
@@ -131,8 +135,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(((deep * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
     if image.mode == "F" or image.mode.startswith("I"):
         raise ValueError(f"it has more than 16 bits per channel (mode {image.mode})")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # Pillow warns of the direct way
+    image.info.pop("transparency", None)  # it has a colour all the same, and Pillow would warn
     return image.convert("RGB")
 
 
@@ -141,6 +144,8 @@ def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = rgb.size
     least = min(width, height)
     width, height = shorter * width // least, shorter * height // least
+    if width * height > LARGEST_IMAGE:
+        raise ValueError(f"it is too long for its width: {rgb.size[0]} x {rgb.size[1]} pixels")
     left, top = round((width - size) / 2), round((height - size) / 2)
     scaled = rgb.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
@@ -149,12 +154,24 @@ def cut_middle(rgb: Image.Image, size: int, shorter: int) -> Image.Image:
 def read_size(source: Path | IO[bytes], name: str = "") -> tuple[int, int]:
     """Width and height, without decoding."""
     try:
-        with Image.open(source) as image:
+        with opened(source) as image:
             return image.size
     except DAMAGE as error:
         raise DataError(unreadable(name or str(source), error)) from None
 
 
+def opened(source: Path | IO[bytes]) -> Image.Image:
+    """The image with only its header read, if its pixels can be had at a reasonable cost."""
+    if isinstance(source, Path) and source.exists() and not source.is_file():
+        raise ValueError("it is no file")  # a pipe would be waited for
+    image: Image.Image = Image.open(source)
+    if image.width * image.height > LARGEST_IMAGE:
+        image.close()
+        raise ValueError(f"it has {image.width} x {image.height} pixels, which are too many")
+    return image
+
+
 def unreadable(name: str, error: Exception) -> str:
     must = f"{name} must be an image of 8 or 16 bits that Pillow can read"
-    return f"{must}, but: {error}; repair or remove it"
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return f"{must}, but: {reason}; repair or remove it"

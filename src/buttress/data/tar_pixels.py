@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from buttress.data.archives import BROKEN
 from buttress.data.cache import cache_dir
 from buttress.data.folder import ENDINGS
 from buttress.data.pixels import ChannelStats, channel_stats
@@ -128,6 +129,8 @@ def scan_folders(path: Path) -> list[Member]:
 
 def files_in(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     for member in archive:
+        if member.size < 0:  # read again and again
+            raise DataError(f"{path} holds {member.name!r} with {member.size} bytes")
         if member.isfile() and not PurePosixPath(member.name).name.startswith("."):
             if member.issparse():
                 raise DataError(f"{path} holds {member.name} with holes in it; pack it again")
@@ -139,7 +142,7 @@ def opened(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r:") as archive:
             yield archive
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (*BROKEN, ValueError, LookupError, RecursionError) as error:
         raise DataError(
             f"{path} must be a whole tar file without compression, but: {error}"
         ) from None

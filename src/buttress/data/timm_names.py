@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import torch
 
+from buttress.data.archives import check_place
+from buttress.data.arrays import check_class_count
 from buttress.data.core import LARGE_BUDGETS, NATURAL_BUDGETS, READERS, SILENT, Dataset
 from buttress.data.folder import (
     LARGEST_SMALL,
@@ -146,7 +148,7 @@ def index_of(
 def class_list(labels: dict[str, dict[str, str]], root: Path, *, with_cls: bool) -> tuple[str, ...]:
     if with_cls:
         last = max(int(label) for found in labels.values() for label in found.values())
-        return tuple(str(label) for label in range(last + 1))
+        return tuple(str(label) for label in range(check_class_count(last + 1)))
     known = set((labels.get("train") or next(iter(labels.values()))).values())
     for part, found in labels.items():
         if strange := sorted(set(found.values()) - known):
@@ -183,12 +185,15 @@ def listed(path: Path) -> dict[str, list[str]]:
     try:
         splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
         found = {name: [str(f) for f in entry["filenames"]] for name, entry in splits.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DataError(
             f"{path} must list the filenames of each of the splits as timm has it, but does not"
         ) from None
     known = {WORDS[name]: files for name, files in found.items() if name in WORDS and files}
+    if not known:
+        raise DataError(f"{path} must list shards of train, val or test, but lists none")
     for shard in (shard for files in known.values() for shard in files):
+        check_place(path, shard)
         if not (path.parent / shard).is_file():
             raise DataError(f"{path} lists {shard}, but there is no such file beside it")
     return known

@@ -52,8 +52,9 @@ class Shard:
 def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     """Writes the records of the whole from those of its shards; None while some are missing."""
     shards = [load_evaluation(Shard(k + 1, count).folder(folder)) for k in range(count)]
-    wanted = next((s.records["clean"].meta["suite_attacks"] for s in shards if s.records), None)
-    if wanted is None or any(set(s.records) != set(wanted) for s in shards):
+    first = next((r for s in shards for r in s.records.values()), None)
+    wanted = None if first is None else first.meta.get("suite_attacks")
+    if not wanted or any(set(s.records) != set(wanted) for s in shards):
         return None
     whole: dict[str, AttackRecord] = {}
     for name in wanted:
@@ -79,14 +80,14 @@ def join_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int64
     sizes = [len(p) for p in parts]
 
     def mean(key: str) -> float:
-        return round(float(np.average([p.meta[key] for p in parts], weights=sizes)), 3)
+        return round(float(np.average([p.meta.get(key, 0) for p in parts], weights=sizes)), 3)
 
     meta = {
         **parts[0].meta,
         "forward": mean("forward"),
         "backward": mean("backward"),
-        "seconds": round(sum(p.meta["seconds"] for p in parts), 3),
-        "not_finite": sum(p.meta["not_finite"] for p in parts),
+        "seconds": round(sum(p.meta.get("seconds", 0) for p in parts), 3),
+        "not_finite": sum(p.meta.get("not_finite", 0) for p in parts),
         "parts": _added([p.meta.get("parts", []) for p in parts]),
         "shards": len(parts),
     }

@@ -16,10 +16,11 @@ from buttress.files import file_name
 from buttress.records.corruption import CORRUPTION
 from buttress.registry import canonical
 from buttress.shelf import Shelf
-from buttress.spec import Spec
+from buttress.spec import Spec, short
 from buttress.threat import NORMS, Norm, Threat, parse_eps, parse_norm
 
 CLEAN = "clean"
+LONGEST_NAME = 100  # characters
 OWN = "data"  # in place of an eps or of a data set's budgets: those of the data set itself
 OTHERS = "others"  # in place of a data set: all that are not named
 
@@ -167,7 +168,7 @@ def _corruptions(line: EntrySpec, counts: bool) -> list[Entry]:
     pairs = [(name, severity) for name in names for severity in severities]
     return [
         Entry(
-            line.name if line.name and len(pairs) == 1 else f"{name}-{severity}",
+            _entry_name(line.name) if line.name and len(pairs) == 1 else f"{name}-{severity}",
             CORRUPTION,
             None,
             {"corruption": name, "severity": severity},
@@ -182,8 +183,18 @@ def _attack(
 ) -> list[Entry]:
     ATTACKS.create(line.attack, line.args)
     threat = _threat(spec, line, budgets, dataset)
-    name = file_name(line.name or f"{line.attack}-{threat.norm.lower()}")
+    name = _entry_name(line.name or f"{line.attack}-{threat.norm.lower()}")
     return [Entry(name, line.attack, threat, line.args)]
+
+
+def _entry_name(name: str) -> str:
+    """The name as a file can have it: two that differ in a slash only are the same."""
+    if not name.strip(".") or len(name) > LONGEST_NAME or not name.isprintable():
+        raise UserError(
+            f"the name of an entry must have 1 to {LONGEST_NAME} characters that can be printed, "
+            f"but got {short(name)}"
+        )
+    return file_name(name)
 
 
 def _threat(

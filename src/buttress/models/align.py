@@ -80,10 +80,22 @@ def _check_tensor(name: str, value: Tensor, own: Tensor, model: Classifier, plac
             f"{place} does not fit model {model.name!r}: {name} has the shape {came} in the "
             f"file and {wants} in the model{hint}"
         )
-    if value.is_floating_point() != own.is_floating_point() or value.is_complex():
-        raise UserError(f"{place}: {name} must hold {own.dtype} values, but holds {value.dtype}")
-    if value.is_floating_point() and not bool(value.isfinite().all()):
-        raise UserError(f"{place}: {name} holds NaN or infinity; the training that wrote it failed")
+    if reason := mismatch(value, own):
+        raise UserError(f"{place} does not fit model {model.name!r}: {name} {reason}")
+
+
+def mismatch(value: Tensor, own: Tensor) -> str | None:
+    """Why the numbers of a tensor cannot stand for those of a model's own, which are good."""
+    is_kept = value.is_floating_point()
+    if not own.is_floating_point():  # counters and indices, which some files hold as floats
+        is_kept = torch.equal(value.to(own.dtype).to(value.dtype), value)
+    if value.is_complex() or not is_kept:
+        return f"must hold {own.dtype} values, but holds {value.dtype}; convert them as stored"
+    is_finite = value.to(own.dtype).isfinite()  # which may be the smaller type
+    if not bool(is_finite.all()) and bool(own.isfinite().all()):
+        bad = int((~is_finite).sum())
+        return f"holds NaN or infinity in {bad} of {value.numel()} places; the training diverged"
+    return None
 
 
 def _prefixes(weights: Mapping[str, Tensor]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from buttress.errors import CorruptFile
 from buttress.files import replacing
+from buttress.models.reading import read_tensors
 
 FORMAT = 1
 
@@ -48,7 +49,7 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """Reads what `save_checkpoint` wrote; raises `CorruptFile` if it is not whole."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = read_tensors(path)
         body = {k: v for k, v in content.items() if k != "sha256"}
         whole = content["sha256"] == tree_digest(body)
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ MODELS: Registry[Factory] = Registry("model")
 
 # Families with more members than can be listed: a function from a name to its factory, or None.
 PATTERNS: Registry[Callable[[str], Factory | None]] = Registry("model pattern")
+
+# Beyond these a mistake, or a made-up file, would only fill the memory.
+LARGEST = {"num_classes": 100_000, "image_size": 4096, "in_channels": 1024}
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Normalize(nn.Module):
         super().__init__()
         self.register_buffer("mean", _per_channel("mean", mean, channels))
         self.register_buffer("std", _per_channel("std", std, channels))
-        if not min(_listed(std)) > 0:
+        if not all(math.isfinite(v) for v in _listed(mean)):
+            raise UserError(f"the mean must be finite in every channel, but got mean={mean}")
+        if not all(v > 0 and math.isfinite(v) for v in _listed(std)):
             raise UserError(f"`std > 0` must hold in every channel, but got std={std}")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,12 +110,26 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
     for what, value in shape.items():
         if value < 1:
             raise UserError(f"`{what} >= 1` must hold, but got {what}={value}")
+        if value > LARGEST[what]:
+            raise UserError(f"`{what} <= {LARGEST[what]}` must hold, but got {what}={value}")
     normalize = Normalize(0.0 if mean is None else mean, 1.0 if std is None else std, in_channels)
     with weights_from(seed):
         net = find_source(name, builds=True).build(name, shape, options or {})
     if isinstance(net, Classifier) and mean is None and std is None:
         return net  # from a user's function that calls us
     return Classifier(net, normalize, name, shape)
+
+
+def on_device(model: Classifier, device: str | torch.device) -> Classifier:
+    """The model on a device; one that is not there is an error that names it."""
+    try:
+        moved = model.to(device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise UserError(f"the device {str(device)!r} cannot be used here: {reason}") from None
+    if any(tensor.is_meta for tensor in moved.state_dict().values()):
+        raise UserError(f"the device {str(device)!r} holds no numbers; use cpu, cuda or mps")
+    return moved
 
 
 def list_models(tag: str | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from buttress.errors import UserError
 from buttress.models.align import Weights, align, check_fit
-from buttress.models.core import Classifier, Normalize, create_model
+from buttress.models.core import Classifier, Normalize, create_model, on_device
 from buttress.models.sources.core import Trained, Values, Wanted, find_source
 from buttress.models.sources.run import read_run
 from buttress.models.weights import read_weights, some
@@ -67,7 +67,7 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
         pretrained,
         which=which,
     )
-    return load_wanted(what, wanted).to(device)
+    return on_device(load_wanted(what, wanted), device)
 
 
 def load_wanted(what: str | Path | nn.Module, wanted: Wanted) -> Classifier:
@@ -116,7 +116,10 @@ def load_weights(
     weights = align(tensors, model)
     check_fit(weights.net, model, str(place))
     if weights.mean is not None or weights.std is not None:
-        stored = Normalize(weights.mean or 0.0, weights.std or 1.0, model.in_channels)
+        try:
+            stored = Normalize(weights.mean or 0.0, weights.std or 1.0, model.in_channels)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
         if not is_normalised:
             model.normalize = stored
         elif not _agree(stored, model.normalize):

@@ -10,7 +10,7 @@ from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from torch import Tensor, nn
 
 from buttress.errors import UserError
-from buttress.models.align import align
+from buttress.models.align import align, mismatch
 from buttress.models.core import Classifier
 from buttress.models.weights import some
 
@@ -51,6 +51,9 @@ def transfer(model: Classifier, state: Mapping[str, Tensor]) -> Transferred:
             resized[name] = value
     taken = {**loaded, **resized}
     _check_share(model, given, taken)
+    for name, value in taken.items():
+        if reason := mismatch(value, own[name]):
+            raise UserError(f"the weights do not fit model {model.name!r}: {name} {reason}")
     model.net.load_state_dict({**own, **taken})
     new = [n for n in own if n not in taken and not n.endswith("num_batches_tracked")]
     return Transferred(

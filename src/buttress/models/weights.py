@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from buttress.errors import UserError
+from buttress.models.reading import read_tensors
 
 # Where checkpoints keep the weights, the trained ones before their running average.
 WRAPPERS = (
@@ -22,7 +21,6 @@ WRAPPERS = (
 )  # fmt: skip
 INDEX = ".index.json"  # of a checkpoint in several files
 DEEPEST = 8  # levels of wrapping that are looked into
-SLACK = 1 << 20  # bytes: what a checkpoint may unpack to beyond its own size
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -32,10 +30,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        _refuse_bomb(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except UserError:
-        raise
+        content = read_tensors(path)
     except Exception as error:  # a damaged file can fail in any way
         raise UserError(_why_unreadable(path, error)) from None
     return unwrap(content, path)
@@ -90,19 +85,6 @@ def _only(contents: Iterable[Any], depth: int) -> dict[str, Tensor] | None:
     inside = [c for c in contents if isinstance(c, (Mapping, list, tuple))]
     found = [f for f in (_find(c, depth + 1) for c in inside) if f]
     return found[0] if len(found) == 1 else None
-
-
-def _refuse_bomb(path: Path) -> None:
-    """Checkpoints are stored as they are: one that unpacks to far more was not made by torch."""
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > path.stat().st_size + SLACK:
-        raise UserError(
-            f"{path} unpacks to {unpacked:,} bytes, more than the {path.stat().st_size:,} it has; "
-            "checkpoints are not compressed, so it is refused"
-        )
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:

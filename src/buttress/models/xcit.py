@@ -115,7 +115,10 @@ _register("xcit_n12", Plan(dim=128, depth=12, heads=4, tokens_norm=False), "twel
 _register("xcit_s12", _S12, "twelve blocks of width 384", published=26.25)
 _register("xcit_m12", replace(_S12, dim=512), "twelve blocks of width 512", published=46)
 _register("xcit_l12", replace(_S12, dim=768, heads=16), "twelve blocks of width 768", published=104)
-_register("xcit_mini", Plan(dim=48, depth=4, heads=4, is_narrow=True), "four blocks of width 48")
+_MINI = Plan(dim=48, depth=4, heads=4, is_narrow=True)
+_register("xcit_mini", _MINI, "four blocks of width 48")
+_register("xcit_s12_mini", replace(_MINI, dim=24), "to xcit_mini as S12 to L12: width 24")
+_register("xcit_m12_mini", replace(_MINI, dim=32), "to xcit_mini as M12 to L12: width 32")
 _register(
     "xcit_tiny",
     Plan(dim=32, depth=1, heads=4, patch=8, is_narrow=True),

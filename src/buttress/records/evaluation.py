@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from buttress.errors import CorruptFile, RunError
 from buttress.files import replacing
@@ -22,10 +23,21 @@ from buttress.records.diagnosis import (
     merged,
     texts,
 )
-from buttress.spec import digest
+from buttress.spec import digest, short
 from buttress.statistics import Interval, wilson
 
 META = b"buttress"
+COLUMNS = {
+    "id": "int64",
+    "label": "int64",
+    "prediction": "int64",
+    "correct": "bool",
+    "loss": "float32",
+    "distance": "float32",
+}
+NOT_READ = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError)
+MOST_IMAGES = 10_000_000  # a file of a few bytes can claim any number
+MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -79,8 +91,8 @@ def write_record(path: Path, record: AttackRecord) -> None:
     sha256 = content_digest(columns, record.meta)
     meta = {"name": record.name, "made": dict(record.meta), "sha256": sha256}
     table = pa.table(columns).replace_schema_metadata({META: json.dumps(meta).encode()})
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary, write_page_checksum=True)
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        pq.write_table(table, stream, write_page_checksum=True)
 
 
 def read_record(path: Path) -> AttackRecord:
@@ -89,20 +101,28 @@ def read_record(path: Path) -> AttackRecord:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        with _opened(path) as stream:
+            file = pq.ParquetFile(stream, page_checksum_verification=True)
+            check_size(file.metadata.num_rows)
+            table = file.read()
         meta = json.loads(table.schema.metadata[META])
         columns = {n: table.column(n).to_numpy() for n in table.column_names}
-        made = meta["made"]
+        name, made = meta["name"], meta["made"]
         whole = meta["sha256"] == content_digest(columns, made)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        problem = problem_of(columns, made)
+    except (pa.ArrowException, OSError, *NOT_READ) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        reason = str(error).split("\n")[0][:120]
+        reason = " ".join(str(error).split())[:120]
         raise CorruptFile(f"{path} is truncated or not a record ({reason})") from None
     if not whole:
         raise CorruptFile(f"{path} does not match its own checksum")
+    if name != path.stem:
+        raise CorruptFile(f"{path} holds the record of another attack, {short(name)}")
+    if problem is not None:
+        raise CorruptFile(f"{path} is no record of an attack: {problem}")
     return AttackRecord(
-        name=meta["name"],
+        name=name,
         ids=columns["id"],
         labels=columns["label"],
         predictions=columns["prediction"],
@@ -113,19 +133,102 @@ def read_record(path: Path) -> AttackRecord:
     )
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """Opened here, as Arrow takes no path that is not text."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise CorruptFile(f"{path} must be a file, but is something else")
+    return path.open("rb")
+
+
+class Made(BaseModel):
+    """The types of what a record says of how it was made, as far as anything here relies on it."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    attack: str = ""
+    threat: str = ""
+    suite: str = ""
+    dataset: str = ""
+    split: str = ""
+    mode: str = ""
+    weights: str = ""
+    data: str = ""
+    images: str = ""
+    counts: bool = True
+    findings: list[dict[str, Any]] = []
+    position: int = 0
+    args: dict[str, Any] = {}
+    classes: list[str] = []
+    warnings: list[str] = []
+    suite_attacks: list[str] = []
+    parts: list[tuple[str, int, int]] = []
+    versions: dict[str, str] = {}
+    not_finite: int = 0
+    drawn_from: int = 0
+    until: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    seconds: float = 0.0
+
+
+def problem_in_words(made: Any) -> str | None:
+    """Why this cannot say how a record was made; None if it can."""
+    try:
+        said = Made.model_validate_json(json.dumps(made))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"its {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
+    corrupted = (said.args.get("corruption"), said.args.get("severity"))
+    if said.attack == CORRUPTION and [type(v) for v in corrupted] != [str, int]:
+        return "its args must name a corruption and a severity"
+    return None
+
+
+def problem_of(columns: Mapping[str, NDArray[Any]], made: Any) -> str | None:
+    """Why values with a right checksum still cannot be verdicts; None if they can."""
+    if (problem := problem_in_words(made)) is not None:
+        return problem
+    kinds = {n: str(c.dtype) for n, c in columns.items() if n in COLUMNS}
+    if kinds != COLUMNS:
+        return f"its columns must be {COLUMNS}, but are {kinds}"
+    ids, labels, predictions = (columns[n] for n in ("id", "label", "prediction"))
+    most = len(made.get("classes", ())) or MOST_CLASSES
+    if len(np.unique(ids)) < len(ids):
+        return "an id occurs twice"
+    for what, values in (("label", labels), ("prediction", predictions)):
+        if len(values) and not (values.min() >= 0 and values.max() < most):
+            return f"a {what} is none of its classes"
+    if (columns["correct"] & (labels != predictions)).any():
+        return "an image counts as right, but its prediction is not its label"
+    distance = columns["distance"]
+    if not (np.isfinite(distance) & (distance >= 0)).all():
+        return "a distance is no distance"
+    return None
+
+
+def check_size(rows: int) -> None:
+    if rows > MOST_IMAGES:
+        raise ValueError(f"it says that it has {rows} images")
+
+
 def read_made(path: Path) -> tuple[int, dict[str, Any]]:
     """How many images a record has and how it was made, from its footer alone."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        footer = pq.read_metadata(path)
+        with _opened(path) as stream:
+            footer = pq.read_metadata(stream)
+        check_size(footer.num_rows)
         made: dict[str, Any] = json.loads(footer.metadata[META])["made"]
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        problem = problem_in_words(made)
+    except (pa.ArrowException, OSError, *NOT_READ) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        reason = str(error).split("\n")[0][:120]
+        reason = " ".join(str(error).split())[:120]
         raise CorruptFile(f"{path} is truncated or not a record ({reason})") from None
+    if problem is not None:
+        raise CorruptFile(f"{path} is no record of an attack: {problem}")
     return int(footer.num_rows), made
 
 
@@ -250,6 +353,11 @@ def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
         "counted as survivors unless another point broke them"
         for n, r in records.items()
         if r.meta.get("not_finite", 0)
+    ]
+    found += [
+        f"{n}: the outputs were not numbers for {int(np.isnan(r.loss).sum())} images"
+        for n, r in records.items()
+        if np.isnan(r.loss).any()
     ]
     first = [w for r in [*records.values()][:1] for w in r.meta.get("warnings", ())]
     seen = merged([f for r in records.values() for f in findings_in(r.meta)])

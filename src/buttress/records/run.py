@@ -15,11 +15,13 @@ from typing import Any, Literal
 from buttress.errors import CorruptFile, UserError
 from buttress.files import file_name, read_json, write_json, write_text
 from buttress.records.spec import RunSpec
-from buttress.spec import digest
+from buttress.spec import digest, short
 
 State = Literal["new", "started", "done", "failed"]
 Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")
+NUMBERS = ("epochs", "best_epoch", "best_val_clean", "best_val_robust", "last_val_clean",
+           "last_val_robust", "seconds", "seconds_here")  # fmt: skip
 CHOSEN_ON_TEST = (
     "the checkpoint was chosen by its accuracy on the test images (select_on: test), so that "
     "accuracy on them is too high; use select_on: val"
@@ -54,7 +56,7 @@ class Run:
 
     @property
     def spec(self) -> RunSpec:
-        return RunSpec.parse(self.header["spec"], f"{self.path / 'run.json'}")
+        return RunSpec.parse(self.header.get("spec"), f"{self.path / 'run.json'}")
 
     @property
     def state(self) -> State:
@@ -105,9 +107,12 @@ class Run:
             return []
         try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        except ValueError:
+            found = digest(rows)
+        except (ValueError, RecursionError):
             raise CorruptFile(f"{path} has a line that is not JSON") from None
-        if self.state == "done" and self.summary["history"] != digest(rows):
+        if not all(isinstance(row, dict) for row in rows):
+            raise CorruptFile(f"{path} has a line that is no epoch")
+        if self.state == "done" and self.summary.get("history") != found:
             raise CorruptFile(f"{path} is not the history that the run ended with")
         return rows
 
@@ -123,7 +128,15 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return read_json(self.path / "done.json")
+        path = self.path / "done.json"
+        content = read_json(path)
+        warnings = content.get("warnings", [])
+        if not isinstance(warnings, list) or not all(isinstance(w, str) for w in warnings):
+            raise CorruptFile(f"{path} has warnings that are no list of texts")
+        for name, value in content.items():
+            if name in NUMBERS and not isinstance(value, (int, float, type(None))):
+                raise CorruptFile(f"{path} has {name}={short(value)}, which is no number")
+        return content
 
     @property
     def caveats(self) -> list[str]:

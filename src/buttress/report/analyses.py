@@ -93,7 +93,7 @@ def parse_analysis(content: Mapping[str, Any]) -> Analysis | None:
         return None
     try:
         return reader(content["result"])
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(f"it does not have the form this version reads: {error!r}") from None
 
 
@@ -101,6 +101,8 @@ def parse_sparsity(result: Mapping[str, Any]) -> Sparsity:
     parts = result["components"]
     edges = floats(result["edges"])
     counts = {str(k): tuple(int(c) for c in v) for k, v in result["counts"].items()}
+    if any(count < 0 for row in counts.values() for count in row):
+        raise ValueError("its histogram counts less than nothing")
     if len(edges) < 2 or any(len(c) != len(edges) - 1 for c in counts.values()):
         raise ValueError("its histogram does not have one count between two edges")
     return Sparsity(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from buttress.records.corruption import CORRUPTION
 from buttress.records.diagnosis import are_trustworthy, texts
@@ -51,7 +52,7 @@ class Board:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
 
-    @property
+    @cached_property
     def ranked(self) -> tuple[Row, ...]:
         return tuple(r for r in self.rows if r.rank is not None)
 

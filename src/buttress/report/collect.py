@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +11,13 @@ from typing import Any
 from buttress.errors import ButtressError, CorruptFile, UserError
 from buttress.files import read_json
 from buttress.progress import Progress
-from buttress.records.diagnosis import Diagnosis
+from buttress.records.diagnosis import Diagnosis, load_diagnosis
 from buttress.records.run import Run, find_runs
 from buttress.report.analyses import Curve, Gallery, Sparsity, parse_analysis
+from buttress.report.pictures import Picture, read_pictures
 from buttress.report.suites import collect_suite
-from buttress.report.views import BrokenRun, Collection, RunView, SuiteView
+from buttress.report.views import BrokenRun, Collection, RunView, Said, SuiteView
+from buttress.report.words import slug
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Details:
     history: tuple[dict[str, Any], ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
     galleries: tuple[Gallery, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
 
 def collect(roots: Sequence[Path], progress: Progress) -> Collection:
@@ -37,7 +39,7 @@ def collect(roots: Sequence[Path], progress: Progress) -> Collection:
     for run, place in found:
         try:
             runs.append(collect_run(run, place))
-        except (ButtressError, KeyError, OSError) as error:
+        except (ButtressError, KeyError, TypeError, ValueError, OSError) as error:
             broken.append(BrokenRun(place, short(error, run, place)))
         task.advance(note=place)
     task.close()
@@ -53,13 +55,16 @@ def find_all(roots: Sequence[Path]) -> list[tuple[Run, str]]:
         for run in find_runs(root):
             place = (Path(root.resolve().name) / run.path.relative_to(root)).as_posix()
             found.setdefault(run.path.resolve(), (run, place))
-    if not found:
-        names = ", ".join(str(r) for r in roots) or "no folder"
-        raise UserError(
-            f"no runs found in {names}: a run is a folder with a run.json; "
-            "`buttress train` makes one, `buttress quickstart` makes several"
-        )
     return list(found.values())
+
+
+def refuse_nothing(roots: Sequence[Path]) -> None:
+    """There must be something to report on."""
+    names = ", ".join(str(r) for r in roots) or "no folder"
+    raise UserError(
+        f"no runs found in {names}: a run is a folder with a run.json; "
+        "`buttress train` makes one, `buttress quickstart` makes several"
+    )
 
 
 def collect_run(run: Run, place: str) -> RunView:
@@ -98,16 +103,23 @@ def with_analyses(view: RunView) -> RunView:
     curves: list[Curve] = []
     galleries: list[str] = []
     others: list[str] = []
+    said: list[Said] = []
     problems: list[str] = []
-    diagnosis: Diagnosis | None = None
+    diagnosis = load_diagnosis(view.run.path / "doctor.json")
     for name in view.run.analyses():
         try:
-            found = parse_analysis(read_json(view.run.analysis_file(name)))
+            content = read_json(view.run.analysis_file(name))
+            if reason := content.get("does_not_apply"):
+                said.append(Said(name, reason=str(reason)))
+                continue
+            found = parse_analysis(content)
         except (ValueError, OSError, CorruptFile) as error:
             reason = short(error, view.run, view.place)
             file = f"{view.place}/analysis/{name}.json"
             problems.append(f"{file} is unreadable, make it again ({reason})")
             continue
+        if found is not None and content.get("says"):
+            said.append(Said(name, str(content["says"])))
         if isinstance(found, Sparsity):
             sparsity = found
         elif isinstance(found, Curve):
@@ -122,6 +134,7 @@ def with_analyses(view: RunView) -> RunView:
         curves=tuple(curves),
         galleries=tuple(galleries),
         others=tuple(others),
+        said=tuple(said),
         diagnosis=diagnosis,
         problems=(*view.problems, *problems),
     )
@@ -139,7 +152,8 @@ def collect_details(view: RunView) -> tuple[Details, tuple[str, ...]]:
         problems.append(f"{short(error, view.run, view.place)}: it is left out")
     contents = (read_json(view.run.analysis_file(name)) for name in view.galleries)
     galleries = [g for g in map(parse_analysis, contents) if isinstance(g, Gallery)]
-    return Details(tuple(history), summary, tuple(galleries)), tuple(problems)
+    pictures = read_pictures(view.run.analysis_file(name) for name in view.others)
+    return Details(tuple(history), summary, tuple(galleries), pictures), tuple(problems)
 
 
 def tell_apart(runs: Sequence[RunView]) -> list[RunView]:
@@ -157,11 +171,6 @@ def tell_apart(runs: Sequence[RunView]) -> list[RunView]:
         own = r.slug if used[r.slug] == 1 else f"{r.slug}-{used[r.slug]}"
         result.append(replace(r, slug=own, suffix=suffix))
     return result
-
-
-def slug(text: str) -> str:
-    """A file name from any text."""
-    return re.sub(r"[^a-z0-9_]+", "-", text.lower()).strip("-")[:100] or "run"
 
 
 def short(error: Exception, run: Run, place: str) -> str:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -17,10 +18,13 @@ from buttress.records.robustbench import Reading
 from buttress.report import figures
 from buttress.report.board import Board, Row, relation
 from buttress.report.collect import Details
+from buttress.report.compare_page import embedded
 from buttress.report.headline import champions, headline, remaining
 from buttress.report.method import method
 from buttress.report.references import references, unused
 from buttress.report.seeds import groups
+from buttress.report.studies import StudyView
+from buttress.report.study_page import Link, study_context
 from buttress.report.views import Collection, RunView
 from buttress.report.words import (
     duration,
@@ -34,34 +38,69 @@ from buttress.report.words import (
 NOTHING = Reading((), ())
 
 
+@dataclass(frozen=True)
+class Script:
+    """A script of ours; the page allows it by its hash, and no other."""
+
+    text: Markup
+    hash: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """What pages link to."""
+
+    studies: Sequence[StudyView] = ()
+    groups: Sequence[Mapping[str, Any]] = ()  # models that can be compared
+    slugs: Mapping[str, str] = field(default_factory=dict)  # page by the key of the run
+
+    @property
+    def comparable(self) -> frozenset[str]:
+        return frozenset(row["slug"] for group in self.groups for row in group["rows"])
+
+
 class Pages:
     """Renders pages; one object serves a whole report."""
 
-    def __init__(self, title: str, subtitle: str) -> None:
+    def __init__(self, title: str, subtitle: str, site: Site | None = None) -> None:
         self._environment = environment()
+        self._site = site or Site()
+        self._comparable = self._site.comparable
+        names = ("sort.js", "filter.js", "compare.js")
+        self._scripts = {name: script(name) for name in names}
         self._shared = {
             "report_title": title,
             "subtitle": subtitle,
             "version": __version__,
             "style": asset("style.css"),
-            "script": asset("sort.js"),
-            "script_hash": sha256(asset("sort.js")),
         }
 
     def index(
-        self, found: Collection, boards: Sequence[Board], published: Reading = NOTHING
+        self,
+        found: Collection,
+        boards: Sequence[Board],
+        published: Reading = NOTHING,
+        problems: Sequence[str] = (),
     ) -> str:
         contexts = [board_context(b, i, boards) for i, b in enumerate(boards, 1)]
         for context in contexts:
             context["references"] = references(context["board"], published.rows)
         return self._render(
             "index.html",
+            scripts=("sort.js", "filter.js"),
             root="",
             boards=contexts,
+            studies=self._site.studies,
+            can_compare=bool(self._site.groups),
+            choices=choices(boards),
             unfinished=[r for r in found.runs if r.state != "done"],
             unevaluated=[r for r in found.runs if r.state == "done" and not evaluated(r)],
             broken=found.broken,
-            problems=[*(p for r in found.runs for p in r.problems), *unused(published, boards)],
+            problems=[
+                *problems,
+                *(p for r in found.runs for p in r.problems),
+                *unused(published, boards),
+            ],
             count=len(found.runs),
         )
 
@@ -72,10 +111,17 @@ class Pages:
         details: Details,
         problems: Sequence[str] = (),
     ) -> str:
+        origin = finetuned_from(run)
         return self._render(
             "model.html",
             root="../",
             run=run,
+            can_compare=run.slug in self._comparable,
+            pictures=details.pictures,
+            origin=origin,
+            origin_run=Link(
+                origin.get("source", ""), self._site.slugs.get(origin.get("key", ""), "")
+            ),
             places=[place_context(board, row) for board, row in places],
             training=figures.training_figures(details.history, run.objective),
             epochs=len(details.history),
@@ -88,8 +134,18 @@ class Pages:
             facts=run_facts(run),
         )
 
-    def _render(self, template: str, **context: Any) -> str:
-        return self._environment.get_template(template).render(**self._shared, **context)
+    def study(self, study: StudyView, runs: Mapping[str, RunView]) -> str:
+        context = study_context(study, runs)
+        return self._render("study.html", scripts=("sort.js",), root="../", **context)
+
+    def compare(self) -> str:
+        flags = embedded(self._site.groups)
+        return self._render("compare.html", scripts=("compare.js",), root="", flags=flags)
+
+    def _render(self, template: str, scripts: Sequence[str] = (), **context: Any) -> str:
+        used = [self._scripts[name] for name in scripts]
+        found = self._environment.get_template(template)
+        return found.render(**self._shared, scripts=used, **context)
 
 
 def environment() -> Environment:
@@ -112,9 +168,33 @@ def asset(name: str) -> Markup:
     return Markup((folder / name).read_text(encoding="utf-8"))
 
 
-def sha256(script: str) -> str:
-    """For the content security policy: this script may run and no other."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def script(name: str) -> Script:
+    text = asset(name)
+    return Script(text, base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
+
+
+def choices(boards: Sequence[Board]) -> dict[str, Any]:
+    """What the leaderboards can be filtered by."""
+    rows = [row.run for board in boards for row in board.rows]
+    values = {
+        "category": {r.category for r in rows},
+        "training": {r.objective for r in rows},
+        "dataset": {b.dataset for b in boards},
+        "suite": {b.suite for b in boards},
+    }
+    return {"rows": len(rows), **{k: sorted(v - {""}) for k, v in values.items()}}
+
+
+def finetuned_from(run: RunView) -> dict[str, str]:
+    """Where the first weights of a run came from."""
+    found = run.header.get("finetuned_from")
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        str(k): v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+        for k, v in found.items()
+        if v not in (None, "", [], {})
+    }
 
 
 def board_context(board: Board, index: int, boards: Sequence[Board]) -> dict[str, Any]:

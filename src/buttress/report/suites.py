@@ -94,6 +94,7 @@ def result(record: AttackRecord) -> Result:
         share=Share(int(record.correct.sum()), len(record)),
         warnings=tuple(warnings(meta)),
         made=meta,
+        flags=np.packbits(record.correct).tobytes(),
     )
 
 

@@ -62,6 +62,7 @@ class Result:
     share: Share
     warnings: tuple[str, ...]
     made: Mapping[str, Any]  # seed, cost, versions and the rest of the record's metadata
+    flags: bytes = b""  # a bit per image, right or wrong; none where a result has no verdicts
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,15 @@ class SuiteView:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What an analysis says of a run in a sentence, or why it does not apply."""
+
+    name: str
+    says: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class RunView:
     """One run: what was asked, how it ended, and what was measured on it."""
 
@@ -112,10 +122,22 @@ class RunView:
     sparsity: Sparsity | None = None
     curves: tuple[Curve, ...] = ()
     galleries: tuple[str, ...] = ()  # names of analysis files; their images are read page by page
-    others: tuple[str, ...] = ()  # analyses that have no figure here
+    others: tuple[str, ...] = ()  # further analyses, shown by their saved pictures
+    said: tuple[Said, ...] = ()  # sentences on the analyses that are drawn here
     problems: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None  # what the doctor said
     suffix: str = ""  # tells runs apart that share model and training
+
+    @property
+    def key(self) -> str:
+        return str(self.header.get("key", ""))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the evaluations found, where the doctor has not said it."""
+        known = {f.name for f in self.diagnosis.findings} if self.diagnosis else set()
+        found = merged(f for suite in self.suites for f in suite.findings)
+        return tuple(f for f in found if f.name not in known)
 
     @property
     def model(self) -> str:

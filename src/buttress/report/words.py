@@ -43,6 +43,11 @@ def span(low: float, high: float) -> str:
     return between(tenths(low), tenths(high))
 
 
+def slug(text: str) -> str:
+    """A file name from any text."""
+    return re.sub(r"[^a-z0-9_]+", "-", text.lower()).strip("-")[:100] or "run"
+
+
 def number_of(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 

@@ -33,8 +33,9 @@ def carry_out(
     works = works_of(study, scale, root)
     with ending_on_term():
         failures = launch(works, how, progress) if works else []
-        left = sum(found.state in ("new", "started") for found in survey(works))
-        left -= sum(f.work.source is not None for f in failures)  # these wait for a failed one
+        ended = {failure.work.key for failure in failures}  # some only wait for a failed one
+        others = survey([work for work in works if work.key not in ended])
+        left = sum(found.state in ("new", "started") for found in others)
         with holding(answer_file(root, study.name, scale).parent.with_suffix(".lock")):
             found = conclude(study, scale, root, progress=progress)
-    return Carried(found, failures, max(left, 0))
+    return Carried(found, failures, left)

@@ -11,6 +11,7 @@ from buttress.statistics.paired import (
     score_interval,
     split_images,
 )
+from buttress.statistics.permutation import spearman_p
 from buttress.statistics.power import mcnemar_power, smallest_difference
 from buttress.statistics.ranks import Estimate, auc, spearman
 from buttress.statistics.resampling import bootstrap
@@ -42,6 +43,7 @@ __all__ = [
     "score_interval",
     "smallest_difference",
     "spearman",
+    "spearman_p",
     "split_images",
     "wilson",
 ]

@@ -7,6 +7,7 @@ from buttress.study.conclude import conclude
 from buttress.study.plan import plan_of, works_of
 from buttress.study.scales import SCALES, Scale, check_scale
 from buttress.study.spec import StudySpec, list_studies, load_study
+from buttress.study.together import complete_together
 from buttress.study.work import Work, complete, work_of
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "cells_of",
     "check_scale",
     "complete",
+    "complete_together",
     "conclude",
     "list_studies",
     "load_study",

@@ -10,11 +10,12 @@ from scipy.stats import spearmanr
 
 from buttress.errors import CorruptFile
 from buttress.files import read_json
-from buttress.records.answer import Agreement, Answer, Judged, Line, Number
+from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
 from buttress.records.run import Run
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
 from buttress.study.claims.core import check
+from buttress.study.listed import listed_table
 from buttress.study.measure import Source, behind, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
@@ -25,8 +26,9 @@ from buttress.study.table import REPLICATES, Table, View
 def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = None) -> Answer:
     """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
     scaled, cells = study.scaled(scale), cells_of(study, scale)
-    sources = [Source(cell, root / "runs" / cell.key) for cell in cells]
-    table = table_of(scaled, sources)
+    beside = answer_file(root, study.name, scale).parent
+    sources = [Source(cell, root / "runs" / cell.key, together=beside) for cell in cells]
+    table = _table(study, scaled, scale, sources, root)
     replicates = table.replicates(REPLICATES)
     theirs = _published(study, scaled, table, place)
     states = {source.cell.key: source.state for source in sources}
@@ -59,6 +61,15 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
     )
 
 
+def _table(
+    study: StudySpec, scaled: Scaled, scale: Scale, sources: Sequence[Source], root: Path
+) -> Table:
+    """The rows are the runs, unless an analysis lists them."""
+    if scaled.listed is None:
+        return table_of(scaled, sources)
+    return listed_table(scaled.listed, scaled, answer_file(root, study.name, scale).parent)
+
+
 def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: View | None) -> Judged:
     """A claim under the published numbers and under ours."""
     predicate = CLAIMS.create(claim.test.name, claim.test.args)
@@ -66,7 +77,7 @@ def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: Vie
     published = claim.published
     if theirs is not None and not published:
         try:
-            published = "holds" if check(predicate, theirs) else "does not hold"
+            published = "holds" if check(predicate, theirs.known_rows()) else "does not hold"
         except Cannot as reason:
             published = f"cannot be said: {reason}"
     return Judged(

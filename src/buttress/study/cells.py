@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,13 +14,14 @@ from buttress.analysis.core import ANALYSES
 from buttress.data import facts_of
 from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.models import create_model
 from buttress.models.on_paper import Undrawn
 from buttress.records.spec import Recipe, RunSpec
 from buttress.study.claims import CLAIMS
 from buttress.study.scales import Scale
 from buttress.study.spec import Scaled, Setting, StudySpec
 from buttress.training.recipe import list_recipes, load_recipe
-from buttress.training.train import build, resolve
+from buttress.training.train import resolve
 
 SEED = "seed"
 
@@ -41,7 +43,7 @@ class Cell:
 def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
     """Every run of the grid; a wrong name or key is found here, before the first starts."""
     scaled = study.scaled(scale)
-    _check(study, scaled)
+    _check(study, scaled, scale)
     if scaled.base.model is None and not any(
         setting.model for options in scaled.axes.values() for setting in options.values()
     ):
@@ -57,25 +59,38 @@ def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
     for dataset in dict.fromkeys(cell.spec.dataset for cell in found.values()):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), facts_of(dataset).budgets, dataset)
-    for spec in {cell.spec.model: cell.spec for cell in found.values()}.values():
-        check_model(spec)
+    for cell in found.values():
+        check_model(cell.spec)
     return list(found.values())
 
 
 def check_model(spec: RunSpec) -> None:
     """Builds the network without memory for its weights, so that a wrong argument is found."""
+    options = json.dumps(spec.model_args, sort_keys=True)
+    _check_network(spec.model, spec.num_classes, spec.image_size, spec.in_channels, options)
+
+
+@lru_cache(maxsize=4096)  # a study has few networks and many runs
+def _check_network(model: str, classes: int, size: int, channels: int, options: str) -> None:
     with torch.device("meta"), Undrawn():
-        build(spec)
+        create_model(
+            model, num_classes=classes, image_size=size, in_channels=channels,
+            options=json.loads(options),
+        )  # fmt: skip
 
 
-def _check(study: StudySpec, scaled: Scaled) -> None:
+def _check(study: StudySpec, scaled: Scaled, scale: Scale) -> None:
     """Names of analyses, claims and columns; suites are tried with the runs' data sets."""
-    where = f"study {study.name}"
+    where, labels = f"study {study.name}", study.labels(scale)
     for use in (*scaled.analyses, *scaled.together):
         ANALYSES.entry(use.name)
+    if scaled.listed and scaled.listed.analysis not in [use.name for use in scaled.together]:
+        raise UserError(
+            f"{where}: its rows are listed by {scaled.listed.analysis}, not in together"
+        )
     for name, column in scaled.columns.items():
         for axis, label in column.where.items():
-            if label not in scaled.axes.get(axis, {}):
+            if label not in labels.get(axis, ()):
                 raise UserError(f"{where}: column {name} is at {axis} {label}, which is not there")
         if column.suite and column.suite not in scaled.suites:
             raise UserError(f"{where}: column {name} needs the suite {column.suite}, not in suites")
@@ -96,12 +111,30 @@ def merged(place: Mapping[str, str], scaled: Scaled) -> Setting:
     return Setting.model_validate(whole)
 
 
-def _add(found: dict, place: Mapping[str, str], seed: int, scaled: Scaled, name: str) -> Cell:  # type: ignore[type-arg]
+def filled(setting: Setting, place: Mapping[str, str]) -> Setting:
+    """The description with the run's labels where it names an axis in braces."""
+
+    def fill(text: str) -> str:
+        for axis, label in place.items():
+            text = text.replace(f"{{{axis}}}", label)
+        return text
+
+    model = None if setting.model is None else fill(setting.model)
+    return setting.model_copy(update={"model": model, "set": tuple(map(fill, setting.set))})
+
+
+def _add(
+    found: dict[tuple[tuple[tuple[str, str], ...], int], Cell],
+    place: Mapping[str, str],
+    seed: int,
+    scaled: Scaled,
+    name: str,
+) -> Cell:
     """The cell at a place; a run that it begins with comes before it."""
     known = (tuple(sorted(place.items())), seed)
     if known in found:
         return found[known]
-    setting = merged(place, scaled)
+    setting = filled(merged(place, scaled), place)
     where = f"study {name}, {describe(place)}"
     if setting.model is None or setting.dataset is None or setting.recipe is None:
         raise UserError(f"{where}: a run needs a model, a dataset and a recipe")
@@ -145,14 +178,25 @@ def _checked(
     for axis, label in target.items():
         if label not in scaled.axes.get(axis, {}):
             raise UserError(f"{where}: it begins with {axis} {label}, which is not in the study")
-    if target == dict(place):
+    if _leads_back(target, [dict(place)], scaled):
         raise UserError(f"{where}: a run cannot begin with itself")
     return target
 
 
+def _leads_back(place: dict[str, str], seen: list[dict[str, str]], scaled: Scaled) -> bool:
+    """Whether a run begins, over others, with one that was seen already."""
+    while place not in seen:
+        seen.append(place)
+        start = merged(place, scaled).start
+        if start is None or any(b not in scaled.axes.get(a, {}) for a, b in start.items()):
+            return False
+        place = {**place, **start}
+    return True
+
+
 def _is_left_out(place: Mapping[str, str], scaled: Scaled) -> bool:
     return any(
-        all(place.get(axis) == label for axis, label in combination.items())
+        all(place.get(axis) in labels for axis, labels in combination.items())
         for combination in scaled.leave_out
     )
 

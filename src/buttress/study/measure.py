@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from buttress.analysis.core import ANALYSES, is_together
 from buttress.errors import ButtressError
 from buttress.evaluation import Evaluation, load_evaluation
 from buttress.files import read_json
@@ -20,6 +21,8 @@ from buttress.study.cells import Cell, merged
 from buttress.study.spec import Column, Scaled
 from buttress.study.table import Measured, Row, Table
 
+WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
+WHOLE = (WORST_CASE, CORRUPTIONS)  # what only a complete evaluation says
 FIGURES = ("parameters_m", "gmacs", "train_seconds", "collapsed")
 
 
@@ -34,6 +37,7 @@ class Source:
     cell: Cell
     folder: Path
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
+    together: Path = Path()  # the folder with analyses of all runs
 
     @property
     def run(self) -> Run:
@@ -50,11 +54,16 @@ class Source:
         return self.evaluations[name]
 
     def analysis(self, name: str) -> Mapping[str, Any]:
-        content = read_json(self.run.analysis_file(name))
+        """The result of an analysis; of one of all runs, its part on this run."""
+        is_shared = is_together(ANALYSES.entry(name))
+        path = self.together / f"{name}.json" if is_shared else self.run.analysis_file(name)
+        content = read_json(path)
         if reason := content.get("does_not_apply"):
             raise Missing(f"{name} does not apply: {reason}")
         found: Mapping[str, Any] = content["result"]
-        return found
+        if is_shared and self.cell.key not in found.get("by_run", {}):
+            raise Missing(f"{name} does not apply to this run")
+        return found["by_run"][self.cell.key] if is_shared else found
 
 
 def table_of(scaled: Scaled, sources: Sequence[Source]) -> Table:
@@ -128,18 +137,36 @@ def _figure(source: Source, column: Column) -> float:
         return float(source.run.summary["seconds"])
     if column.of == "collapsed":
         events = source.run.summary["events"]
-        return float(any(event.get("kind") == "collapse" for event in events))
-    return _inside(source.analysis(column.analysis), column.of)
+        return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
+    return number_in(source.analysis(column.analysis), column.of)
 
 
-def _inside(result: Any, path: str) -> float:
-    """The number at ``components.attention_qkv.ratio``; a list is searched by any of its values."""
-    for part in path.split("."):
-        if isinstance(result, Mapping):
-            result = result[part]
+def number_in(result: Any, path: str) -> float:
+    """The number at ``components.attention_qkv.ratio``."""
+    found = inside(result, path)
+    if not isinstance(found, (int, float)):
+        raise Missing(f"there is no number at {path}")
+    return float(found)
+
+
+def inside(result: Any, path: str) -> Any:
+    """What is at a path in the result of an analysis; a list is searched by any of its values.
+
+    ``places[0].l1_linf.result`` takes the first of a list.
+    """
+    for part in path.replace("[", ".[").split("."):
+        if part.startswith("["):
+            found = result[int(part.strip("[]")) :][:1]
+        elif isinstance(result, Mapping):
+            found = [result[part]] if part in result else []
+        elif isinstance(result, Sequence) and not isinstance(result, str):
+            found = [item for item in result if part in map(str, item.values())]
         else:
-            result = next(item for item in result if part in map(str, item.values()))
-    return float(result)
+            found = []
+        if not found:
+            raise Missing(f"it has no {part}")
+        result = found[0]
+    return result
 
 
 def _scores(source: Source, suite: str, column: Column) -> tuple[np.ndarray, str]:
@@ -148,9 +175,19 @@ def _scores(source: Source, suite: str, column: Column) -> tuple[np.ndarray, str
     if not found.records:
         raise FileNotFoundError
     first = next(iter(found.records.values()))
-    flags = found.survived if column.of == "worst_case" else found.records[column.of].correct
     expected = first.meta.get("suite_attacks", [])
-    if column.of == "worst_case" and set(expected) - set(found.records):
+    if column.of in WHOLE and set(expected) - set(found.records):
         raise Missing("its evaluation is not complete")
     order = np.argsort(first.ids, kind="stable")
-    return flags[order].astype(np.float64), digest(first.ids[order].tolist())
+    return _flags(found, column.of)[order].astype(np.float64), digest(first.ids[order].tolist())
+
+
+def _flags(found: Evaluation, of: str) -> np.ndarray:
+    """Right or wrong for each image; for corruptions the share of its copies that are right."""
+    if of == WORST_CASE:
+        return found.survived
+    if of != CORRUPTIONS:
+        return found.records[of].correct
+    if found.corruptions is None:
+        raise Missing(f"the suite {found.suite} has no corruptions")
+    return found.corruptions.shares

@@ -39,21 +39,28 @@ def published_view(
 ) -> View:
     """The published table in the form of ours: our rows and columns, nan where it has none."""
     by_row: dict[Row, Mapping[str, str]] = {}
-    for axis in published.rows:
-        if axis not in axes:
-            raise UserError(f"the published table names the axis {axis!r}, which is no row axis")
+    known = set(axes).union(*rows.values())
+    for key in published.rows:
+        if key not in known:
+            raise UserError(f"the published table names {key!r}, no axis or attribute of the rows")
     for line in lines:
-        for row in rows:
-            labels = dict(zip(axes, row, strict=True))
-            fits = all(line.get(c) == labels[axis] for axis, c in published.rows.items())
-            if fits:
+        for row, attributes in rows.items():
+            about = {**dict(zip(axes, row, strict=True)), **attributes}
+            if all(_same(line.get(c), about.get(key)) for key, c in published.rows.items()):
                 by_row.setdefault(row, line)
-        names = {name: published.columns.get(name, name) for name in columns}
+    names = {name: published.columns.get(name, name) for name in columns}
     values = {
         name: np.array([_number(by_row.get(row, {}), names[name], column) for row in rows])
         for name, column in columns.items()
     }
     return View(tuple(axes), tuple(rows), values, tuple(rows.values()))
+
+
+def _same(text: str | None, label: str | float | None) -> bool:
+    """The same text, or the same number however it is written."""
+    if isinstance(label, float) and text:
+        return text == f"{label:g}"
+    return text == label
 
 
 def _number(line: Mapping[str, str], name: str, column: Column) -> float:

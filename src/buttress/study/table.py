@@ -69,6 +69,17 @@ class View:
         """A label or attribute as numbers, for trends along it."""
         return np.array([_number(self.about(i).get(key)) for i in range(len(self.rows))])
 
+    def known_rows(self) -> View:
+        """The rows with any number at all: a published table speaks of its own rows only."""
+        numbers = np.array(list(self.columns.values())).reshape(-1, len(self.rows))
+        kept = np.flatnonzero(~np.isnan(numbers).all(axis=0))
+        return View(
+            self.axes,
+            tuple(self.rows[i] for i in kept),
+            {name: values[kept] for name, values in self.columns.items()},
+            tuple(self.attributes[i] for i in kept) if self.attributes else (),
+        )
+
     def name(self, index: int) -> str:
         return " / ".join(self.rows[index]) or "the only row"
 

@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
 from torch import distributed
 
-from buttress.errors import RunError
+from buttress.errors import RunError, UserError
 
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE")
 SECONDS_TO_END = 60.0
@@ -39,7 +39,11 @@ def is_first() -> bool:
 def make_fabric(device: str, devices: int, precision: str) -> Fabric:
     """Where training runs: one device, or one process for each of several."""
     if not is_launched():
-        return Fabric(accelerator=device, devices=1, precision=precision)
+        try:
+            return Fabric(accelerator=device, devices=1, precision=precision)
+        except (ValueError, RuntimeError) as error:  # of no such device, or none here
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"the device {device!r} cannot be used here: {reason}") from None
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     # Statistics of BatchNorm are computed over all processes, so there is nothing to broadcast.
     strategy = DDPStrategy(forward_sync_buffers=False)

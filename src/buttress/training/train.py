@@ -96,19 +96,20 @@ def resolve(
         False: ((0.0,) * channels, (1.0,) * channels),
         "half": ((0.5,) * channels, (0.5,) * channels),
     }[recipe.normalise]
-    return RunSpec(
-        model=model,
-        model_args=dict(model_args or {}),
-        dataset=dataset,
-        limit=limit,
-        num_classes=data.num_classes,
-        image_size=height,
-        in_channels=channels,
-        mean=mean,
-        std=std,
-        recipe=recipe,
-        seed=seed,
-    )
+    fields = {
+        "model": model,
+        "model_args": dict(model_args or {}),
+        "dataset": dataset,
+        "limit": limit,
+        "num_classes": data.num_classes,
+        "image_size": height,
+        "in_channels": channels,
+        "mean": mean,
+        "std": std,
+        "recipe": recipe,
+        "seed": seed,
+    }
+    return RunSpec.parse(fields, f"training {model}")
 
 
 def build(spec: RunSpec) -> Classifier:
@@ -142,10 +143,13 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
     """
     progress, run = progress or Silent(), Run(out)
-    if devices < 1:
-        raise UserError(f"`devices >= 1` must hold, but got devices={devices}")
-    build(spec)  # a wrong name or size is an error before anything is written
+    most = max(os.cpu_count() or 1, torch.cuda.device_count(), 8)
+    if not 1 <= devices <= most:
+        raise UserError(f"`1 <= devices <= {most}` must hold here, but got devices={devices}")
+    build(spec)  # a wrong name or size is an error before anything is written ...
     check_extra(spec)
+    if not run.exists:
+        load_dataset(spec.dataset, "train")  # ... and so are missing images
     if not is_first():
         return follow(run, spec, device, compile)
     run.open(spec, command_line(), category_of(spec.model), finetuned_from)
@@ -286,6 +290,11 @@ def val_interval(row: Mapping[str, Any], key: str) -> Interval | None:
     return wilson(round(share * images), images)
 
 
+# What commands read of a run that is done.
+SAID = {"best_epoch", "best_val_clean", "best_val_robust", "last_val_robust", "selected_on",
+        "warnings", "seconds"}  # fmt: skip
+
+
 def last_good(run: Run, progress: Progress) -> dict[str, Any] | None:
     """The state to go on from; a damaged checkpoint is named and what it held is done again."""
     states: dict[Which, dict[str, Any] | None] = {}
@@ -316,7 +325,7 @@ def is_finished(run: Run, progress: Progress) -> bool:
         return False
     try:
         summary, epochs = run.summary, run.history
-        whole = len(epochs) == summary["epochs"]
+        whole = len(epochs) == summary.get("epochs") and summary.keys() >= SAID
         for which in WHICH:
             _of_this_run(run, which, load_checkpoint(run.checkpoint(which)))
     except (CorruptFile, FileNotFoundError) as error:

@@ -18,7 +18,7 @@ class Higher:
     """The mean of some rows is above that of others, in every column named.
 
     ``margin`` is how much above it must be. With ``pairs`` a random pair must also be ordered so
-    more often than not. Without ``than`` it is all other rows.
+    more often than not, with ``every`` each pair. Without ``than`` it is all other rows.
     """
 
     column: str | list[str]
@@ -26,6 +26,7 @@ class Higher:
     than: dict[str, Any] | None = None
     margin: float = 0.0
     pairs: bool = False
+    every: bool = False
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
@@ -49,7 +50,8 @@ class Higher:
         return float(mine.mean() - theirs.mean())
 
     def _ordered(self, view: View, column: str) -> bool:
-        return not self.pairs or auc(*self._sides(view, column)) > 0.5
+        share = auc(*self._sides(view, column))
+        return (share > 0.5 or not self.pairs) and (share == 1 or not self.every)
 
     def _sides(self, view: View, column: str) -> tuple[np.ndarray, np.ndarray]:
         mine = view.mask(self.where)
@@ -134,3 +136,36 @@ class RowsHigher:
     def _gaps(self, view: View) -> np.ndarray:
         chosen = view.mask(self.where)
         return known(view, self.column, chosen) - known(view, self.than, chosen)
+
+
+@CLAIMS.register("falls_less")
+@dataclass(frozen=True)
+class FallsLess:
+    """From one column to another, some rows fall by less than others do, on average."""
+
+    column: str
+    to: str
+    where: dict[str, Any]
+    than: dict[str, Any] | None = None
+    margin: float = 0.0
+
+    def columns(self) -> Sequence[str]:
+        return (self.column, self.to)
+
+    def holds(self, view: View) -> bool:
+        mine, theirs = self._falls(view)
+        return theirs - mine > self.margin
+
+    def evidence(self, view: View) -> str:
+        mine, theirs = self._falls(view)
+        step = f"from {self.column} to {self.to}"
+        return f"{step}: {100 * mine:.1f} points against {100 * theirs:.1f}"
+
+    def _falls(self, view: View) -> tuple[float, float]:
+        mine = view.mask(self.where)
+        theirs = ~mine if self.than is None else view.mask(self.than)
+        first, second = (
+            float((known(view, self.column, side) - known(view, self.to, side)).mean())
+            for side in (mine, theirs)
+        )
+        return first, second

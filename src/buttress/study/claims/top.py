@@ -62,3 +62,30 @@ class DifferAtTop:
     def evidence(self, view: View) -> str:
         names = [view.name(int(np.argmax(known(view, c)))) for c in self.columns()]
         return f"best in {self.column}: {names[0]}; best in {self.other}: {names[1]}"
+
+
+@CLAIMS.register("unbeaten")
+@dataclass(frozen=True)
+class Unbeaten:
+    """No other row is above the rows of a kind by more than ``margin``."""
+
+    column: str
+    where: dict[str, Any]
+    margin: float = 0.0
+
+    def columns(self) -> Sequence[str]:
+        return (self.column,)
+
+    def holds(self, view: View) -> bool:
+        mine, theirs = self._sides(view)
+        return bool(theirs.max() - mine.max() <= self.margin)
+
+    def evidence(self, view: View) -> str:
+        mine, theirs = self._sides(view)
+        above = int((theirs > mine.max()).sum())
+        best = f"{100 * mine.max():.1f} against {100 * theirs.max():.1f} of the best other row"
+        return f"{self.column}: {best}; {above} of {len(theirs)} others are above"
+
+    def _sides(self, view: View) -> tuple[np.ndarray, np.ndarray]:
+        kind = view.mask(self.where)
+        return known(view, self.column, kind), known(view, self.column, ~kind)

@@ -38,8 +38,7 @@ class Order:
 
     def evidence(self, view: View) -> str:
         return "; ".join(
-            f"{c}: " + " > ".join(f"{100 * v:.1f}" for v in self._values(view, c))
-            for c in self.columns()
+            f"{c}: " + " > ".join(_shown(v) for v in self._values(view, c)) for c in self.columns()
         )
 
     def _values(self, view: View, column: str) -> list[float]:

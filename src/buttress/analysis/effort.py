@@ -1,0 +1,69 @@
+"""What a run's training took: seconds, and passes of images through the network."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from buttress.records.run import Run
+from buttress.records.spec import RunSpec
+from buttress.streams import Streams
+from buttress.threat import Threat
+from buttress.training.objectives import OBJECTIVES
+from buttress.training.objectives.core import Step
+from buttress.training.train import build
+
+PROBE = 4  # images that the passes of an objective are counted on
+
+
+def training_seconds(run: Run) -> float | None:
+    """Seconds of all epochs; None where the history does not say."""
+    epochs = run.history
+    is_known = epochs and all("seconds" in e for e in epochs)
+    return float(sum(e["seconds"] for e in epochs)) if is_known else None
+
+
+def training_passes(run: Run) -> float | None:
+    """Forward passes of single images in training, nearly all with a backward pass.
+
+    The images are those of the history; the passes each takes are counted on the objective itself,
+    at full eps, so that epochs of warm-up without an attack count as if they had one.
+    """
+    epochs = run.history
+    if not epochs or not all({"seconds", "images_per_second"} <= e.keys() for e in epochs):
+        return None
+    images = sum(e["seconds"] * e["images_per_second"] for e in epochs)
+    return float(images * passes_per_image(run.spec))
+
+
+def passes_per_image(spec: RunSpec) -> float:
+    """How often an image goes through the network for one step of training."""
+    recipe, model = spec.recipe, build(spec)
+    objective = OBJECTIVES.get(recipe.objective.name)(**recipe.objective.args)
+    threat = Threat.parse(recipe.threat) if recipe.threat else None
+    source = torch.Generator().manual_seed(0)
+    x = torch.rand(PROBE, spec.in_channels, spec.image_size, spec.image_size, generator=source)
+    y = torch.arange(PROBE) % spec.num_classes
+    step = Step(x, y, threat, Streams(0, "effort", torch.arange(PROBE)))
+    with counted(model) as rows:
+        objective.loss(model.train(), step, objective.search(model, step))
+    more = 0 if recipe.awp is None else 1  # the ascent on the weights
+    return objective.repeats * (sum(rows) / PROBE + more)
+
+
+@contextlib.contextmanager
+def counted(model: nn.Module) -> Iterator[list[int]]:
+    """The number of images in each call of a network."""
+    rows: list[int] = []
+
+    def count(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        rows.append(len(given[0]))
+
+    handle = model.register_forward_pre_hook(count)
+    try:
+        yield rows
+    finally:
+        handle.remove()

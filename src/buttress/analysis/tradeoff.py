@@ -1,0 +1,194 @@
+"""What robustness costs: accuracy, parameters, computation and training of many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from buttress.analysis import pareto
+from buttress.analysis.core import ANALYSES
+from buttress.analysis.effort import training_passes, training_seconds
+from buttress.analysis.scores import WORST, Accuracy, Score, scores_of
+from buttress.analysis.subject import Group
+from buttress.models import load_model
+from buttress.models.cost import count_macs, count_parameters
+from buttress.spec import Spec
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# What robustness is held against: field, words, whether more is better.
+AXES = (
+    ("clean", "clean accuracy", True),
+    ("parameters", "parameters", False),
+    ("macs", "multiply-accumulates per image", False),
+    ("seconds", "seconds of training", False),
+    ("passes", "passes of training images", False),
+)
+DRAWN = ("clean", "parameters", "macs", "seconds")
+
+
+class Point(Spec):
+    """One run."""
+
+    label: str
+    robust: Accuracy
+    clean: Accuracy
+    images: int
+    parameters: int
+    macs: int  # of one forward pass of one image
+    seconds: float | None  # of training, on the machine it ran on
+    passes: float | None  # of single images in training
+
+
+class Front(Spec):
+    """Who is best for a price: runs that no other beats in robustness and on one axis."""
+
+    axis: str
+    runs: tuple[str, ...]  # from the most robust on
+    within_chance: tuple[str, ...]  # beaten, but not beyond the 95% intervals
+
+
+class Tradeoff(Spec):
+    """Many runs, and the front on each axis."""
+
+    suite: str
+    attack: str
+    points: tuple[Point, ...]  # from the most robust on
+    fronts: tuple[Front, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def front(self, axis: str) -> Front:
+        return next(f for f in self.fronts if f.axis == axis)
+
+
+def plot_tradeoff(results: Mapping[str, Tradeoff], figure: Figure) -> None:
+    """Robust accuracy against each price, with intervals; a line joins the front."""
+    figure.set_size_inches(11, 4.2 * len(results) * 2)
+    panels = figure.subplots(2 * len(results), 2, squeeze=False)
+    for row, result in enumerate(results.values()):
+        axes = [panels[2 * row + i // 2][i % 2] for i in range(len(DRAWN))]
+        for axis, (name, words, _) in zip(axes, [a for a in AXES if a[0] in DRAWN], strict=True):
+            _draw(result, name, words, axis)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper",
+                  fontsize="small")  # fmt: skip
+
+
+def _draw(result: Tradeoff, name: str, words: str, axes: Axes) -> None:
+    shown = [p for p in result.points if getattr(p, name) is not None]
+    for number, point in enumerate(result.points):
+        if point not in shown:
+            continue
+        across = [_reach(point.clean)] if name == "clean" else None
+        axes.errorbar(
+            _price(point, name), point.robust.value,
+            yerr=[[v] for v in _reach(point.robust)],
+            xerr=None if across is None else [[v] for v in across[0]],
+            marker="o", capsize=2, linewidth=1, color=f"C{number % 10}",
+            markerfacecolor="white" if number >= 10 else None, label=point.label,
+        )  # fmt: skip
+    best = set(result.front(name).runs)
+    line = sorted((_price(p, name), p.robust.value) for p in shown if p.label in best)
+    axes.plot([x for x, _ in line], [y for _, y in line], color="0.6", linewidth=1, zorder=0)
+    axes.set(xlabel=words, ylabel=f"{result.attack.replace('_', ' ')} accuracy ({result.suite})")
+    if name != "clean":
+        axes.set_xscale("log")
+
+
+def _reach(accuracy: Accuracy) -> tuple[float, float]:
+    """How far the interval goes below and above."""
+    return max(0.0, accuracy.value - accuracy.low), max(0.0, accuracy.high - accuracy.value)
+
+
+def _price(point: Point, name: str) -> float:
+    value = getattr(point, name)
+    return float(value.value if isinstance(value, Accuracy) else value)
+
+
+def says_tradeoff(result: Tradeoff) -> str:
+    """The front of robust against clean accuracy, and the cheapest run on others."""
+    best, clean = result.points[0], result.front("clean")
+    named = ", ".join(
+        f"{p.label} ({p.robust.value:.1%} / {p.clean.value:.1%})"
+        for p in result.points
+        if p.label in clean.runs
+    )
+    small = result.front("parameters").runs[-1]
+    return (
+        f"{best.label} is the most robust of {len(result.points)} runs: {best.robust.value:.1%} "
+        f"(95%: {best.robust.low:.1%} to {best.robust.high:.1%}) {result.attack.replace('_', ' ')} "
+        f"accuracy under {result.suite}. The front of robust and clean accuracy: {named}"
+        + (f"; within chance of it: {', '.join(clean.within_chance)}" * bool(clean.within_chance))
+        + f". The smallest network on the front with parameters is {small}."
+    )
+
+
+@ANALYSES.register(
+    "tradeoff",
+    tags=("records",),
+    result=Tradeoff,
+    plot=plot_tradeoff,
+    says=says_tradeoff,
+    together=True,
+)
+def tradeoff(group: Group, *, suite: str = "", attack: str = WORST) -> Tradeoff:
+    """Robustness of evaluated runs against clean accuracy, size, computation and training.
+
+    Robustness is the worst case of a suite, or one attack of it. A run is on a front if no other
+    run is at least as robust and at least as good on that axis, and better in one of them.
+    """
+    scores = scores_of(group, suite, attack)
+    task = group.progress.task("tradeoff", len(scores.found))
+    points = []
+    for score in scores.found:
+        points.append(_point(score))
+        task.advance(1, note=score.label)
+    task.close()
+    points.sort(key=lambda p: -p.robust.value)
+    return Tradeoff(
+        suite=scores.suite,
+        attack=attack,
+        points=tuple(points),
+        fronts=tuple(front_of(points, name, is_gain) for name, _, is_gain in AXES),
+        missing=scores.missing,
+        notes=scores.notes,
+    )
+
+
+def _point(score: Score) -> Point:
+    model = load_model(score.run.path)
+    return Point(
+        label=score.label,
+        robust=score.robust,
+        clean=score.clean,
+        images=score.images,
+        parameters=count_parameters(model),
+        macs=count_macs(model, score.run.spec.image_size),
+        seconds=training_seconds(score.run),
+        passes=training_passes(score.run),
+    )
+
+
+def front_of(points: Sequence[Point], axis: str, is_gain: bool) -> Front:
+    """The front of robust accuracy and one axis, over the runs that have a value on it."""
+    known = [p for p in points if getattr(p, axis) is not None]
+    sign = 1 if is_gain else -1
+
+    def places(end: str) -> list[pareto.Place]:
+        found: list[pareto.Place] = []
+        for p in known:
+            value = getattr(p, axis)
+            other = getattr(value, end) if isinstance(value, Accuracy) else sign * float(value)
+            found.append((getattr(p.robust, end), other))
+        return found
+
+    best = pareto.front(places("value"))
+    close = [i for i in pareto.contenders(places("low"), places("high")) if i not in best]
+    ordered = sorted(best, key=lambda i: -known[i].robust.value)
+    return Front(
+        axis=axis,
+        runs=tuple(known[i].label for i in ordered),
+        within_chance=tuple(known[i].label for i in close),
+    )

@@ -1,0 +1,303 @@
+"""Analyses of several runs against planted answers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from buttress.analysis import ANALYSES, Group, Subject, analyse_together, is_together
+from buttress.analysis.effort import passes_per_image
+from buttress.analysis.pareto import contenders, front
+from buttress.analysis.predict import correlate, says_predict
+from buttress.analysis.predictors import found_at
+from buttress.analysis.tradeoff import says_tradeoff
+from buttress.analysis.transferability import says_transferability, transfer_matrix
+from buttress.attacks import create_attack, run_attack
+from buttress.attacks.call import How
+from buttress.cli.main import main
+from buttress.data import Dataset
+from buttress.errors import UserError
+from buttress.files import write_json
+from buttress.records.evaluation import write_record
+from buttress.records.run import Run
+from buttress.spec import Component
+from buttress.threat import Threat
+from buttress.training import train
+from conftest import Linear, images
+from verdicts import evaluation
+
+EPS = 0.05
+
+
+def flags(right: int, n: int = 10) -> list[bool]:
+    return [i < right for i in range(n)]
+
+
+def evaluate_as(run: Run, clean: int, attacked: int, suite: str = "s") -> None:
+    """Verdicts on ten images: as many right without and with an attack."""
+    found = evaluation({"clean": flags(clean), "pgd-linf": flags(attacked)})
+    for name, record in found.records.items():
+        write_record(run.suite_folder(suite) / f"{name}.parquet", record)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train("resnet_tiny", "digits", "quickstart-at", tmp_path_factory.mktemp("t") / "r",
+                 limit=16, changes=("epochs=1", "validation.limit=8"))  # fmt: skip
+
+
+def copies(trained: Run, folder: Path, names: Sequence[str]) -> list[Run]:
+    return [Run(shutil.copytree(trained.path, folder / name)) for name in names]
+
+
+# Pareto
+
+
+def test_the_front_of_planted_points() -> None:
+    points = [(3.0, 1.0), (1.0, 3.0), (2.0, 2.0), (1.0, 1.0), (2.0, 2.0), (3.0, 0.5)]
+    assert front(points) == [0, 1, 2, 4]
+    assert front([(1.0,), (2.0,), (2.0,)]) == [1, 2]
+
+
+def test_a_point_is_out_only_beyond_the_intervals() -> None:
+    low, high = [(0.5, 0.5), (0.2, 0.2), (0.45, 0.3)], [(0.7, 0.7), (0.3, 0.3), (0.6, 0.5)]
+    assert contenders(low, high) == [0, 2]
+
+
+def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
+    runs = copies(trained, tmp_path, "abcde")
+    for run, (clean, attacked) in zip(runs, [(9, 3), (8, 5), (7, 4), (10, 0)], strict=False):
+        evaluate_as(run, clean, attacked)
+    found = analyse_together("tradeoff", runs, tmp_path / "out")
+    label = {run.path.name: p for run, p in zip(runs, Group(tuple(runs)).labels, strict=True)}
+    assert [p.robust.value for p in found.points] == [0.5, 0.4, 0.3, 0.0]
+    assert found.front("clean").runs == (label["b"], label["a"], label["d"])
+    assert found.front("clean").within_chance == (label["c"],)  # ten images prove little
+    assert found.front("parameters").runs == (label["b"],)
+    assert found.missing == (label["e"],)
+    assert "not evaluated" in found.notes[0]
+    point = found.points[0]
+    history = trained.history
+    assert point.seconds == pytest.approx(sum(e["seconds"] for e in history))
+    assert point.parameters > 0 < point.macs
+    assert label["b"] in says_tradeoff(found)
+    one = analyse_together("tradeoff", runs, tmp_path / "out", args={"attack": "pgd-linf"})
+    assert one.attack == "pgd-linf"
+    with pytest.raises(UserError, match="no record of 'fab'"):
+        analyse_together("tradeoff", runs, tmp_path / "out", args={"attack": "fab"})
+
+
+def test_suites_that_are_not_shared_must_be_named(trained: Run, tmp_path: Path) -> None:
+    runs = copies(trained, tmp_path, "ab")
+    with pytest.raises(UserError, match="no run was evaluated"):
+        analyse_together("tradeoff", runs, tmp_path / "out")
+    evaluate_as(runs[0], 9, 3)
+    with pytest.raises(UserError, match="two runs or more"):
+        analyse_together("tradeoff", runs, tmp_path / "out")
+    for suite in ("s", "t"):
+        evaluate_as(runs[0], 9, 3, suite)
+        evaluate_as(runs[1], 8, 3, suite)
+    with pytest.raises(UserError, match="suite=NAME: s, t"):
+        analyse_together("tradeoff", runs, tmp_path / "out")
+    found = analyse_together("tradeoff", runs, tmp_path / "out", args={"suite": "t"})
+    assert found.suite == "t"
+
+
+@pytest.mark.parametrize(
+    ("objective", "passes"),
+    [
+        (Component(name="standard"), 1),
+        (Component(name="pgd_at", args={"steps": 3}), 4),
+        (Component(name="free", args={"repeats": 4}), 4),
+        (Component(name="trades", args={"steps": 2}), 5),
+    ],
+    ids=lambda v: getattr(v, "name", ""),
+)
+def test_passes_of_training_are_counted(trained: Run, objective: Component, passes: int) -> None:
+    spec = trained.spec
+    recipe = spec.recipe.model_copy(update={"objective": objective})
+    assert passes_per_image(spec.model_copy(update={"recipe": recipe})) == passes
+
+
+# Transferability
+
+
+class Half(nn.Module):
+    """Says class 1 if the mean of one half of the image is above 1/2."""
+
+    def __init__(self, first: bool, blind: bool = False) -> None:
+        super().__init__()
+        self.first, self.blind = first, blind
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        seen = flat.detach() + 0 * flat if self.blind else flat
+        half = seen[:, : seen.shape[1] // 2] if self.first else seen[:, seen.shape[1] // 2 :]
+        score = 10 * (half.mean(1) - 0.5)
+        return torch.stack([-score, score], 1)
+
+
+@dataclass(frozen=True)
+class Planted(Group):
+    """A group of networks that are no runs."""
+
+    models: tuple[nn.Module, ...] = ()
+    data: Dataset | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple("abcdef"[: len(self.models)])
+
+    def subject(self, index: int) -> Subject:
+        assert self.data is not None
+        return Subject(self.models[index], self.data, Threat("Linf", EPS))
+
+
+def planted(data: Dataset, *models: nn.Module) -> Planted:
+    return Planted(tuple(Run(str(i)) for i in range(len(models))), models=models, data=data)
+
+
+def halves() -> Dataset:
+    y = torch.arange(12) % 2
+    x = (0.47 + 0.06 * y.float()).view(-1, 1, 1, 1).expand(-1, 3, 8, 8).contiguous()
+    return Dataset.from_arrays(x, y, classes=["0", "1"])
+
+
+def test_identical_models_transfer_as_the_white_box() -> None:
+    model = Linear(3 * 8 * 8, 10).eval()
+    x, _ = images(16)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    y[:4] = (y[:4] + 1) % 10  # four images that it has wrong, which do not count
+    data = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
+    group, args = planted(data, model, copy.deepcopy(model)), {"steps": 4}
+    ball = Threat("Linf", 0.005)
+    found = transfer_matrix(group, data, ball, "pgd", args)
+    out = run_attack(create_attack("pgd", steps=4), model, x, y, ball, ids=data.ids, how=How())
+    share = out.broken[4:].float().mean().item()
+    assert 0 < share < 1
+    assert found.right == (12, 12)
+    assert [v for row in found.fooled for v in row] == pytest.approx([share] * 4)
+    assert found.masked == ()
+
+
+def test_unrelated_models_do_not_fool_each_other_and_masking_shows() -> None:
+    data = halves()
+    group = planted(data, Half(True), Half(False), Half(True, blind=True))
+    found = transfer_matrix(group, data, Threat("Linf", EPS), "pgd", {"steps": 5})
+    assert found.fooled[0] == (1.0, 0.0, 1.0)
+    assert found.fooled[1] == (0.0, 1.0, 0.0)
+    assert found.fooled[2] == (0.0, 0.0, 0.0)  # its gradient is zero
+    assert found.masked == ("c",)
+    assert found.elsewhere == (0.5, 0.0, 0.0)
+    assert found.from_elsewhere == (0.0, 0.0, 0.5)
+    assert "overstated" in says_transferability(found)
+    assert found.low[0][0] == pytest.approx(0.757, abs=1e-3)  # Wilson, 12 of 12
+
+
+# Predict
+
+
+def test_the_planted_figure_is_found_and_nulls_are_not() -> None:
+    source = np.random.default_rng(0)
+    robust = source.random(14).tolist()
+    columns: dict[str, tuple[float | None, ...]] = {
+        f"null {k}": tuple(source.random(14).tolist()) for k in range(10)
+    }
+    columns["planted"] = tuple(-(r**3) for r in robust)
+    columns["some"] = (*(None,) * 11, 1.0, 2.0, 3.0)
+    columns["constant"] = (1.0,) * 14
+    found, left_out = correlate(columns, robust, frozenset({"planted"}))
+    assert [c.figure for c in found if c.is_real] == ["planted"]
+    assert found[0].value == pytest.approx(-1)
+    assert found[0].attacks
+    assert all(c.p <= c.p_holm and c.low <= c.value <= c.high for c in found)
+    assert "3 of 14 runs" in left_out["some"]
+    assert "the same in all runs" in left_out["constant"]
+
+
+def test_a_lucky_null_is_not_real_after_the_correction() -> None:
+    """One of twenty nulls looks real alone; the family knows better."""
+    source = np.random.default_rng(0)
+    robust = source.random(8).tolist()
+    nulls = {str(k): tuple(source.random(8).tolist()) for k in range(20)}
+    found, _ = correlate(nulls, robust)
+    assert min(c.p for c in found) < 0.05
+    assert not any(c.is_real for c in found)
+
+
+def test_figures_of_any_form_are_read() -> None:
+    result: Mapping[str, Any] = {"places": [{"a": 1}, {"a": 2.5}], "nan": float("nan"), "yes": True}
+    assert found_at(result, ("places", -1, "a")) == 2.5
+    for path in [("places", 5, "a"), ("nan",), ("yes",), ("other",), ("places", "a"), ("nan", 0)]:
+        assert found_at(result, path) is None
+
+
+def test_predict_reads_saved_analyses_and_says_what_is_missing(
+    trained: Run, tmp_path: Path
+) -> None:
+    runs = copies(trained, tmp_path, "abcdef")
+    for number, run in enumerate(runs):
+        evaluate_as(run, 10 - number, number)
+        saved = {"analysis": "stability", "result": {"stable": {"share": number / 20}}}
+        write_json(run.analysis_file("stability"), saved)
+    (runs[0].path / "analysis" / "lipschitz.json").write_text("{broken")
+    found = analyse_together("predict", runs, tmp_path / "out")
+    by_name = {c.figure: c for c in found.correlations}
+    assert by_name["stability"].value == pytest.approx(1)
+    assert by_name["stability"].is_real
+    assert by_name["stability"].values == (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+    assert by_name["clean accuracy"].value == pytest.approx(-1)
+    assert "same in all runs" in found.left_out["parameters"]
+    assert "same in all runs" in found.left_out["weights near zero, initial"]  # it was computed
+    assert "buttress analyse lipschitz" in found.left_out["Lipschitz L1/Linf"]
+    assert "compute=[lipschitz]" in found.left_out["Lipschitz L1/Linf, initial"]
+    assert "stability +1.00" in says_predict(found)
+    assert found.notes == ()
+
+
+# All of them
+
+
+@pytest.mark.parametrize("name", [e.name for e in ANALYSES if is_together(e)])
+def test_every_analysis_of_runs_saves_draws_and_answers_on_the_command_line(
+    name: str, trained: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, run in enumerate(copies(trained, tmp_path / "runs", "abcd")):
+        evaluate_as(run, 10 - number, number)
+    out, plot = tmp_path / "out", tmp_path / "plot.png"
+    args = ["analyse", name, str(tmp_path / "runs"), "--out", str(out), "--plot", str(plot)]
+    with pytest.raises(SystemExit) as ended:
+        main([*args, "--limit", "6", "--json"])
+    assert ended.value.code in (0, None)
+    (result,) = json.loads(capsys.readouterr().out).values()
+    entry = ANALYSES.entry(name)
+    again = entry.extra["result"].model_validate(result)
+    assert plot.stat().st_size > 2000
+    assert (out / f"{name}.svg").is_file()
+    assert entry.extra["says"](again)
+    figure = Figure(figsize=(8, 4))
+    entry.extra["plot"]({"a": again, "b": again}, figure)
+    figure.savefig(tmp_path / "two.png")
+
+
+def test_runs_of_two_data_sets_are_refused(trained: Run, tmp_path: Path) -> None:
+    runs = copies(trained, tmp_path, "ab")
+    header = json.loads((runs[1].path / "run.json").read_text())
+    header["spec"]["dataset"] = "cifar10"
+    del header["sha256"]
+    write_json(runs[1].path / "run.json", header)
+    for name in ("tradeoff", "transferability", "predict"):
+        with pytest.raises(UserError, match="cifar10, digits"):
+            analyse_together(name, runs, tmp_path / "out")

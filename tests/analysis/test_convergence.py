@@ -1,0 +1,127 @@
+"""Convergence of attacks where the answer is known."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from buttress.analysis import DoesNotApply, Subject, analyse
+from buttress.analysis.ascent import losses_along
+from buttress.analysis.convergence import convergence, says_convergence, settled
+from buttress.attacks import attack
+from buttress.attacks.pgd import PGD
+from buttress.data import Dataset, load_dataset
+from buttress.errors import UserError
+from buttress.models import create_model, list_models
+from buttress.threat import Threat
+from buttress.training import train
+from conftest import Linear, images, small_net
+
+EPS = 0.02
+
+
+def linear_subject(classes: int = 2) -> Subject:
+    """Images far from the borders of the box, so that the ball is a whole cube."""
+    x, y = images(10, classes=classes)
+    data = Dataset.from_arrays(0.3 + 0.4 * x, y, classes=[str(k) for k in range(classes)])
+    return Subject(Linear(3 * 8 * 8, classes).eval(), data, Threat("Linf", EPS))
+
+
+def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
+    subject = linear_subject()
+    found = convergence(subject, ks=(1, 2), reference=6, reach=2.0, rel_step=2.0, seeds=2, limit=10)
+    (point,) = found.checkpoints
+    # log(1 + exp(m + eps |w|_1)) with the margin m of the wrong class: the maximum over the cube.
+    x, y, _ = subject.data.take(range(10))
+    weight = subject.model.weight
+    with torch.no_grad():
+        logits = subject.model(x)
+        rise = EPS * (weight[0] - weight[1]).abs().sum()
+        margin = logits[torch.arange(10), 1 - y] - logits[torch.arange(10), y]
+        best = F.softplus(margin + rise).mean().item()
+        clean = F.softplus(margin).mean().item()
+    assert point.long_loss == pytest.approx(best, rel=1e-5)
+    assert point.clean_loss == pytest.approx(clean, rel=1e-5)
+    assert [g.gap for g in point.gaps] == pytest.approx([0, 0], abs=1e-3)
+    assert point.training is None
+    assert found.behind == pytest.approx(0, abs=1e-3)
+    assert found.settled == 1
+    assert all(curve[1] == pytest.approx(best, rel=1e-5) for curve in found.curves)
+    assert found.curves[0][0] != found.curves[1][0]  # other seeds start elsewhere
+
+
+def test_a_step_that_is_too_short_has_the_gap_of_its_length() -> None:
+    subject = linear_subject()
+    found = convergence(subject, ks=(1,), reference=8, reach=0.5, rel_step=1.0, seeds=1, limit=10)
+    (gap,) = found.checkpoints[0].gaps
+    long = found.checkpoints[0].long_loss
+    assert gap.loss < long
+    assert gap.gap == pytest.approx(100 * (long - gap.loss) / long)
+    # Eight steps of eps reach every corner; the long attack, half an eps in all, does not.
+    assert found.behind == pytest.approx(100 * (1 - long / found.curves[0][-1]), abs=1e-3)
+    assert found.behind > 1
+    assert "PGD-k differs from PGD-8" in says_convergence(found)
+    assert "below the curve" in says_convergence(found)
+
+
+def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
+    model, (x, y) = small_net(), images(4)
+    batch = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)]).take(range(4))
+    ball = Threat("L2", 0.5)
+    long = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, seed=3)
+    for steps in (1, 3):
+        short = losses_along(PGD(steps=steps, rel_step=0.15), model, batch, ball, seed=3)
+        torch.testing.assert_close(short, long[: steps + 1])
+    # On a rising loss the registered attack, which keeps the best point, ends in the same place.
+    x_adv = attack("pgd", model, x, y, threat=ball, seed=3, ids=batch.ids, steps=5, rel_step=0.15)
+    with torch.no_grad():
+        best = F.cross_entropy(model(x_adv), y, reduction="none").double()
+    assert (best - long[-1]).abs().max() < 0.05 * best.max()
+
+
+def test_settled_is_the_step_after_the_last_one_that_is_off() -> None:
+    assert settled([0.0, 5.0, 0.5, 0.995, 1.0]) == 3
+    assert settled([1.0, 1.0]) == 0
+
+
+def test_mistakes_and_models_without_gradients_are_told() -> None:
+    subject = linear_subject()
+    with pytest.raises(UserError, match="seeds >= 1"):
+        convergence(subject, seeds=0)
+    with pytest.raises(UserError, match="`ks`"):
+        convergence(subject, ks=())
+    subject.model.gives_gradients = False
+    with pytest.raises(DoesNotApply, match="gradients"):
+        convergence(subject)
+
+
+def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) -> None:
+    run = train("resnet_tiny", "digits", "quickstart-at", tmp_path / "r", limit=64,
+                changes=("epochs=2", "validation.limit=16"))  # fmt: skip
+    args = {"ks": [1], "reference": 3, "seeds": 1, "limit": 4}
+    if run.summary["best_epoch"] == 2:  # make them differ
+        shutil.copy(run.checkpoint("best"), run.checkpoint("last"))
+        run.finish({**run.summary, "best_epoch": 1})
+    found = analyse("convergence", run, args=args)
+    assert [(c.name, c.epoch) for c in found.checkpoints] == [("best", 1), ("last", 2)]
+    for point in found.checkpoints:
+        assert point.training is not None
+        assert point.training.loss > point.clean_loss
+    assert (tmp_path / "r" / "analysis" / "convergence.svg").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_models("tiny"))
+def test_convergence_of_every_architecture(name: str) -> None:
+    data = load_dataset("digits", "test", limit=4)
+    model = create_model(name, seed=0).eval()
+    found = convergence(
+        Subject(model, data, Threat("Linf", 0.1)), ks=(1, 4), reference=8, seeds=1, limit=4
+    )
+    (point,) = found.checkpoints
+    assert point.long_loss > point.clean_loss
+    assert all(g.loss > 0 for g in point.gaps)

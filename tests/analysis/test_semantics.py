@@ -1,0 +1,109 @@
+"""What perturbations show: their scale, the ranks of judges, who may judge, and a planted case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from buttress.analysis.semantics import (
+    Semantics,
+    as_images,
+    plot_semantics,
+    says_semantics,
+    score,
+    semantics,
+)
+from buttress.analysis.subject import Group, Subject
+from buttress.data import Batch, Dataset
+from buttress.errors import UserError
+from buttress.progress import Silent
+from buttress.threat import Threat
+
+
+def test_no_change_is_grey_and_the_sign_is_that_of_the_image() -> None:
+    x = torch.tensor([0.5, 0.5, 0.5])
+    shown = as_images(x, x + torch.tensor([0.0, 0.1, -0.1]), 0.1)
+    assert shown.tolist() == pytest.approx([0.5, 0.0, 1.0], abs=1e-6)
+
+
+class Fixed(nn.Module):
+    """The same logits for every image: class 0 first, then 1, and so on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.arange(10.0, 0.0, -1.0).expand(len(x), 10)
+
+
+def test_ranks_of_known_logits() -> None:
+    batch = Batch(torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 4, 5]), torch.arange(4))
+    found = score(Fixed(), batch)
+    assert (found.top1, found.top5) == (0.25, 0.75)
+
+
+class Linear(nn.Module):
+    """Class k is pixel k: the attack darkens the pixel of its class, and brightens the others."""
+
+    def __init__(self, sign: float = 1.0) -> None:
+        super().__init__()
+        self.sign = nn.Parameter(torch.tensor(sign))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.sign * x.flatten(1)
+
+
+class Planted:
+    """Three runs as a group: a maker and two judges, without files."""
+
+    progress = Silent()
+
+    def __init__(self) -> None:
+        x = torch.full((8, 1, 2, 2), 0.5)
+        x.view(8, 4)[torch.arange(8), torch.arange(8) % 4] = 0.6
+        self.data = Dataset.from_arrays(x, torch.arange(8) % 4, classes=list("abcd"))
+        self.runs = [
+            self.run("robust_maker", "Linf:0.1"), self.run("sees_it"), self.run("sees_the_opposite")
+        ]  # fmt: skip
+        self.models = [Linear(), Linear(), Linear(-1.0)]
+        self.labels = ["maker", "sees", "opposite"]
+
+    def run(self, model: str, threat: str | None = None) -> Any:
+        spec = SimpleNamespace(model=f"own.py:{model}", recipe=SimpleNamespace(threat=threat))
+        return SimpleNamespace(path=Path(f"{model}-key"), spec=spec)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def subject(self, index: int) -> Subject:
+        return Subject(self.models[index], self.data, Threat("Linf", 0.1))
+
+
+def judged(**args: Any) -> Semantics:
+    return semantics(cast(Group, Planted()), steps=4, **args)
+
+
+def test_a_judge_that_sees_the_class_is_always_right_and_its_opposite_never() -> None:
+    found = judged(judges=["sees_it", "sees_the_opposite"])
+    assert list(found.by_run) == ["robust_maker-key"]
+    scores = found.by_run["robust_maker-key"].judges
+    assert {name: s.top1 for name, s in scores.items()} == {"sees_it": 1, "sees_the_opposite": 0}
+    assert found.by_run["robust_maker-key"].is_robust
+    figure = Figure(figsize=(6, 4))
+    plot_semantics({"a": found}, figure)
+    assert len(figure.axes[0].patches) == 2
+    assert "50.0% for those of robust networks (8 images" in says_semantics(found)
+
+
+def test_no_run_judges_itself() -> None:
+    found = judged()
+    assert list(found.by_run["sees_it-key"].judges) == ["sees_the_opposite"]
+    assert sorted(found.by_run["robust_maker-key"].judges) == ["sees_it", "sees_the_opposite"]
+
+
+def test_a_judge_must_be_a_run_without_an_adversary() -> None:
+    with pytest.raises(UserError, match="robust_maker"):
+        judged(judges=["robust_maker"])
