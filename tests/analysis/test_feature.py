@@ -53,6 +53,22 @@ def test_a_linear_network_is_shown_its_weights() -> None:
     assert f"{found.probability:.1%}" in says_feature(found)
 
 
+class Wary(Linear):
+    """Gives the label of the attack little at the start: what counts is the target alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = super().forward(x)
+        third = -50 * (x.flatten(1).mean(1, keepdim=True) - 0.5).square() - 5
+        return torch.cat([plain[:, :1], third, plain[:, 1:]], 1)
+
+
+def test_the_last_point_is_shown_even_if_the_label_of_the_attack_gains() -> None:
+    x = torch.rand(3, 1, 6, 6)
+    data = Dataset.from_arrays(x, torch.arange(3), classes=["a", "b", "c"])
+    found = feature(Subject(Wary().eval(), data, Threat("Linf", 0.1)), steps=5)
+    assert all(p.targeted != p.noise for p in found.pictures)
+
+
 def test_the_step_is_that_of_the_thesis() -> None:
     found = feature(subject(Linear()), steps=1)
     picture = found.pictures[0]
