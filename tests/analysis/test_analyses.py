@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from buttress.analysis import ANALYSES, Subject, is_standalone, is_together
+from buttress.analysis import ANALYSES, DoesNotApply, Subject, is_standalone, is_together
 from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
 from buttress.data import load_dataset
 from buttress.models import create_model, list_models
@@ -90,7 +90,10 @@ def test_every_analysis_runs_saves_and_draws(name: str, model: str, tmp_path: Pa
     entry = ANALYSES.entry(name)
     few = {k: v for k, v in FEW.items() if k in inspect.signature(entry.value).parameters}
     given = {"subject": subject(create_model(model, seed=0)), **few, **SMALL.get(name, {})}
-    result = ANALYSES.create(name, given)
+    try:
+        result = ANALYSES.create(name, given)
+    except DoesNotApply as reason:
+        pytest.skip(str(reason))
     again = entry.extra["result"].model_validate_json(result.model_dump_json())
     assert again == result
     figure = Figure(figsize=(8, 4))
