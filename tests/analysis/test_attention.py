@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from buttress.analysis import DoesNotApply, Subject
 from buttress.analysis.attention import attention, says_attention
 from buttress.analysis.attention_maps import (
+    Capture,
     Map,
     attention_maps,
     grid_of,
@@ -97,6 +99,29 @@ def test_rollout_of_uniform_attention_is_uniform_and_class_attention_reads_it() 
 def test_moved_attention_is_a_share() -> None:
     one, other = torch.eye(4).expand(1, 1, 4, 4), torch.eye(4).roll(1, 0).expand(1, 1, 4, 4)
     assert (moved(one, one), moved(one, other), moved(one, (one + other) / 2)) == (0, 1, 0.5)
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"scale": 0.3},
+    {"is_causal": True},
+    {"attn_mask": torch.linspace(-2, 2, 25).view(5, 5)},
+    {"attn_mask": torch.ones(5, 5).tril().bool()},
+]
+
+
+class Fused(nn.Module):
+    def forward(self, q: Tensor, args: dict[str, Any]) -> Tensor:
+        return F.scaled_dot_product_attention(q, q.flip(-2), value=q * 2, **args)
+
+
+@pytest.mark.parametrize("args", CASES)
+def test_fused_attention_is_computed_as_torch_does(args: dict[str, Any]) -> None:
+    q = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    with Capture() as capture:
+        found = Fused()(q, args)
+    torch.testing.assert_close(found, Fused()(q, args))
+    assert [m.weights.shape for m in capture.maps] == [(2, 3, 5, 5)]
 
 
 class Torch(nn.Module):

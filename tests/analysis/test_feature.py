@@ -14,7 +14,7 @@ from buttress.analysis import Subject
 from buttress.analysis.feature import Start, feature, over_places, roughness, says_feature
 from buttress.data import Dataset
 from buttress.errors import UserError
-from buttress.models import create_model
+from buttress.models import create_model, list_models
 from buttress.models.parts import blocks_of
 from buttress.threat import Threat
 
@@ -51,6 +51,22 @@ def test_a_linear_network_is_shown_its_weights() -> None:
         assert ((pixels(picture.direct) > 0.5).float() == best).all()
         assert picture.probability == pytest.approx(float((0.4 * best.sum()).sigmoid()), abs=1e-5)
     assert f"{found.probability:.1%}" in says_feature(found)
+
+
+class Wary(Linear):
+    """Gives the label of the attack little at the start: what counts is the target alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = super().forward(x)
+        third = -50 * (x.flatten(1).mean(1, keepdim=True) - 0.5).square() - 5
+        return torch.cat([plain[:, :1], third, plain[:, 1:]], 1)
+
+
+def test_the_last_point_is_shown_even_if_the_label_of_the_attack_gains() -> None:
+    x = torch.rand(3, 1, 6, 6)
+    data = Dataset.from_arrays(x, torch.arange(3), classes=["a", "b", "c"])
+    found = feature(Subject(Wary().eval(), data, Threat("Linf", 0.1)), steps=5)
+    assert all(p.targeted != p.noise for p in found.pictures)
 
 
 def test_the_step_is_that_of_the_thesis() -> None:
@@ -93,3 +109,12 @@ def test_channels_wherever_they_are() -> None:
     for out in (values.view(1, 3, 1, 1).expand(2, 3, 4, 4), values.expand(2, 4, 4, 3),
                 values.expand(2, 5, 3), values.expand(2, 3)):  # fmt: skip
         assert over_places(out).tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_models("tiny"))
+def test_every_family_makes_images_from_logits_and_blocks(name: str) -> None:
+    model = create_model(name, num_classes=2, image_size=32, seed=0)
+    for block in ("", blocks_of(model)[-1].name):
+        found = feature(subject(model), steps=2, block=block)
+        assert all(p.unit for p in found.pictures)

@@ -19,8 +19,10 @@ from buttress.analysis.gallery import png, show
 from buttress.analysis.perturbations import LOW, low_energy
 from buttress.analysis.sample import sample_of
 from buttress.analysis.subject import Subject
-from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.call import create_attack
 from buttress.attacks.freeze import frozen
+from buttress.attacks.loop import last_point
+from buttress.attacks.problem import Problem
 from buttress.errors import UserError
 from buttress.models.parts import blocks_of
 from buttress.progress import Task
@@ -175,15 +177,15 @@ def _targeted(
 ) -> Tensor:
     """The last point of targeted PGD; the label is any other class."""
     steps, step = pace
-    chosen = create_attack(
-        "pgd", steps=steps, rel_step=step, start="clean", target=target, keep="last"
-    )
-    other = torch.full((len(noise),), (target + 1) % len(subject.data.classes))
-    out = run_attack(
-        chosen, subject.model, noise, other, BOX, ids=torch.tensor([target]), how=How(workers=1)
-    )
+    chosen = create_attack("pgd", steps=steps, rel_step=step, start="clean", target=target)
+    other = torch.full((len(noise),), (target + 1) % len(subject.data.classes)).to(noise.device)
+    streams = Streams(subject.seed, "feature", torch.tensor([target]))
+    with frozen(subject.model):
+        with torch.no_grad():
+            clean = subject.model(noise)
+        found = last_point(chosen, Problem(subject.model, noise, other, BOX, streams, clean))
     task.advance(steps)
-    return out.x_adv
+    return found
 
 
 def _direct(

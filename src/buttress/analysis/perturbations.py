@@ -17,6 +17,7 @@ from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes, passes_of
 from buttress.analysis.gallery import one_per_class, png, show
 from buttress.analysis.sample import BATCH, sample_of
+from buttress.analysis.semantics import as_images
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.core import Attack
@@ -145,13 +146,14 @@ def perturbations(
         chosen, model, sample.x, sample.y, subject.threat, ids=sample.ids, how=how
     )  # fmt: skip
     task.close()
-    delta = (sample.x - out.x_adv).cpu().double()
+    x, x_adv = sample.x.cpu().double(), out.x_adv.cpu().double()
+    delta = x - x_adv
     moved = delta.flatten(1).abs().amax(1) > 0
     if not bool(moved.any()):
         raise DoesNotApply(f"{attack} changed no image: there are no perturbations to look at")
     rows = one_per_class(sample.y.cpu(), count)
     is_box = subject.threat.norm == "Linf"
-    colour = scaled(delta, subject.threat.eps) if is_box else contrasted(delta)
+    colour = as_images(x, x_adv, subject.threat.eps) if is_box else contrasted(delta)
     grey = contrasted(delta.mean(1, keepdim=True))
     shown = [
         Perturbation(
@@ -162,7 +164,7 @@ def perturbations(
         )
         for i in rows.tolist()
     ]
-    return _result(subject, attack, shown, delta[moved], sample.x.cpu().double())
+    return _result(subject, attack, shown, delta[moved], x)
 
 
 def _attack(name: str, args: Mapping[str, Any] | None) -> Attack:
@@ -200,11 +202,6 @@ def contrasted(delta: Tensor) -> Tensor:
     """(N, C, H, W) perturbations in [0, 1]: each one's largest change is black or white."""
     largest = delta.flatten(1).abs().amax(1).clamp_min(TINY).view(-1, 1, 1, 1)
     return (delta + largest) / (2 * largest)
-
-
-def scaled(delta: Tensor, eps: float) -> Tensor:
-    """Perturbations in [0, 1] on one scale: a change of eps either way is black or white."""
-    return ((delta + eps) / (2 * eps)).clamp(0, 1) if eps else torch.full_like(delta, 0.5)
 
 
 def log_magnitude(delta: Tensor) -> Tensor:
