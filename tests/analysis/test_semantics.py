@@ -72,7 +72,9 @@ class Planted:
         self.labels = ["maker", "sees", "opposite"]
 
     def run(self, model: str, threat: str | None = None) -> Any:
-        spec = SimpleNamespace(model=f"own.py:{model}", recipe=SimpleNamespace(threat=threat))
+        objective = SimpleNamespace(name="pgd_at" if threat else "standard")
+        recipe = SimpleNamespace(objective=objective, threat=threat)
+        spec = SimpleNamespace(model=f"own.py:{model}", recipe=recipe)
         return SimpleNamespace(path=Path(f"{model}-key"), spec=spec)
 
     def __len__(self) -> int:
