@@ -81,7 +81,7 @@ def test_a_custom_list_takes_names_and_mappings() -> None:
 @pytest.mark.parametrize(
     ("args", "word"),
     [
-        ({"version": "extra"}, "standard, plus, rand or custom"),
+        ({"version": "extra"}, "standard, plus, rand, custom"),
         ({"version": "custom"}, "needs `attacks"),
         ({"attacks": ["pgd"]}, "only it takes them"),
         ({"version": "custom", "attacks": ["autoattack"]}, "another ensemble"),

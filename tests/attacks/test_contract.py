@@ -239,7 +239,7 @@ def test_more_mistakes_are_explained() -> None:
     for wrong in ([3], [{"attack": 3}], "pgd"):
         with pytest.raises(UserError, match="attack"):
             bt.attack("autoattack", model, x, y, threat=ball, version="custom", attacks=wrong)
-    with pytest.raises(UserError, match="one entry per image"):
+    with pytest.raises(UserError, match="one whole number per image"):
         bt.attack("pgd", model, x, y, threat=ball, ids=torch.arange(2))
     with pytest.raises(UserError, match="from 0 on"):
         bt.attack("pgd", model, x, y - 9, threat=ball)

@@ -233,7 +233,7 @@ def test_random_numbers_do_not_depend_on_where_a_block_of_queries_begins() -> No
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.02), ("L2", 0.3), ("L1", 3.0)])
-@pytest.mark.parametrize("count", [2, 5, 8])
+@pytest.mark.parametrize("count", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_several_queries_at_once_find_what_one_by_one_finds(
     count: int, norm: Norm, eps: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

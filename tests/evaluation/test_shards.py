@@ -62,6 +62,7 @@ def test_a_wrong_shard_is_explained(text: str) -> None:
         Shard.parse(text)
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_verdicts_of_one(tmp_path: Path) -> None:
     net = tmp_path / "net.py"
     net.write_text(

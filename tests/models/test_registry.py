@@ -39,6 +39,7 @@ MACHINERY = {
     "on_paper",
     "onnx",
     "parts",
+    "reading",
     "shrink",
     "staged",
     "transfer",

@@ -98,7 +98,7 @@ def test_findings_of_evaluations_are_on_the_page_of_the_model(tmp_path: Path) ->
     run = make_run(tmp_path / "runs" / "a", make_spec(), ROBUST)
     finding = {"name": "zero_gradient", "severity": "warning", "said": "it is flat",
                "evidence": {"flat": 0.25}, "remedy": "look"}  # fmt: skip
-    write_flags(run, "pgd-linf", ROBUST["pgd-linf"], findings=[finding, "of another form"])
+    write_flags(run, "pgd-linf", ROBUST["pgd-linf"], findings=[finding, {"of": "another form"}])
 
     (page,) = (p for n, p in report_pages(tmp_path, tmp_path / "out").items() if "models/" in n)
 

@@ -30,6 +30,7 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     second.release()
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "r.lock"
     code = (

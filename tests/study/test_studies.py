@@ -24,7 +24,9 @@ def study(**grid: Any) -> StudySpec:
 
 
 @pytest.mark.parametrize("name", list_studies())
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "scale", ["smoke", *(pytest.param(s, marks=pytest.mark.slow) for s in SCALES[1:])]
+)
 def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
     spec = load_study(name)
     found = unrun(name, scale)
