@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from buttress.analysis import ANALYSES, DoesNotApply, Subject, is_standalone, is_together
+from buttress.analysis.core import settled
 from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
 from buttress.data import load_dataset
 from buttress.models import create_model, list_models
@@ -112,3 +114,13 @@ def test_the_gallery_shows_the_same_images_for_every_model() -> None:
     assert [e.id for e in first.examples] == [e.id for e in second.examples]
     assert all(0 < e.distance <= 0.1 * (1 + 1e-5) for e in first.examples)
     assert len({e.label for e in first.examples}) == 3
+
+
+def test_a_result_is_saved_under_its_defaults_too() -> None:
+    """A default that changes later must not pass an old result off as a new one."""
+    entry = ANALYSES.entry("sparsity")
+    assert settled(entry, {"bins": 5}) == {"threshold": 0.01, "bins": 5}
+    assert settled(entry, None) == settled(entry, {"threshold": 0.01})
+    for other in ANALYSES:
+        whole = settled(other, {})
+        assert json.loads(json.dumps(whole, allow_nan=False)) == whole

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from buttress.study.claims import CLAIMS, judge
-from buttress.study.claims.groups import auc
 from buttress.study.table import Measured, Table, View
 
 N = 2000
@@ -153,8 +152,3 @@ def test_seeds_widen_the_spread() -> None:
         assert low < cell.value < high
         widths.append(high - low)
     assert widths[1] > 3 * widths[0]
-
-
-def test_ordered_pairs() -> None:
-    assert auc(np.array([2.0, 3.0]), np.array([1.0])) == 1.0
-    assert auc(np.array([1.0]), np.array([1.0, 2.0])) == 0.25

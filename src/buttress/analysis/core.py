@@ -8,6 +8,8 @@ on what a result means; ``together=True`` for an analysis of a whole group of ru
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -66,8 +68,8 @@ def analyse(
         DoesNotApply: the analysis has no meaning for this model.
     """
     run = run if isinstance(run, Run) else Run(run)
-    progress, args = progress or Silent(), dict(args or {})
-    entry = ANALYSES.entry(name)
+    progress, entry = progress or Silent(), ANALYSES.entry(name)
+    args = settled(entry, args)
     if is_together(entry):
         raise UserError(f"analysis {entry.name!r} compares runs: use analyse_together")
     if is_standalone(entry):
@@ -99,8 +101,8 @@ def analyse_together(
     progress: Progress | None = None,
 ) -> Spec:
     """Computes an analysis of several runs and saves it as ``out/<name>.json``."""
-    progress, args = progress or Silent(), dict(args or {})
-    entry = ANALYSES.entry(name)
+    progress, entry = progress or Silent(), ANALYSES.entry(name)
+    args = settled(entry, args)
     if not is_together(entry):
         raise UserError(f"analysis {entry.name!r} looks at one run: use analyse")
     group = Group(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
@@ -121,8 +123,8 @@ def analyse_alone(
     progress: Progress | None = None,
 ) -> Spec:
     """Computes an analysis that needs no run and saves it as ``out/<name>.json``."""
-    progress, args = progress or Silent(), dict(args or {})
-    entry = ANALYSES.entry(name)
+    progress, entry = progress or Silent(), ANALYSES.entry(name)
+    args = settled(entry, args)
     if not is_standalone(entry):
         raise UserError(f"analysis {entry.name!r} looks at runs: use analyse or analyse_together")
     made = {"analysis": entry.name, "args": args}
@@ -131,6 +133,17 @@ def analyse_alone(
     if saved is not None:
         return saved
     return _save(path, made, entry, lambda: ANALYSES.create(name, {"progress": progress, **args}))
+
+
+def settled(entry: Entry[Analysis], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of an analysis with its defaults, as a file keeps them.
+
+    A result is saved under all of them, so that one made with another default is not used again.
+    """
+    known = inspect.signature(entry.value).parameters.values()
+    usual = {p.name: p.default for p in known if p.default is not p.empty}
+    whole: dict[str, Any] = json.loads(json.dumps({**usual, **(given or {})}))
+    return whole
 
 
 def is_together(entry: Entry[Analysis]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from buttress.statistics import auc
 from buttress.study.claims.core import CLAIMS, known
 from buttress.study.table import View
 
@@ -42,7 +43,9 @@ class Higher:
         for column in self.columns():
             mine, theirs = self._sides(view, column)
             text = f"{column}: {100 * mine.mean():.1f} against {100 * theirs.mean():.1f}"
-            parts.append(text + (f", ordered pairs {auc(mine, theirs):.2f}" if self.pairs else ""))
+            parts.append(
+                text + (f", ordered pairs {auc(mine, theirs).value:.2f}" if self.pairs else "")
+            )
         return "; ".join(parts)
 
     def _gap(self, view: View, column: str) -> float:
@@ -50,19 +53,13 @@ class Higher:
         return float(mine.mean() - theirs.mean())
 
     def _ordered(self, view: View, column: str) -> bool:
-        share = auc(*self._sides(view, column))
+        share = auc(*self._sides(view, column)).value
         return (share > 0.5 or not self.pairs) and (share == 1 or not self.every)
 
     def _sides(self, view: View, column: str) -> tuple[np.ndarray, np.ndarray]:
         mine = view.mask(self.where)
         theirs = ~mine if self.than is None else view.mask(self.than)
         return known(view, column, mine), known(view, column, theirs)
-
-
-def auc(mine: np.ndarray, theirs: np.ndarray) -> float:
-    """How often a random row of the first kind is above one of the second; ties count half."""
-    gaps = mine[:, None] - theirs[None, :]
-    return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())
 
 
 @CLAIMS.register("matched_higher")
