@@ -75,8 +75,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         which: the ``best`` or the ``last`` epoch of a run.
     """
     progress = progress or Silent()
-    wanted = Wanted(model=model, pretrained=pretrained)
-    given = read_source(str(source), wanted, which)
+    given = read_source(str(source), Wanted(model=model, pretrained=pretrained), which)
     chosen = given.recipe if recipe is None else recipe
     if chosen is None:
         raise UserError(f"{source} is no run with a recipe of its own; name a recipe")
@@ -84,16 +83,21 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         given.model, dataset, load_recipe(chosen, changes), seed=seed, limit=limit,
         model_args={**given.model_args, **(model_args or {})},
     )  # fmt: skip
-    network = build(spec)
-    moved = transfer(network, given.weights)
+    start, moved = begun(spec, given)
     if is_first():
         progress.log(f"{source}: {moved}")
-    start = network.state_dict()
     return train_run(
         spec.model_copy(update={"start": tree_digest(start)}), out, start=start,
         finetuned_from={**given.about, **described(moved)}, device=device, devices=devices,
         compile=compile, listeners=listeners, progress=progress,
     )  # fmt: skip
+
+
+def begun(spec: RunSpec, given: Source) -> tuple[dict[str, Tensor], Transferred]:
+    """The weights a run begins with: those given as far as they fit, and what became of them."""
+    network = build(spec)
+    moved = transfer(network, given.weights)
+    return network.state_dict(), moved
 
 
 def begin_with(
@@ -106,10 +110,9 @@ def begin_with(
 ) -> Run:
     """Trains the run ``spec``, whose start is named already, from the best weights of another."""
     given = read_source(str(source), Wanted(), "best")
-    network = build(spec)
-    moved = transfer(network, given.weights)
+    start, moved = begun(spec, given)
     return train_run(
-        spec, out, start=network.state_dict(), finetuned_from={**given.about, **described(moved)},
+        spec, out, start=start, finetuned_from={**given.about, **described(moved)},
         device=device, progress=progress,
     )  # fmt: skip
 
