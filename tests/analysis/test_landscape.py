@@ -14,8 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.analysis import ANALYSES, DoesNotApply, Subject
+from buttress.analysis.core import settled
 from buttress.analysis.input_landscape import axes_of, input_landscape, says_input_landscape
-from buttress.analysis.landscape import landscape, plot_landscape, says_landscape
+from buttress.analysis.landscape import (
+    cost_landscape,
+    landscape,
+    plot_landscape,
+    says_landscape,
+)  # fmt: skip
 from buttress.analysis.sample import attacked, sample_of
 from buttress.analysis.weights import (
     clipped_to_ball,
@@ -228,18 +234,9 @@ def test_mistakes_in_arguments_are_said(name: str, args: dict[str, object], said
     with pytest.raises(UserError, match=said):
         ANALYSES.create(name, {"subject": given, **args})
     if "1e+30" not in str(args) and "radius" not in args:
+        entry = ANALYSES.entry(name)
         with pytest.raises(UserError, match=said):  # the cost is asked for before
-            ANALYSES.entry(name).extra["cost"](given, **args)
-
-
-@pytest.mark.parametrize("name", MINE)
-def test_the_cost_has_the_defaults_of_the_analysis(name: str) -> None:
-    entry = ANALYSES.entry(name)
-    own = inspect.signature(entry.value).parameters
-    cost = inspect.signature(entry.extra["cost"]).parameters
-    shared = [p for p in cost if p in own]
-    assert [cost[p].default for p in shared] == [own[p].default for p in shared]
-    assert entry.extra["cost"](subject(limit=2)).forward > 0
+            entry.extra["cost"](given, **settled(entry, args))
 
 
 class Counting(nn.Module):
@@ -260,7 +257,7 @@ def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: 
     net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
     given = Subject(net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1))
     args = {"points": 5, "directions": directions, "limit": 4, "adversarial": adversarial}
-    said = ANALYSES.entry("landscape").extra["cost"](given, steps=3, **args)
+    said = cost_landscape(given, steps=3, radius=1.0, **args)
     landscape(given, steps=3, **args)
     assert net.images == pytest.approx(said.forward + said.backward, rel=0.1)
 

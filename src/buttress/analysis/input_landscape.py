@@ -97,10 +97,10 @@ def _draw_cuts(results: Mapping[str, InputLandscape], axes: Any) -> None:
 def cost_input_landscape(
     subject: Subject,
     *,
-    points: int = 21,
-    limit: int = 32,
-    image: int | None = None,
-    steps: int = 10,
+    points: int,
+    limit: int,
+    image: int | None,
+    steps: int,
     **_: Any,
 ) -> Passes:
     """The attack, and a look at each point for each image."""

@@ -107,13 +107,12 @@ def _draw_curves(results: Mapping[str, Landscape], axes: Axes) -> None:
 def cost_landscape(
     subject: Subject,
     *,
-    radius: float = 1.0,
-    points: int = 21,
-    directions: int = 3,
-    limit: int = 64,
-    adversarial: Adversarial = "centre",
-    steps: int = 10,
-    **_: Any,
+    radius: float,
+    points: int,
+    directions: int,
+    limit: int,
+    adversarial: Adversarial,
+    steps: int,
 ) -> Passes:
     """A look at each point; attacks at the centre or at each."""
     steps_of(radius, points)

@@ -18,7 +18,7 @@ from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes, passes_of
 from buttress.analysis.gaussian import gaussian_bound
 from buttress.analysis.ratios import LOGITS, Found, Places, measure, search_of
-from buttress.analysis.spectral import Call, Norms, calls_of, folded_of, traced
+from buttress.analysis.spectral import ROUNDS, Call, Norms, calls_of, folded_of, traced
 from buttress.analysis.subject import Subject
 from buttress.analysis.upper import upper_bounds
 from buttress.attacks.call import create_attack
@@ -117,22 +117,22 @@ def _power(log: float | None) -> float:
 def cost_lipschitz(
     subject: Subject,
     *,
-    attack: str = "pgd",
-    args: Mapping[str, Any] | None = None,
-    limit: int = 64,
-    steps: int = 20,
-    radii: tuple[float, ...] = (1.0, 0.1),
+    attack: str,
+    args: Mapping[str, Any] | None,
+    limit: int,
+    steps: int,
+    radii: tuple[float, ...],
 ) -> Passes:
     """The attack and two ascents; every point that they look at is read once more in every block.
 
-    Power iterations are small beside it and not counted.
+    A round of the iterations for all norms, with and without BatchNorm, is two passes of one image.
     """
     images = min(limit, len(subject.data))
     search = search_of(subject, create_attack(attack, **(args or {})), steps, radii)
     total = passes_of(search.attack, subject, images)
     for _ in search.balls:
         total += passes_of(search.ascent, subject, images)
-    return total + Passes(total.forward + total.backward)
+    return total + Passes(total.forward + total.backward, 2 * ROUNDS)
 
 
 def says_lipschitz(result: Lipschitz) -> str:
