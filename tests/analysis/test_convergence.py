@@ -72,10 +72,14 @@ def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
     model, (x, y) = small_net(), images(4)
     batch = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)]).take(range(4))
     ball = Threat("L2", 0.5)
-    long = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, seed=3)
+    (long,) = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, (3,))
+    assert long.shape == (6, 4)
     for steps in (1, 3):
-        short = losses_along(PGD(steps=steps, rel_step=0.15), model, batch, ball, seed=3)
+        (short,) = losses_along(PGD(steps=steps, rel_step=0.15), model, batch, ball, (3,))
         torch.testing.assert_close(short, long[: steps + 1])
+    both = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, (8, 3))
+    torch.testing.assert_close(both[1], long)  # a seed means the same beside another one
+    assert not torch.allclose(both[0], long)
     # On a rising loss the registered attack, which keeps the best point, ends in the same place.
     x_adv = attack("pgd", model, x, y, threat=ball, seed=3, ids=batch.ids, steps=5, rel_step=0.15)
     with torch.no_grad():

@@ -138,7 +138,7 @@ def convergence(
     rel_step: float = 0.15,
     reach: float = 1.5,
     seeds: int = 3,
-    limit: int = 24,
+    limit: int = 16,
 ) -> Convergence:
     r"""The loss after each step of PGD, and the gap of k steps to many (200).
 

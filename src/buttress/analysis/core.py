@@ -2,9 +2,9 @@
 
 A registration says: ``result``, the class of the result; ``plot``, what draws results of several
 runs in one figure; ``cost``, what it will take, from the same arguments, all of them given;
-``says``, a sentence on what a result means; ``together=True`` for an analysis of a whole group of
-runs; and ``standalone=True`` for one that looks at no run: its function takes ``progress`` in their
-place.
+``says``, a sentence on what a result means; ``table``, where there is one, the header and rows of
+its numbers; ``together=True`` for an analysis of a whole group of runs; and ``standalone=True`` for
+one that looks at no run: its function takes ``progress`` in their place.
 
 ``cost`` gives the passes for a subject; for a group, which networks take how many; and where no
 network is looked at, a sentence.

@@ -39,7 +39,7 @@ PREDICTORS = (
     Predictor("Lipschitz L1/Linf", "lipschitz", ("places", -1, "l1_linf", "attack"), attacks=True),
     Predictor("Lipschitz L2/L2", "lipschitz", ("places", -1, "l2_l2", "ascent"), attacks=True),
     Predictor("product of layer norms (log)", "lipschitz", ("layers", -1, "product_log10")),
-    Predictor("Gaussian bound (log)", "lipschitz", ("gaussian_log10",)),
+    Predictor("Gaussian bound (log)", "lipschitz", ("places", -1, "gaussian_log10")),
     Predictor(
         "Lipschitz L1/Linf, initial",
         "lipschitz",
