@@ -26,12 +26,13 @@ from buttress.analysis import (
 )
 from buttress.analysis.core import settled
 from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
-from buttress.data import load_dataset
+from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models
 from buttress.progress import Silent, Task
 from buttress.threat import Threat
 from buttress.training import train
+from conftest import Linear
 
 # Arguments that make an analysis short, for those that have them, and for single ones.
 FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2}
@@ -222,3 +223,24 @@ def test_a_result_is_saved_under_its_defaults_too() -> None:
     for other in ANALYSES:
         whole = settled(other, {})
         assert json.loads(json.dumps(whole, allow_nan=False)) == whole
+
+
+def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
+    """In Linf an image falls at the eps that is its margin over the l1 norm of the weights."""
+    pull = torch.randn(12, generator=torch.Generator().manual_seed(5))
+    model = Linear(12, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.stack([pull, -pull]))
+    x = 0.3 + 0.4 * torch.rand(40, 3, 2, 2, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        logits = model(x)
+    data = Dataset.from_arrays(x, logits.argmax(1), classes=["a", "b"])
+    falls = (logits[:, 0] - logits[:, 1]).abs() / (2 * pull.abs().sum())
+    found = ANALYSES.create(
+        "curve",
+        {"subject": Subject(model, data, Threat("Linf", 0.05)), "factors": (0.0, 0.2, 0.5, 1.0)},
+    )
+    assert found.accuracy == pytest.approx([float((falls > e).float().mean()) for e in found.eps])
+    assert 0 < found.accuracy[2] < found.accuracy[1] < 1 == found.accuracy[0]
+    said = ANALYSES.entry("curve").extra["says"](found)
+    assert "is 100.0% at eps 0" in said

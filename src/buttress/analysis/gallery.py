@@ -51,6 +51,7 @@ def plot_gallery(results: Mapping[str, Gallery], figure: Figure) -> None:
     """Three rows of pictures per run."""
     rows = 3 * len(results)
     columns = max(len(r.examples) for r in results.values())
+    figure.set_size_inches(1.1 * max(columns, 3), 1.1 * rows)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()

@@ -75,9 +75,10 @@ def says_semantics(result: Semantics) -> str:
     parts = []
     for is_robust, words in ((True, "robust"), (False, "standard")):
         rows = [row for row in result.by_run.values() if row.is_robust is is_robust]
-        scores = [score.top1 for row in rows for score in row.judges.values()]
+        scores = [(s.top1, s.top5) for row in rows for s in row.judges.values()]
         if scores:
-            parts.append(f"{sum(scores) / len(scores):.1%} for those of {words} networks")
+            first, five = (sum(s[k] for s in scores) / len(scores) for k in (0, 1))
+            parts.append(f"{first:.1%} for those of {words} networks (first five: {five:.1%})")
     return (
         f"Shown a perturbation alone, other networks name the class of its image: "
         f"{', '.join(parts)} ({result.images} images, {result.attack}-{result.steps} in "
@@ -154,7 +155,7 @@ def semantics(
         by_run={
             group.runs[i].path.name: Judged(
                 label=group.labels[i],
-                is_robust=group.runs[i].spec.recipe.threat is not None,
+                is_robust=not _is_standard(group.runs[i]),
                 judges=scores[i],
             )
             for i in makers
