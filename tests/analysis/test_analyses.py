@@ -33,9 +33,10 @@ from buttress.progress import Silent, Task
 from buttress.threat import Threat
 from buttress.training import train
 from conftest import Linear
+from families import WITHOUT_MAPS
 
 # Arguments that make an analysis short, for those that have them, and for single ones.
-FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2}
+FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2, "limit": 6, "steps": 3}
 SMALL: dict[str, dict[str, Any]] = {
     "convergence": {"ks": (1, 2), "reference": 3, "seeds": 2, "limit": 4},
 }
@@ -101,11 +102,6 @@ def test_every_weight_of_every_family_is_in_one_group(name: str) -> None:
 
 
 FAST = ("pvt_v2_tiny", "wrn_tiny")
-# Who is told that an analysis has no meaning for it; a family that is added later is in none.
-WITHOUT_MAPS = {
-    "darts_tiny", "densenet_tiny", "mlp_mixer_tiny", "poolformer_tiny", "preact_resnet_tiny",
-    "resnet_tiny", "resnext_tiny", "vgg_tiny", "wrn_tiny", "xcit_tiny",
-}  # fmt: skip
 DO_NOT_APPLY = {"attention": WITHOUT_MAPS}
 
 

@@ -32,7 +32,7 @@ from buttress.analysis.weights import (
 )
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
-from buttress.models import create_model, list_models
+from buttress.models import create_model
 from buttress.threat import Threat
 from known_curvature import bowl, normed, rescaled
 
@@ -270,16 +270,3 @@ def test_the_picture_without_an_attack_and_without_a_plane(tmp_path: Path) -> No
         plot_landscape(results, figure)
         figure.savefig(tmp_path / "x.png")
     assert "images attacked" not in says_landscape(clean)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", list_models("tiny"))
-@pytest.mark.parametrize("name", MINE)
-def test_every_architecture_has_a_landscape(name: str, model: str) -> None:
-    entry = ANALYSES.entry(name)
-    few = {"points": 3, "limit": 4, "steps": 2, "lanczos_steps": 3, "directions": 2}
-    known = inspect.signature(entry.value).parameters
-    args = {k: v for k, v in few.items() if k in known}
-    result = ANALYSES.create(name, {"subject": subject(model, 4), **args})
-    assert entry.extra["result"].model_validate_json(result.model_dump_json()) == result
-    assert str(entry.extra["says"](result)).endswith(".")
