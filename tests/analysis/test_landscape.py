@@ -22,6 +22,7 @@ from buttress.analysis.landscape import (
     plot_landscape,
     says_landscape,
 )  # fmt: skip
+from buttress.analysis.ready import ready
 from buttress.analysis.sample import attacked, sample_of
 from buttress.analysis.weights import (
     clipped_to_ball,
@@ -112,6 +113,30 @@ def test_attacks_made_anew_at_each_point_are_no_weaker() -> None:
     for here, there in zip(fixed.attacked.curves[0], anew.attacked.curves[0], strict=True):
         assert there >= here - 1e-3
     assert anew.attacked.curves[0][0] > fixed.attacked.curves[0][0]
+
+
+@pytest.mark.parametrize("name", ["wrn_tiny", "coatnet_tiny", "vit_tiny"])
+def test_the_network_that_is_made_ready_is_the_same_one(name: str) -> None:
+    model, x = create_model(name, seed=0).eval(), load_dataset("digits", "test", limit=4).images
+    made = ready(model, x[:2])
+    assert (made is model) == (name == "vit_tiny")
+    torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
+    assert list(filter_weights(made)) == list(filter_weights(model))
+    if made is not model:
+        assert not {id(p) for p in made.parameters()} & {id(p) for p in model.parameters()}
+        kernel = next(p for p in made.parameters() if p.ndim == 4 and p.shape[1] > 1)
+        assert kernel.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_network_that_answers_otherwise_when_made_ready_is_left_alone() -> None:
+    class Odd(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            is_last = out.is_contiguous(memory_format=torch.channels_last)
+            return out.mean((2, 3)) + (10 if is_last else 0)
+
+    model = Odd(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    assert ready(model, torch.rand(2, 3, 8, 8)) is model
 
 
 def test_weights_come_back_after_an_interruption() -> None:

@@ -27,6 +27,7 @@ from buttress.analysis.plane import (
     names_of,
     steps_of,
 )
+from buttress.analysis.ready import ready
 from buttress.analysis.sample import BATCH, Sample, attacked, sample_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.freeze import frozen
@@ -203,7 +204,7 @@ def _look(
     subject: Subject, sample: Sample, axes: Axes2, grid: tuple[float, ...]
 ) -> tuple[Rows, Rows]:
     """Mean loss and accuracy at every point of the grid."""
-    model, eps = subject.model, subject.threat.eps
+    model, eps = ready(subject.model, sample.x[:2]), subject.threat.eps
     ways = torch.cartesian_prod(torch.tensor(grid), torch.tensor(grid)).to(sample.x)  # (P², 2)
     total = ways.new_zeros(len(ways), 2, dtype=torch.float64)
     task = subject.progress.task("points around images", len(sample))
