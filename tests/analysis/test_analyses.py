@@ -224,6 +224,7 @@ def test_a_result_is_saved_under_its_defaults_too() -> None:
 def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
     """In Linf an image falls at the eps that is its margin over the l1 norm of the weights."""
     pull = torch.randn(12, generator=torch.Generator().manual_seed(5))
+    pull -= pull.mean()  # so that images lie on both sides
     model = Linear(12, 2).eval()
     with torch.no_grad():
         model.weight.copy_(torch.stack([pull, -pull]))
@@ -236,6 +237,7 @@ def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
         "curve",
         {"subject": Subject(model, data, Threat("Linf", 0.05)), "factors": (0.0, 0.2, 0.5, 1.0)},
     )
+    assert found.eps == pytest.approx((0.0, 0.01, 0.025, 0.05))
     assert found.accuracy == pytest.approx([float((falls > e).float().mean()) for e in found.eps])
     assert 0 < found.accuracy[2] < found.accuracy[1] < 1 == found.accuracy[0]
     said = ANALYSES.entry("curve").extra["says"](found)
