@@ -23,6 +23,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "allocator",
+            "cores",
             "errors",
             "registry",
             "shelf",

@@ -36,6 +36,11 @@ def common(function: Command) -> Command:
     return function
 
 
+part = click.option(
+    "--only", multiple=True, metavar="AXIS=LABEL,...", help="Only runs at these labels; repeatable."
+)
+
+
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(as_json: bool) -> None:
@@ -52,22 +57,22 @@ def list_(as_json: bool) -> None:
 
 @command.command("plan")
 @common
+@part
 @click.option("--device", default="auto", show_default=True, help="Where models are timed.")
 @click.option("--device-name", help="Estimate for another device instead: a100, v100, cpu-core ...")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
               help="Runs at once, to divide the hours by.")  # fmt: skip
 def plan(
-    study: str, scale: str, out: Path, as_json: bool, device: str, device_name: str | None,
-    workers: int,
+    study: str, scale: str, out: Path, as_json: bool, workers: int, only: tuple[str, ...],
+    **where: Any,
 ) -> None:  # fmt: skip
     """Check a study and say what it will cost before anything starts; STUDY is a name or a file."""
-    from buttress.study import check_scale, load_study, plan_of
+    from buttress.study import check_scale, load_study, parse_only, plan_of
 
+    spec, size = load_study(study), check_scale(scale)
+    some = parse_only(only, spec, size)
     with showing() as progress:
-        found = plan_of(
-            load_study(study), check_scale(scale), out, device=device, device_name=device_name,
-            progress=progress,
-        )  # fmt: skip
+        found = plan_of(spec, size, out, only=some, progress=progress, **where)
     if as_json:
         say_json(found.model_dump(mode="json"))
     else:
@@ -103,6 +108,7 @@ def _say_plan(found: Plan, workers: int) -> None:
 @click.option("--address", help="Of a Ray cluster; RAY_ADDRESS or the one that runs here.")
 @click.option("--cpus-per-run", type=float, default=1.0, show_default=True, help="On Ray.")
 @click.option("--gpus-per-run", type=float, default=0.0, show_default=True, help="On Ray.")
+@part
 @click.option("--shard", metavar="I/N", default="1/1", help="Only part I of N of the runs.")
 @click.option("--retry", is_flag=True, help="Try runs again that failed before.")
 @click.option("--device", default="auto", show_default=True)
@@ -112,12 +118,12 @@ def run(study: str, scale: str, out: Path, as_json: bool, **how: Any) -> int:
     It may be stopped at any moment and started again, on several machines at once.
     """
     from buttress.running import Launch, carry_out, parse_part
-    from buttress.study import check_scale, load_study
+    from buttress.study import check_scale, load_study, parse_only
 
     spec, size = load_study(study), check_scale(scale)
-    part = parse_part(how.pop("shard"))
+    shard, only = parse_part(how.pop("shard")), parse_only(how.pop("only"), spec, size)
     with showing() as progress:
-        done = carry_out(spec, size, out, Launch(part=part, **how), progress)
+        done = carry_out(spec, size, out, Launch(part=shard, only=only, **how), progress)
         page = None if done.left else _write_report(done.answer, out, progress)
     failures = {f.work.key: f.message for f in done.failures}
     if as_json:

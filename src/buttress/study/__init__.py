@@ -4,6 +4,7 @@ from buttress.study.answer import answer
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS
 from buttress.study.conclude import conclude
+from buttress.study.only import Only, chosen, parse_only
 from buttress.study.plan import plan_of, works_of
 from buttress.study.scales import SCALES, Scale, check_scale
 from buttress.study.spec import StudySpec, list_studies, load_study
@@ -14,17 +15,20 @@ __all__ = [
     "CLAIMS",
     "SCALES",
     "Cell",
+    "Only",
     "Scale",
     "StudySpec",
     "Work",
     "answer",
     "cells_of",
     "check_scale",
+    "chosen",
     "complete",
     "complete_together",
     "conclude",
     "list_studies",
     "load_study",
+    "parse_only",
     "plan_of",
     "work_of",
     "works_of",

@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from buttress.allocator import keep_freed_memory
+from buttress.cores import usable_cores
 from buttress.data import Dataset, facts_of, load_dataset
 from buttress.data.mixed import Mixed
 from buttress.errors import ButtressError, CorruptFile, UserError
@@ -143,7 +144,7 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
     """
     progress, run = progress or Silent(), Run(out)
-    most = max(os.cpu_count() or 1, torch.cuda.device_count(), 8)
+    most = max(usable_cores(), torch.cuda.device_count(), 8)
     if not 1 <= devices <= most:
         raise UserError(f"`1 <= devices <= {most}` must hold here, but got devices={devices}")
     build(spec)  # a wrong name or size is an error before anything is written ...
