@@ -13,7 +13,7 @@ import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
 from buttress.cli.network import model_options, network
-from buttress.cores import usable_cores
+from buttress.cores import share_of_cores
 from buttress.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _spread(asked: Asked) -> None:
         word = "--model-arg" if name == "model_args" else f"--{name.replace('_', '-')}"
         for part in value if isinstance(value, tuple) else (value,):
             args += [word, str(part)]
-    threads = str(max(1, usable_cores() // workers))
+    threads = str(share_of_cores(workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
     running = [

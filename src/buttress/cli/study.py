@@ -60,18 +60,19 @@ def list_(as_json: bool) -> None:
 @part
 @click.option("--device", default="auto", show_default=True, help="Where models are timed.")
 @click.option("--device-name", help="Estimate for another device instead: a100, v100, cpu-core ...")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="Runs at once, to divide the hours by.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1), help="Runs at once; one per GPU or core.")
 def plan(
-    study: str, scale: str, out: Path, as_json: bool, workers: int, only: tuple[str, ...],
+    study: str, scale: str, out: Path, as_json: bool, workers: int | None, only: tuple[str, ...],
     **where: Any,
 ) -> None:  # fmt: skip
     """Check a study and say what it will cost before anything starts; STUDY is a name or a file."""
+    from buttress.running import default_workers, threads_of_one
     from buttress.study import check_scale, load_study, parse_only, plan_of
 
     spec, size = load_study(study), check_scale(scale)
     some = parse_only(only, spec, size)
-    with showing() as progress:
+    workers = workers or default_workers()
+    with showing() as progress, threads_of_one(workers):
         found = plan_of(spec, size, out, only=some, progress=progress, **where)
     if as_json:
         say_json(found.model_dump(mode="json"))

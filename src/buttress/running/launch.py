@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from buttress.cores import usable_cores
+from buttress.cores import share_of_cores, usable_cores
 from buttress.errors import UserError
 from buttress.progress import Progress
 from buttress.running.bag import Failure, shard
@@ -51,6 +51,19 @@ def default_workers() -> int:
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     return usable_cores()
+
+
+@contextmanager
+def threads_of_one(workers: int) -> Iterator[None]:
+    """The threads that each of so many workers has, so that what is timed is as it will be."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(share_of_cores(workers))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def parse_part(text: str) -> tuple[int, int]:
