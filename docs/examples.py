@@ -1,4 +1,4 @@
-"""Builds the pages of kept studies, so that readers see real ones; runs are without their weights."""
+"""Builds the pages of kept studies, so that readers see real ones; weights are not kept."""
 
 from __future__ import annotations
 
