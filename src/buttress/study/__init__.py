@@ -6,6 +6,7 @@ from buttress.study.claims import CLAIMS
 from buttress.study.conclude import conclude
 from buttress.study.plan import plan_of, works_of
 from buttress.study.scales import SCALES, Scale, check_scale
+from buttress.study.search import SearchSpec, list_searches, load_search
 from buttress.study.spec import StudySpec, list_studies, load_study
 from buttress.study.together import complete_together
 from buttress.study.work import Work, complete, work_of
@@ -15,6 +16,7 @@ __all__ = [
     "SCALES",
     "Cell",
     "Scale",
+    "SearchSpec",
     "StudySpec",
     "Work",
     "answer",
@@ -23,7 +25,9 @@ __all__ = [
     "complete",
     "complete_together",
     "conclude",
+    "list_searches",
     "list_studies",
+    "load_search",
     "load_study",
     "plan_of",
     "work_of",
