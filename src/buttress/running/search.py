@@ -19,6 +19,7 @@ from buttress.study.search import (
     entrants_of,
     halve,
     interval_of,
+    most_flops,
     summarise,
 )
 from buttress.study.work import Work
@@ -34,6 +35,12 @@ def carry_search(asked: Asked, root: Path, how: Launch, progress: Progress) -> S
     """
     entrants = entrants_of(asked.spec, asked.scale, asked.budget, asked.halving, asked.seed)
     rungs = Rungs(asked, entrants, root, how, progress)
+    most = most_flops(entrants.drawn, asked.halving)
+    whole = sum(candidate.flops(1.0) for candidate in entrants.in_budget)
+    progress.log(
+        f"{len(entrants.drawn)} of {entrants.grid} networks take part; training takes at most "
+        f"{most / whole:.0%} of what all {len(entrants.in_budget)} in the budget would in full"
+    )
 
     def told(state: State) -> None:
         write_search(root, summarise(asked, entrants, state))

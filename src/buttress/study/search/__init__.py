@@ -2,7 +2,7 @@
 
 from buttress.study.search.candidates import Candidate, Entrants, entrants_of
 from buttress.study.search.draw import draw_search
-from buttress.study.search.halving import State, halve, interval_of
+from buttress.study.search.halving import State, halve, interval_of, most_flops
 from buttress.study.search.spec import Budget, Halving, SearchSpec, list_searches, load_search
 from buttress.study.search.summary import Asked, summarise
 
@@ -20,5 +20,6 @@ __all__ = [
     "interval_of",
     "list_searches",
     "load_search",
+    "most_flops",
     "summarise",
 ]

@@ -55,7 +55,7 @@ def halve(
         alive = _note(state, measure(rung, left))
         is_last = rung == halving.rungs - 1
         asked = len(alive) if is_last else asked_for(len(candidates), halving, rung)
-        cut = cut_at(alive, asked, math.ceil(asked * halving.doubt))
+        cut = cut_at(alive, asked, places_for(asked, halving))
         flops = sum(candidates[i].flops(halving.share(rung)) for i in left)
         state.rungs.append(
             Rung(share=halving.share(rung), candidates=len(left), asked=min(asked, len(alive)),
@@ -88,6 +88,21 @@ def _note(state: State, found: Mapping[int, Score | str]) -> dict[int, Score]:
 def asked_for(candidates: int, halving: Halving, rung: int) -> int:
     """How many go on by rank after a rung: of all, so that doubts do not add up."""
     return max(1, math.ceil(candidates / halving.eta ** (rung + 1) - 1e-9))
+
+
+def places_for(asked: int, halving: Halving) -> int:
+    """How many may go on at most, with those in doubt."""
+    return math.ceil(asked * halving.doubt - 1e-9)
+
+
+def most_flops(candidates: Sequence[Candidate], halving: Halving) -> float:
+    """What training takes if every place is needed, and by the costliest."""
+    total, count = 0.0, len(candidates)
+    for rung in range(halving.rungs):
+        costs = sorted((c.flops(halving.share(rung)) for c in candidates), reverse=True)
+        total += sum(costs[:count])
+        count = min(count, places_for(asked_for(len(candidates), halving, rung), halving))
+    return total
 
 
 def cut_at(scores: Mapping[int, Score], asked: int, places: int) -> Cut:
