@@ -155,6 +155,19 @@ def test_failures_are_kept_apart_and_a_search_without_survivors_ends() -> None:
     assert [front.best for front in result.fronts] == [(), ()]
 
 
+def test_a_rung_at_guessing_level_is_said() -> None:
+    halving = Halving(rungs=2, eta=3)
+    found = entrants(halving=halving)
+    asked = Asked(made(), "smoke", Budget(), halving)
+
+    def late(rung: int, left: Sequence[int]) -> dict[int, Score | str]:
+        return {i: score((0.1, 0.5)[rung] + i / 10_000, images=200) for i in left}
+
+    result = summarise(asked, found, halve(found.drawn, halving, late))
+    (note,) = result.notes
+    assert "after rung 1 nobody was better than guessing (10%)" in note
+
+
 def test_the_budget_and_the_draw_decide_who_takes_part() -> None:
     everyone = entrants()
     assert (everyone.grid, len(everyone.in_budget), len(everyone.drawn)) == (27, 27, 27)

@@ -71,14 +71,16 @@ def _say(found: Search, file: Path, out: Path) -> None:
     share = found.flops / found.flops_of_all
     say(f"training took {amount(found.flops, 'FLOP')}, {share:.0%} of what all "
         f"{found.in_budget} would take in full")  # fmt: skip
+    for note in found.notes:
+        say(f"note: {note}")
     for name, why in found.failed.items():
         say(f"failed: {name}: {why}")
     if found.failed:
         say("`--retry` tries failed runs again")
     best = found.ranking[0]
     if best.fate == "best":
-        say(f"the best: {out / 'runs' / best.scores[-1].runs[0]}; its accuracy is that of the "
-            "luckiest, too: `buttress evaluate` says what it does on test images")  # fmt: skip
+        say(f"the best: {out / 'runs' / best.scores[-1].runs[0]}; it was chosen for its accuracy, "
+            "which is too high for that: ask test images with `buttress evaluate`")  # fmt: skip
     say(f"all of it: {file}, picture beside it")
 
 

@@ -97,6 +97,7 @@ class Search(Spec):
     flops: float = 0.0  # of all training so far
     flops_of_all: float = 0.0  # had all in the budget been trained in full
     failed: dict[str, str] = Field(default_factory=dict)  # candidate -> the run, and why
+    notes: tuple[str, ...] = ()  # why a decision must not be relied on
     is_over: bool = False
 
 

@@ -42,8 +42,14 @@ def carry_search(asked: Asked, root: Path, how: Launch, progress: Progress) -> S
         f"{most / whole:.0%} of what all {len(entrants.in_budget)} in the budget would in full"
     )
 
+    said: list[str] = []
+
     def told(state: State) -> None:
-        write_search(root, summarise(asked, entrants, state))
+        so_far = summarise(asked, entrants, state)
+        write_search(root, so_far)
+        for note in so_far.notes[len(said) :]:
+            progress.log(note)
+            said.append(note)
 
     with ending_on_term():
         state = halve(entrants.drawn, asked.halving, rungs.measure, told)

@@ -51,8 +51,22 @@ def summarise(asked: Asked, entrants: Entrants, state: State) -> Search:
         flops=sum(rung.flops for rung in state.rungs),
         flops_of_all=sum(candidate.flops(1.0) for candidate in entrants.in_budget),
         failed={describe_run(t): t.reason for t in ranking if t.fate == "failed"},
+        notes=notes_of(tried, len(state.rungs), entrants.drawn[0].specs[0].num_classes),
         is_over=state.is_over,
     )  # fmt: skip
+
+
+def notes_of(tried: Sequence[Tried], rungs: int, classes: int) -> tuple[str, ...]:
+    """Rungs after which nobody had learnt anything: who went on was chance."""
+    found = []
+    for rung in range(rungs):
+        here = [t.scores[rung] for t in tried if len(t.scores) > rung]
+        if here and max(score.low for score in here) <= 1 / classes:
+            found.append(
+                f"after rung {rung + 1} nobody was better than guessing ({1 / classes:.0%}), so "
+                "that its ranking is chance; give it more epochs, or use fewer rungs"
+            )
+    return tuple(found)
 
 
 def describe_run(tried: Tried) -> str:
