@@ -161,11 +161,17 @@ def test_a_rung_at_guessing_level_is_said() -> None:
     asked = Asked(made(), "smoke", Budget(), halving)
 
     def late(rung: int, left: Sequence[int]) -> dict[int, Score | str]:
-        return {i: score((0.1, 0.5)[rung] + i / 10_000, images=200) for i in left}
+        lucky = {0: 0.3} if rung == 0 else {}
+        return {i: score(lucky.get(i, (0.1, 0.5)[rung] + i / 10_000), images=200) for i in left}
 
     result = summarise(asked, found, halve(found.drawn, halving, late))
     (note,) = result.notes
-    assert "after rung 1 nobody was better than guessing (10%)" in note
+    assert "after rung 1 fewer than 9 did better than guessing (10%)" in note
+    nobody = summarise(
+        asked, found,
+        halve(found.drawn, halving, lambda _, left: {i: score(0.05) for i in left}),
+    )  # fmt: skip
+    assert "after rung 2 nobody did better than guessing" in nobody.notes[1]
 
 
 def test_the_budget_and_the_draw_decide_who_takes_part() -> None:

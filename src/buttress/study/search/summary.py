@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from buttress.analysis import pareto
-from buttress.records.search import FATES, Front, Option, Search, Tried
+from buttress.records.search import FATES, Front, Option, Rung, Search, Tried
 from buttress.spec import digest
 from buttress.study.scales import Scale
 from buttress.study.search.candidates import Candidate, Entrants
@@ -51,20 +51,23 @@ def summarise(asked: Asked, entrants: Entrants, state: State) -> Search:
         flops=sum(rung.flops for rung in state.rungs),
         flops_of_all=sum(candidate.flops(1.0) for candidate in entrants.in_budget),
         failed={describe_run(t): t.reason for t in ranking if t.fate == "failed"},
-        notes=notes_of(tried, len(state.rungs), entrants.drawn[0].specs[0].num_classes),
+        notes=notes_of(tried, state.rungs, entrants.drawn[0].specs[0].num_classes),
         is_over=state.is_over,
     )  # fmt: skip
 
 
-def notes_of(tried: Sequence[Tried], rungs: int, classes: int) -> tuple[str, ...]:
-    """Rungs after which nobody had learnt anything: who went on was chance."""
+def notes_of(tried: Sequence[Tried], rungs: Sequence[Rung], classes: int) -> tuple[str, ...]:
+    """Rungs that had not learnt enough to be cut: who went on was chance."""
     found = []
-    for rung in range(rungs):
-        here = [t.scores[rung] for t in tried if len(t.scores) > rung]
-        if here and max(score.low for score in here) <= 1 / classes:
+    for number, rung in enumerate(rungs):
+        here = [t.scores[number] for t in tried if len(t.scores) > number]
+        ranked = sorted(here, key=lambda score: -score.value)
+        edge = 1 if rung.share == 1 else rung.asked  # after the last rung nobody is cut
+        if ranked and ranked[edge - 1].low <= 1 / classes:
+            who = "nobody" if edge == 1 else f"fewer than {edge}"
             found.append(
-                f"after rung {rung + 1} nobody was better than guessing ({1 / classes:.0%}), so "
-                "that its ranking is chance; give it more epochs, or use fewer rungs"
+                f"after rung {number + 1} {who} did better than guessing ({1 / classes:.0%}), so "
+                "that its ranking is mostly chance; give it more epochs, or use fewer rungs"
             )
     return tuple(found)
 
