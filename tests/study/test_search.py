@@ -261,4 +261,4 @@ def test_a_shipped_search_is_whole_at_every_scale(name: str, scale: Scale) -> No
     assert len(found.drawn) >= 4
     if scale != "smoke":
         whole = sum(candidate.flops(1.0) for candidate in found.in_budget)
-        assert most_flops(found.drawn, halving) < 0.75 * whole
+        assert most_flops(found.drawn, halving) < 0.8 * whole

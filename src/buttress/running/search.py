@@ -74,9 +74,9 @@ class Rungs:
         specs = {place: self.entrants.drawn[place].at(share) for place in left}
         works = [self._work(spec) for group in specs.values() for spec in group]
         epochs = sorted({spec.recipe.epochs for group in specs.values() for spec in group})
+        length = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
         self.progress.log(
-            f"rung {rung + 1} of {self.asked.halving.rungs}: {len(left)} candidates, "
-            f"{' to '.join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))} epochs each"
+            f"rung {rung + 1} of {self.asked.halving.rungs}: {len(left)} candidates, epochs: {length}"
         )
         failures = launch(works, self.how, self.progress)
         why = {failure.work.key: failure.message for failure in failures}
