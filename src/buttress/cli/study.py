@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.runners import runners
 from buttress.cli.words import amount, duration
 
 if TYPE_CHECKING:
@@ -104,15 +105,9 @@ def _say_plan(found: Plan, workers: int) -> None:
 
 @command.command("run")
 @common
-@click.option("--workers", type=click.IntRange(1), help="Runs at once; one per GPU or core.")
-@click.option("--on", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--address", help="Of a Ray cluster; RAY_ADDRESS or the one that runs here.")
-@click.option("--cpus-per-run", type=float, default=1.0, show_default=True, help="On Ray.")
-@click.option("--gpus-per-run", type=float, default=0.0, show_default=True, help="On Ray.")
+@runners
 @part
 @click.option("--shard", metavar="I/N", default="1/1", help="Only part I of N of the runs.")
-@click.option("--retry", is_flag=True, help="Try runs again that failed before.")
-@click.option("--device", default="auto", show_default=True)
 def run(study: str, scale: str, out: Path, as_json: bool, **how: Any) -> int:
     """Do what is missing of a study, then answer its question; STUDY is a name or a file.
 

@@ -7,6 +7,7 @@ from buttress.study.conclude import conclude
 from buttress.study.only import Only, chosen, parse_only
 from buttress.study.plan import plan_of, works_of
 from buttress.study.scales import SCALES, Scale, check_scale
+from buttress.study.search import SearchSpec, list_searches, load_search
 from buttress.study.spec import StudySpec, list_studies, load_study
 from buttress.study.together import complete_together
 from buttress.study.work import Work, complete, work_of
@@ -17,6 +18,7 @@ __all__ = [
     "Cell",
     "Only",
     "Scale",
+    "SearchSpec",
     "StudySpec",
     "Work",
     "answer",
@@ -26,7 +28,9 @@ __all__ = [
     "complete",
     "complete_together",
     "conclude",
+    "list_searches",
     "list_studies",
+    "load_search",
     "load_study",
     "parse_only",
     "plan_of",

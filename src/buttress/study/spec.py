@@ -127,10 +127,15 @@ class StudySpec(Spec):
     claims: tuple[Claim, ...] = ()
     grid: dict[str, Any]  # `Scaled`, with values by scale
 
+    @property
+    def called(self) -> str:
+        """What a message calls it."""
+        return f"study {self.name}"
+
     def scaled(self, scale: Scale) -> Scaled:
         """The study at one scale, fully checked."""
         found = self._whole(scale)
-        return found.model_copy(update={"axes": _chosen(found, f"study {self.name}")})
+        return found.model_copy(update={"axes": _chosen(found, self.called)})
 
     def labels(self, scale: Scale) -> dict[str, set[str]]:
         """The labels of each axis with those that a scale leaves out."""
@@ -138,7 +143,7 @@ class StudySpec(Spec):
 
     def _whole(self, scale: Scale) -> Scaled:
         """With every label of every axis."""
-        where = f"study {self.name} at scale {scale}"
+        where = f"{self.called} at scale {scale}"
         return Scaled.parse(at(_with_shared_axes(self.grid, where), scale), where)
 
 

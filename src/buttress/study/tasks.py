@@ -14,7 +14,7 @@ from buttress.data import Facts, facts_of
 from buttress.evaluation.passes import Passes, passes_of, usual_passes_of
 from buttress.evaluation.suite import Entry, load_suite, resolve_suite
 from buttress.models.core import is_known
-from buttress.models.cost import count_macs
+from buttress.models.cost import Cost, count_macs, count_parameters
 from buttress.models.on_paper import Undrawn, tally_macs
 from buttress.records.run import Run
 from buttress.records.spec import Recipe, RunSpec
@@ -132,16 +132,22 @@ def _entries(suite: str, dataset: str, classes: int) -> tuple[tuple[Entry, Passe
     )
 
 
-_MACS: dict[tuple[Any, ...], int] = {}
+_COSTS: dict[tuple[Any, ...], Cost] = {}
 
 
-def macs_of(spec: RunSpec) -> int:
-    """Multiply-accumulates of one image through a run's network, without memory for weights."""
+def network_cost(spec: RunSpec) -> Cost:
+    """Parameters and multiply-accumulates of a run's network, without memory for weights."""
     size = (spec.num_classes, spec.image_size, spec.in_channels)
     key = (spec.model, repr(sorted(spec.model_args.items())), *size)
-    if key not in _MACS:
+    if key not in _COSTS:
         with torch.device("meta"), Undrawn():
             model = build(spec)
         count = tally_macs if is_known(spec.model) else count_macs
-        _MACS[key] = int(count(model.eval(), spec.image_size))
-    return _MACS[key]
+        macs = int(count(model.eval(), spec.image_size))
+        _COSTS[key] = Cost(count_parameters(model), macs)
+    return _COSTS[key]
+
+
+def macs_of(spec: RunSpec) -> int:
+    """Multiply-accumulates of one image through a run's network."""
+    return network_cost(spec).macs
