@@ -76,7 +76,8 @@ class Rungs:
         epochs = sorted({spec.recipe.epochs for group in specs.values() for spec in group})
         length = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
         self.progress.log(
-            f"rung {rung + 1} of {self.asked.halving.rungs}: {len(left)} candidates, epochs: {length}"
+            f"rung {rung + 1} of {self.asked.halving.rungs}: {len(left)} candidates, "
+            f"epochs: {length}"
         )
         failures = launch(works, self.how, self.progress)
         why = {failure.work.key: failure.message for failure in failures}
