@@ -75,10 +75,8 @@ class Rungs:
         works = [self._work(spec) for group in specs.values() for spec in group]
         epochs = sorted({spec.recipe.epochs for group in specs.values() for spec in group})
         length = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
-        self.progress.log(
-            f"rung {rung + 1} of {self.asked.halving.rungs}: {len(left)} candidates, "
-            f"epochs: {length}"
-        )
+        place = f"rung {rung + 1} of {self.asked.halving.rungs}"
+        self.progress.log(f"{place}: {len(left)} candidates, epochs: {length}")
         failures = launch(works, self.how, self.progress)
         why = {failure.work.key: failure.message for failure in failures}
         return {place: self._score(group, why) for place, group in specs.items()}
