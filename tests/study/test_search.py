@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from buttress.study.search import (
     Halving,
     SearchSpec,
     State,
+    draw_search,
     entrants_of,
     halve,
     interval_of,
@@ -172,6 +174,15 @@ def test_a_rung_at_guessing_level_is_said() -> None:
         halve(found.drawn, halving, lambda _, left: {i: score(0.05) for i in left}),
     )  # fmt: skip
     assert "after rung 2 nobody did better than guessing" in nobody.notes[1]
+
+
+def test_a_search_of_many_rungs_is_drawn(tmp_path: Path) -> None:
+    halving = Halving(rungs=6, eta=1.5)
+    found = entrants(halving=halving)
+    state = halve(found.drawn, halving, Planted(found.drawn, halving, images=500))
+    asked = Asked(made(), "smoke", Budget(macs=1e9), halving)
+    draw_search(summarise(asked, found, state), tmp_path / "many.svg")
+    assert "</svg>" in (tmp_path / "many.svg").read_text()
 
 
 def test_the_budget_and_the_draw_decide_who_takes_part() -> None:

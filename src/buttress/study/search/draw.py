@@ -36,11 +36,12 @@ def _panel(found: Search, front: Front, axes: Axes) -> None:
         is_last = number == len(found.rungs) - 1
         if not here:
             continue
+        grey = 0.8 - 0.6 * number / len(found.rungs)
         axes.errorbar(
             [getattr(t, front.price) for t in here], [t.scores[-1].value for t in here],
             yerr=[[t.scores[-1].value - t.scores[-1].low for t in here],
                   [t.scores[-1].high - t.scores[-1].value for t in here]],
-            fmt="o" if is_last else "x", color="C0" if is_last else f"{0.75 - 0.3 * number:.2f}",
+            fmt="o" if is_last else "x", color="C0" if is_last else f"{grey:.2f}",
             linewidth=1, capsize=2, label=_epochs(here, rung.share),
         )  # fmt: skip
     line = sorted((getattr(t, front.price), t.scores[-1].value)
