@@ -64,7 +64,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     names = list(rows[0][1].records) if rows else []
     lines = [
         [s.model, s.recipe.objective.name, *(ranged(e.accuracy[n], e.interval(n)) for n in names),
-         ranged(e.worst_case, e.interval())]
+         ranged(e.worst_case, e.interval()) + ("" if e.trustworthy else " untrustworthy")]
         for s, e in rows
     ]  # fmt: skip
     say(table(["model", "training", *names, "worst case"], lines))

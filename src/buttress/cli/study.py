@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.console import ranged, say, say_json, showing, table
 from buttress.cli.runners import runners
 from buttress.cli.words import amount, duration
 
 if TYPE_CHECKING:
-    from buttress.records.answer import Answer
+    from buttress.records.answer import Answer, Number
     from buttress.records.plan import Plan, Status
 
 Command = Callable[..., Any]
@@ -148,15 +148,23 @@ def _say_answer(found: Answer) -> None:
 def _line(found: Answer, line: Any) -> list[str]:
     cells = []
     for name in found.columns:
-        value = line.numbers[name].value
-        is_share = found.units[name] == "percent"
-        cells.append(percent(value) if is_share or value is None else f"{value:.4g}")
+        number = line.numbers[name]
+        mark = " untrustworthy" if number.untrustworthy else ""
+        cells.append(_spelt(number, found.units[name] == "percent") + mark)
     return [*line.labels, *cells]
+
+
+def _spelt(number: Number, is_share: bool) -> str:
+    """A number with its 95% interval, where it has one."""
+    value, span = number.value, (number.low, number.high)
+    if is_share or value is None:
+        return ranged(value, None if None in span else span)  # type: ignore[arg-type]
+    return f"{value:.4g}" + ("" if None in span else f" ({span[0]:.4g} to {span[1]:.4g})")
 
 
 @command.command("status")
 @common
-@click.option("--watch", type=click.FloatRange(min=1), help="Look again every so many seconds.")
+@click.option("--watch", type=click.FloatRange(1, 86400), help="Look again every so many seconds.")
 def status(study: str, scale: str, out: Path, as_json: bool, watch: float | None) -> int:
     """Say what is done, what runs where, and how long the rest takes; STUDY is a name or a file."""
     import time

@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 from buttress.errors import CorruptFile
 from buttress.files import read_json
 from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
+from buttress.records.evaluation import Evaluation
 from buttress.records.run import Run
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
@@ -19,7 +20,7 @@ from buttress.study.listed import listed_table
 from buttress.study.measure import Source, behind, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
-from buttress.study.spec import Claim, Scaled, StudySpec
+from buttress.study.spec import Claim, Column, Scaled, StudySpec
 from buttress.study.table import REPLICATES, Table, View
 
 
@@ -107,6 +108,7 @@ def _lines(
             span = spans.get((row, column))
             known = None if theirs is None else _finite(theirs.columns[column][index])
             chosen = behind(row, table.axes, scaled.columns[column], sources)
+            judged_by = _evaluations(chosen, scaled.columns[column], scaled)
             numbers[column] = Number(
                 value=None if cell is None else _finite(cell.value),
                 low=None if span is None else span.low,
@@ -115,7 +117,8 @@ def _lines(
                 images=len(cell.scores[0]) if cell is not None and cell.scores else 0,
                 seeds=0 if cell is None else len(cell.seeds),
                 missing=table.missing.get((row, column), ""),
-                distrusted=_distrusted(chosen, scaled.columns[column].suite or "", scaled),
+                distrusted=tuple(dict.fromkeys(w for e in judged_by for w in e.warnings)),
+                untrustworthy=not all(e.trustworthy for e in judged_by),
             )
         runs = behind(row, table.axes, None, sources)
         found.append(
@@ -125,11 +128,11 @@ def _lines(
     return tuple(found)
 
 
-def _distrusted(sources: Sequence[Source], suite: str, scaled: Scaled) -> tuple[str, ...]:
-    """Warnings of the evaluations behind a number."""
-    name = suite or (scaled.suites[0] if scaled.suites else "")
-    known = [s.evaluations[name] for s in sources if name in s.evaluations]
-    return tuple(dict.fromkeys(warning for found in known for warning in found.warnings))
+def _evaluations(sources: Sequence[Source], column: Column, scaled: Scaled) -> list[Evaluation]:
+    """The evaluations behind a number."""
+    name = column.suite or (scaled.suites[0] if scaled.suites else "")
+    name += "" if column.which == "best" else f"-{column.which}"
+    return [s.evaluations[name] for s in sources if name in s.evaluations]
 
 
 def _agreement(measured: View, replicates: Sequence[View], theirs: View) -> tuple[Agreement, ...]:

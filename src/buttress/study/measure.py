@@ -14,6 +14,7 @@ from buttress.analysis.core import ANALYSES, is_together
 from buttress.errors import ButtressError
 from buttress.evaluation import Evaluation, load_evaluation
 from buttress.files import read_json
+from buttress.records.evaluation import diagnosed
 from buttress.records.run import Run
 from buttress.spec import digest
 from buttress.study.cells import Cell, merged
@@ -50,7 +51,8 @@ class Source:
     def evaluation(self, suite: str, which: str) -> Evaluation:
         name = suite if which == "best" else f"{suite}-{which}"
         if name not in self.evaluations:
-            self.evaluations[name] = load_evaluation(self.run.suite_folder(name))
+            found = load_evaluation(self.run.suite_folder(name))
+            self.evaluations[name] = diagnosed(found, self.run.analysis_file("doctor"))
         return self.evaluations[name]
 
     def analysis(self, name: str) -> Mapping[str, Any]:
