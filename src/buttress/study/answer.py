@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import spearmanr
 
-from buttress.errors import CorruptFile
+from buttress.errors import CorruptFile, UserError
 from buttress.files import read_json
 from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
 from buttress.records.run import Run
+from buttress.statistics import spearman
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
 from buttress.study.claims.core import check
@@ -21,6 +21,8 @@ from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
 from buttress.study.spec import Claim, Scaled, StudySpec
 from buttress.study.table import REPLICATES, Table, View
+
+FEWEST = 3  # rows with a rank correlation
 
 
 def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = None) -> Answer:
@@ -44,7 +46,7 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
         units={name: column.unit for name, column in scaled.columns.items()},
         lines=_lines(table, replicates, theirs, scaled, sources),
         claims=tuple(judged(claim, table.view, replicates, theirs) for claim in study.claims),
-        agreement=() if theirs is None else _agreement(table.view, replicates, theirs),
+        agreement=() if theirs is None else agreement_of(table.view, replicates, theirs),
         notes=() if study.published is None else study.published.notes,
         runs=len(states),
         done=sum(state == "done" for state in states.values()),
@@ -132,7 +134,7 @@ def _distrusted(sources: Sequence[Source], suite: str, scaled: Scaled) -> tuple[
     return tuple(dict.fromkeys(warning for found in known for warning in found.warnings))
 
 
-def _agreement(measured: View, replicates: Sequence[View], theirs: View) -> tuple[Agreement, ...]:
+def agreement_of(measured: View, replicates: Sequence[View], theirs: View) -> tuple[Agreement, ...]:
     """Spearman's correlation of each column with the published one, over rows that have both."""
     found = []
     for column, values in measured.columns.items():
@@ -140,22 +142,23 @@ def _agreement(measured: View, replicates: Sequence[View], theirs: View) -> tupl
         both = ~(np.isnan(values) | np.isnan(published))
         if not (~np.isnan(published)).any():
             continue
-        if both.sum() < 3:
-            found.append(Agreement(column=column, rows=int(both.sum()), spearman=None))
+        rows, value = int(both.sum()), _rank(values[both], published[both])
+        if value is None:
+            found.append(Agreement(column=column, rows=rows, spearman=None))
             continue
-        drawn = [_rank(view.columns[column][both], published[both]) for view in replicates]
+        ranks = [_rank(view.columns[column][both], published[both]) for view in replicates]
+        drawn = [rank for rank in ranks if rank is not None]
         low, high = np.quantile(drawn, (0.025, 0.975)) if drawn else (None, None)
-        found.append(
-            Agreement(column=column, rows=int(both.sum()),
-                      spearman=_rank(values[both], published[both]), low=low, high=high)
-        )  # fmt: skip
+        found.append(Agreement(column=column, rows=rows, spearman=value, low=low, high=high))
     return tuple(found)
 
 
-def _rank(mine: np.ndarray, theirs: np.ndarray) -> float:
-    if np.ptp(mine) == 0 or np.ptp(theirs) == 0:
-        return 0.0
-    return float(spearmanr(mine, theirs).statistic)
+def _rank(mine: np.ndarray, theirs: np.ndarray) -> float | None:
+    """None where there is no order to speak of: few rows, or all alike."""
+    try:
+        return spearman(mine, theirs).value if len(mine) >= FEWEST else None
+    except UserError:
+        return None
 
 
 def _finite(value: float) -> float | None:
