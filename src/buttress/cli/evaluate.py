@@ -110,6 +110,8 @@ def command(**given: Any) -> None:
         spec = spec.model_copy(update={"mode": "worst_case"})
     with showing() as progress:
         found = _evaluated(asked, model, images, spec, asked.folder(out), progress)
+    if run is not None and asked.out is None:
+        run.mend((run.path / "eval").glob("*/*.parquet"))
     found = with_diagnosis(found, run)
     if asked.as_json:
         say_json(_as_dict(found, images))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from buttress.errors import CorruptFile, UserError
-from buttress.files import read_json
+from buttress.errors import UserError
 from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
 from buttress.records.run import Run
 from buttress.statistics import spearman
@@ -20,7 +19,9 @@ from buttress.study.measure import Source, behind, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
 from buttress.study.spec import Claim, Scaled, StudySpec
+from buttress.study.survey import look_at
 from buttress.study.table import REPLICATES, Table, View
+from buttress.study.work import work_of
 
 FEWEST = 3  # rows with a rank correlation
 
@@ -29,11 +30,14 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
     """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
     scaled, cells = study.scaled(scale), cells_of(study, scale)
     beside = answer_file(root, study.name, scale).parent
-    sources = [Source(cell, root / "runs" / cell.key, together=beside) for cell in cells]
+    found = {work.key: look_at(work) for work in work_of(scaled, cells, root)}
+    sources = [
+        Source(cell, root / "runs" / cell.key, found[cell.key].state, together=beside)
+        for cell in cells
+    ]
     table = _table(study, scaled, scale, sources, root)
     replicates = table.replicates(REPLICATES)
     theirs = _published(study, scaled, table, place)
-    states = {source.cell.key: source.state for source in sources}
     return Answer(
         study=study.name,
         scale=scale,
@@ -48,9 +52,9 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
         claims=tuple(judged(claim, table.view, replicates, theirs) for claim in study.claims),
         agreement=() if theirs is None else agreement_of(table.view, replicates, theirs),
         notes=() if study.published is None else study.published.notes,
-        runs=len(states),
-        done=sum(state == "done" for state in states.values()),
-        failed={k: _reason(root / "runs" / k) for k, state in states.items() if state == "failed"},
+        runs=len(found),
+        done=sum(run.state == "done" for run in found.values()),
+        failed={key: run.error for key, run in found.items() if run.state == "failed"},
         analyses=tuple(use.name for use in scaled.analyses),
         together=tuple(use.name for use in scaled.together),
         cost=_cost(cells, root),
@@ -165,18 +169,11 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _reason(folder: Path) -> str:
-    try:
-        return str(read_json(folder / "error.json").get("message", ""))
-    except (CorruptFile, OSError):
-        return "its error.json is unreadable"
-
-
 def _cost(cells: Sequence[Cell], root: Path) -> dict[str, float]:
     """What the finished runs took."""
     seconds = 0.0
     for cell in cells:
         run = Run(root / "runs" / cell.key)
-        if run.state == "done":
+        if run.is_trained:
             seconds += float(run.summary.get("seconds", 0.0))
     return {"train_seconds": seconds}
