@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from buttress.attacks.freeze import frozen
 from buttress.models import create_model
-from buttress.training.twin import Folded, Twin
+from buttress.training.twin import Folded, Twin, laid_out
 from conftest import small_net
 
 
@@ -49,3 +51,33 @@ class Branching(nn.Module):
 def test_a_network_without_a_graph_is_attacked_as_it_is() -> None:
     model = Branching()
     assert Twin(model, torch.rand(2, 3, 8, 8)).refreshed() is model
+
+
+def shrinking(channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, 5, 1, stride=2),
+        nn.Conv2d(5, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
+    )  # fmt: skip
+
+
+def test_the_layout_is_not_one_that_destroys_memory_in_training() -> None:
+    """A step with few channels before skipped pixels used to corrupt the heap."""
+    net = shrinking(2).requires_grad_()
+    right = copy.deepcopy(net).double()
+    x = torch.rand(8, 3, 16, 16)
+    for _ in range(20):
+        net.zero_grad()
+        right.zero_grad()
+        laid_out(net)(x).square().sum().backward()
+        right(x.double()).square().sum().backward()
+    for found, wanted in zip(net.parameters(), right.parameters(), strict=True):
+        assert found.grad is not None
+        assert wanted.grad is not None
+        assert torch.allclose(found.grad.double(), wanted.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("channels", "is_moved"), [(2, False), (7, False), (15, False), (16, True)])
+def test_the_layout_of_enough_channels_is_the_fast_one(channels: int, is_moved: bool) -> None:
+    net = shrinking(channels)
+    weight = laid_out(net)[3].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) == is_moved

@@ -19,6 +19,7 @@ from buttress.attacks.last_token import last_token
 from buttress.attacks.rewrite import normed
 from buttress.training.sync import Synced
 
+BLOCK = 16  # channels of the widest block of a convolution
 CLOSE = 1e-3  # logits may differ by this much of their size
 
 
@@ -77,10 +78,21 @@ def laid_out(model: nn.Module) -> nn.Module:
     """The model with its features stored as convolutions like them, if most of it is those."""
     whole = sum(p.numel() for p in model.parameters())
     wide = [m for m in model.modules() if isinstance(m, nn.Conv2d) and max(m.kernel_size) > 1]
-    if 2 * sum(m.weight.numel() for m in wide) <= whole:
+    if 2 * sum(m.weight.numel() for m in wide) <= whole or any(map(_is_unsafe, model.modules())):
         return model
     made: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return made
+
+
+def _is_unsafe(m: nn.Module) -> bool:
+    """Whether the gradient of a layer's weights in that form may destroy memory.
+
+    The library for convolutions on CPUs (oneDNN, up to 3.12 at least) writes past its buffer where a
+    kernel of one pixel skips pixels and has fewer channels than a block of it: 8, or 16 with
+    AVX-512. The process crashes later, or goes on with wrong gradients (uxlfoundation/oneDNN, report 6035).
+    """
+    is_pointwise = isinstance(m, nn.Conv2d) and max(m.kernel_size) == 1
+    return is_pointwise and max(m.stride) > 1 and m.in_channels // m.groups < BLOCK
 
 
 def _shortened(model: nn.Module) -> nn.Module | None:
