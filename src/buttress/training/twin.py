@@ -78,21 +78,30 @@ def laid_out(model: nn.Module) -> nn.Module:
     """The model with its features stored as convolutions like them, if most of it is those."""
     whole = sum(p.numel() for p in model.parameters())
     wide = [m for m in model.modules() if isinstance(m, nn.Conv2d) and max(m.kernel_size) > 1]
-    if 2 * sum(m.weight.numel() for m in wide) <= whole or any(map(_is_unsafe, model.modules())):
+    if 2 * sum(m.weight.numel() for m in wide) <= whole:
         return model
     made: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for layer in made.modules():
+        if isinstance(layer, nn.Conv2d) and _is_unsafe(layer):
+            layer.weight.data = layer.weight.data.clone(memory_format=torch.contiguous_format)
+            layer.register_forward_pre_hook(_plain_input)
     return made
 
 
-def _is_unsafe(m: nn.Module) -> bool:
-    """Whether the gradient of a layer's weights in that form may destroy memory.
+def _is_unsafe(layer: nn.Conv2d) -> bool:
+    """Whether the gradient of a layer's weights may destroy memory if pixels are stored whole.
 
-    The library for convolutions on CPUs (oneDNN, up to 3.12 at least) writes past its buffer where a
-    kernel of one pixel skips pixels and has fewer channels than a block of it: 8, or 16 with
-    AVX-512. The process crashes later, or goes on with wrong gradients (uxlfoundation/oneDNN, report 6035).
+    The library for convolutions on CPUs (oneDNN, up to 3.12 at least) writes past its buffer where
+    a kernel of one pixel skips pixels and has fewer channels than a block: 8, or 16 with AVX-512.
+    The process crashes later, or goes on with wrong gradients (uxlfoundation/oneDNN, report 6035).
     """
-    is_pointwise = isinstance(m, nn.Conv2d) and max(m.kernel_size) == 1
-    return is_pointwise and max(m.stride) > 1 and m.in_channels // m.groups < BLOCK
+    is_skipping = max(layer.kernel_size) == 1 and max(layer.stride) > 1
+    return is_skipping and layer.in_channels // layer.groups < BLOCK
+
+
+def _plain_input(layer: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+    """A copy: with one channel or one pixel `contiguous` would change nothing."""
+    return (given[0].clone(memory_format=torch.contiguous_format),)
 
 
 def _shortened(model: nn.Module) -> nn.Module | None:
