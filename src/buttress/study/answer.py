@@ -71,9 +71,9 @@ def _table(
     study: StudySpec, scaled: Scaled, scale: Scale, sources: Sequence[Source], root: Path
 ) -> Table:
     """The rows are the runs, unless an analysis lists them."""
-    if scaled.listed is None:
+    if not scaled.listed:
         return table_of(scaled, sources)
-    return listed_table(scaled.listed, scaled, answer_file(root, study.name, scale).parent)
+    return listed_table(scaled, answer_file(root, study.name, scale).parent)
 
 
 def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: View | None) -> Judged:
