@@ -153,7 +153,9 @@ def test_rows_that_are_all_alike_decide_no_rank_correlation(limit: dict[str, flo
 
 def test_a_column_that_is_constant_agrees_with_no_order() -> None:
     axes, rows = ("net",), tuple((n,) for n in "abcd")
-    theirs = View(axes, rows, {"up": np.arange(4.0), "flat": np.arange(4.0), "few": np.full(4, 1.0)})
+    theirs = View(
+        axes, rows, {"up": np.arange(4.0), "flat": np.arange(4.0), "few": np.full(4, 1.0)}
+    )
     theirs.columns["few"][2:] = np.nan  # type: ignore[index]
     ours = {"up": np.arange(4.0), "flat": np.zeros(4), "few": np.arange(4.0)}
     some = {**ours, "up": np.array([1.0, 0.0, 2.0, 3.0])}

@@ -42,9 +42,7 @@ class Layer(NamedTuple):
         if not self.size:
             return math.log10(dense_bound(self.inputs, self.outputs, deviation))
         padded, kernel = [self.size + KERNEL - 1] * 2, [KERNEL] * 2
-        return math.log10(
-            convolution_bound(self.inputs, self.outputs, padded, kernel, deviation)
-        )
+        return math.log10(convolution_bound(self.inputs, self.outputs, padded, kernel, deviation))
 
 
 class Direction(Spec):
@@ -76,7 +74,9 @@ def plot_size_bound(results: Mapping[str, SizeBound], figure: Figure) -> None:
                 if one.direction.startswith(what):
                     name = f"{label} {one.direction.removeprefix(f'{what} of ')}".strip()
                     axis.plot(one.sizes, one.log10, marker="o", label=name)
-        axis.set(xlabel=f"{what} of a stage", ylabel="log10 of the bound" if what == "depth" else "")
+        axis.set(
+            xlabel=f"{what} of a stage", ylabel="log10 of the bound" if what == "depth" else ""
+        )
         axis.legend(fontsize="x-small")
 
 
