@@ -112,6 +112,8 @@ def command(**given: Any) -> None:
         spec = spec.model_copy(update={"mode": "worst_case"})
     with showing() as progress:
         found = _evaluated(asked, model, images, spec, asked.folder(out), progress)
+    if run is not None and asked.out is None:
+        run.mend((run.path / "eval").glob("*/*.parquet"))
     if run is not None:
         found = diagnosed(found, run.analysis_file("doctor"))
     if asked.as_json:

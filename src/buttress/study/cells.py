@@ -84,10 +84,9 @@ def _check(study: StudySpec, scaled: Scaled, scale: Scale) -> None:
     where, labels = study.called, study.labels(scale)
     for use in (*scaled.analyses, *scaled.together):
         ANALYSES.entry(use.name)
-    if scaled.listed and scaled.listed.analysis not in [use.name for use in scaled.together]:
-        raise UserError(
-            f"{where}: its rows are listed by {scaled.listed.analysis}, not in together"
-        )
+    for listed in scaled.listed:
+        if listed.analysis not in [use.name for use in scaled.together]:
+            raise UserError(f"{where}: its rows are listed by {listed.analysis}, not in together")
     for name, column in scaled.columns.items():
         for axis, label in column.where.items():
             if label not in labels.get(axis, ()):

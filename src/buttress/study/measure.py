@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,13 @@ class Source:
 
     cell: Cell
     folder: Path
+    state: str  # as far as the study's own wishes are met
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
     together: Path = Path()  # the folder with analyses of all runs
 
     @property
     def run(self) -> Run:
         return Run(self.folder)
-
-    @cached_property
-    def state(self) -> str:
-        return self.run.state
 
     def evaluation(self, suite: str, which: str) -> Evaluation:
         name = suite if which == "best" else f"{suite}-{which}"

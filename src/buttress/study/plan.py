@@ -86,6 +86,6 @@ def planned(found: Found, pace: Pace) -> Planned:
         seconds = None if took is None or seconds is None else seconds + took
     return Planned(
         key=work.key, model=work.spec.model, label=work.label(), seed=work.spec.seed,
-        state=found.state, missing=tuple(t.label for t in found.missing), error=found.error or "",
+        state=found.state, missing=tuple(t.label for t in found.missing), error=found.error,
         forward=forward, backward=backward, flops=flops, seconds=seconds,
     )  # fmt: skip

@@ -91,11 +91,12 @@ def _options(raw: object) -> object:
 
 
 def _several(raw: object) -> object:
-    return (raw,) if isinstance(raw, str) else raw
+    return (raw,) if isinstance(raw, (str, Mapping)) else raw
 
 
 Options = Annotated[dict[str, Setting], BeforeValidator(_options)]
 Labels = Annotated[tuple[str, ...], BeforeValidator(_several)]
+Listings = Annotated[tuple[Listed, ...], BeforeValidator(_several)]
 
 
 class Scaled(Spec):
@@ -111,7 +112,7 @@ class Scaled(Spec):
     test_limit: int | None = Field(default=None, ge=1)
     analyses: tuple[Use, ...] = ()  # of every run
     together: tuple[Use, ...] = ()  # of all runs at once, or of none
-    listed: Listed | None = None  # where the rows are, if not the runs
+    listed: Listings = ()  # where the rows are, if not the runs
     columns: dict[str, Column] = Field(default_factory=dict)
 
 
