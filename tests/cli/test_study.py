@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import yaml
 from buttress.cli.main import outcome
 from buttress.cli.words import amount, duration
 from buttress.records.answer import read_answer
+from buttress.records.diagnosis import Diagnosis, Finding
+from buttress.records.evaluation import load_evaluation
+from buttress.records.run import Run
 from buttress.running.launch import parse_part
 
 STUDY = {
@@ -71,6 +75,17 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
     said = capsys.readouterr().out
     assert "T1" in said
     assert "report:" in said
+    assert re.search(r"\d% \(\d+\.\d to \d+\.\d\)", said), "numbers have their intervals"
+    assert "untrustworthy" not in said
+
+    run = Run(next(iter((tmp_path / "results/runs").iterdir())))
+    weights = load_evaluation(run.suite_folder("quickstart")).records["clean"].meta["weights"]
+    flat = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")
+    told = Diagnosis(threat="Linf:0.06", dataset="digits", split="test", images=9, seed=0,
+                     weights=weights, data="", checks=(), findings=(flat,))  # fmt: skip
+    told.save(run.analysis_file("doctor"))
+    assert outcome(["study", "report", file, *out]) == 0
+    assert capsys.readouterr().out.count("untrustworthy") == 2  # both columns of the only row
 
 
 def test_a_run_that_fails_is_said_and_the_exit_code_is_1(

@@ -14,7 +14,9 @@ import buttress as bt
 from buttress.cli.main import outcome
 from buttress.comparison.words import sentences
 from buttress.errors import ButtressError, RunError, UserError
-from buttress.records.evaluation import write_record
+from buttress.records.diagnosis import Diagnosis, Finding
+from buttress.records.evaluation import load_evaluation, write_record
+from buttress.records.run import Run
 from buttress.statistics import mcnemar_power
 from verdicts import evaluation, pair
 
@@ -242,8 +244,51 @@ def test_the_command_says_it_in_words(runs: Path, capsys: pytest.CaptureFixture[
     assert list(found["rows"]) == ["worst_case"]
     row = found["rows"]["worst_case"]
     assert row["interval"][0] < row["difference"] < row["interval"][1]
+    assert row["bootstrap"] == pytest.approx(row["interval"], abs=0.01)
+    assert row["bootstrap"] != row["interval"]
     assert row["p"] == row["p_holm"]
     assert found["words"]
+
+
+def test_numbers_that_cannot_be_trusted_are_marked(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = Run(runs / "vit_tiny-0"), Run(runs / "resnet_tiny-0")
+    command = ["compare", str(a.path), str(b.path)]
+    assert outcome(command) == 0
+    assert "trust" not in capsys.readouterr().out
+    weights = load_evaluation(b.suite_folder("quick")).records["clean"].meta["weights"]
+    for hashed, marked in (("others", False), (weights, True)):
+        diagnosis(hashed).save(b.analysis_file("doctor"))
+        assert outcome(command) == 0
+        said = capsys.readouterr().out
+        assert said.count("B untrustworthy") == (3 if marked else 0)
+        assert ("Numbers of B cannot be trusted" in said) == marked
+        assert ("note: B: flat; look" in said) == marked
+    assert outcome([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["a"]["trustworthy"]
+    assert not found["b"]["trustworthy"]
+
+
+def diagnosis(weights: str) -> Diagnosis:
+    flat = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")
+    return Diagnosis(threat="Linf:0.06", dataset="digits", split="test", images=9, seed=0,
+                     weights=weights, data="", checks=(), findings=(flat,))  # fmt: skip
+
+
+def test_other_corrupted_images_are_another_corruption() -> None:
+    made = {"attack": "corruption", "args": {"corruption": "fog", "severity": 1}}
+    one = evaluation({"fog-1": [1, 0, 1]}, **made, images="cifar10+fog-1 version 1")
+    two = evaluation({"fog-1": [1, 1, 1]}, **made, images="cifar10+fog-1-official")
+    assert bt.compare(one, one).images == 3
+    with pytest.raises(UserError, match="images differ"):
+        bt.compare(one, two)
+    with pytest.raises(UserError, match="images differ"):
+        bt.compare(one, two, attack="fog-1")
+    aside = evaluation({"fog-1": [1, 1, 1]}, **made, images="cifar10+fog-1 version 1", counts=False)
+    with pytest.raises(UserError, match="counts differ"):
+        bt.compare(one, aside)
 
 
 def test_the_command_takes_groups(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

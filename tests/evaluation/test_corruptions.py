@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from buttress.evaluation import evaluate_until, load_evaluation, verdicts
 from buttress.evaluation import until as stopping
 from buttress.evaluation.shards import Shard, merge_shards
 from buttress.evaluation.suite import load_suite
+from buttress.records.diagnosis import findings_in
+from buttress.statistics import wilson
 from conftest import Linear, Logged, images
 
 SUITE = ["clean", "corruption:fog:3", "corruption:contrast", "pgd:Linf:0.01"]
@@ -63,6 +66,11 @@ def test_the_summary_is_a_mean_of_means(data: Dataset) -> None:
     assert summary.interval.low < summary.accuracy < summary.interval.high
     said = found.to_dict()
     assert set(said["attacks"]) == {"clean", "pgd:Linf:0.01"}
+    rows = said["corruptions"]["by_corruption"]["contrast"]
+    assert rows["interval"].low < rows["accuracy"] < rows["interval"].high
+    fog = round(48 * found.accuracy["fog-3"])
+    row = said["corruptions"]["by_corruption"]["fog"]
+    assert row["intervals"][3] == pytest.approx(wilson(fog, 48))
     assert said["corruptions"]["by_corruption"]["contrast"]["accuracy"] == pytest.approx(contrast)
     assert list(said["corruptions"]["by_corruption"]["contrast"]["by_severity"]) == [1, 2, 3, 4, 5]
     assert bt.evaluate(Linear(192, 10), data, ["pgd:Linf:0.01"]).corruptions is None
@@ -155,7 +163,37 @@ def test_classes_add_up_to_the_whole(data: Dataset) -> None:
         total = sum(row[name] * row["images"] for row in classes.values())
         assert total / 48 == pytest.approx(value)
     assert set(classes) == {"abcdefghij"[k] for k in data.labels.tolist()}
-    assert found.to_dict()["per_class"] == classes
+    said, spans = found.to_dict()["per_class"], found.class_intervals()
+    for name, row in classes.items():
+        assert said[name] == {**row, "intervals": spans[name]}
+        for column, (low, high) in spans[name].items():
+            assert 0 <= low <= row[column] <= high <= 1
+            assert high - low > 0.1, "few images"
+    first = sorted(classes)[0]
+    right = round(classes[first]["clean"] * classes[first]["images"])
+    assert spans[first]["clean"] == wilson(right, int(classes[first]["images"]))
+
+
+def test_frost_says_in_its_record_that_it_is_drawn(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = ["corruption:frost:3", "corruption:fog:3", "pgd:Linf:0.01"]
+    model = Linear(192, 10).eval()
+    found = bt.evaluate(model, data, suite, out=tmp_path)
+    names = {
+        n: [f.name for f in findings_in(r.meta) if f.name == "not_as_published"]
+        for n, r in load_evaluation(tmp_path).records.items()
+    }
+    assert names.pop("frost-3") == ["not_as_published"]
+    assert not any(names.values())
+    (told,) = [f for f in found.findings if f.name == "not_as_published"]
+    assert told.severity == "note"
+    assert "drawn" in told.said
+    assert found.warnings == ()
+    module = importlib.import_module("buttress.evaluation.evaluate")
+    monkeypatch.setattr(module, "images_used", lambda *a, **k: "x-official")
+    official = bt.evaluate(model, data, suite)
+    assert "not_as_published" not in [f.name for f in official.findings]
 
 
 def test_the_command_groups_corruptions_and_shows_classes(
@@ -176,5 +214,6 @@ def test_the_command_groups_corruptions_and_shows_classes(
     assert "mean over 15 corrupted copies of each image, mCE" in said
     assert "counted in the worst case" in said
     assert "fog" not in said
+    assert "note: frost is not that of the published images" in said
     assert "class  images" in said
     assert len(list((tmp_path / "custom-20").glob("*.parquet"))) == 17

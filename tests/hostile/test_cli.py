@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 import pytest
+from exported_runs import finished_run
 from report_runs import ROBUST, make_run
 
 from buttress.cli.main import COMMANDS, main, outcome
 from buttress.errors import UserError
+from buttress.models.checkpoint import load_checkpoint, save_checkpoint
 from buttress.records.run import Run
 from hostile_cases import guarded
 
@@ -29,13 +31,22 @@ NET = """from torch import nn
 def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
 """
+STUDY = """question: Does it hold?
+grid:
+  base: {model: vit_tiny, dataset: digits, limit: 8, recipe: quickstart-standard}
+  suites: [quickstart]
+  columns: {clean: {of: clean}}
+"""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cli")
     (root / "net.py").write_text(NET)
+    (root / "study.yaml").write_text(STUDY)
     make_run(root / "runs" / "r1", flags=ROBUST)
+    trained = finished_run(root / "trained")
+    save_checkpoint(root / "weights.pt", load_checkpoint(trained.checkpoint("best"))["model"])
     return root
 
 
@@ -47,9 +58,11 @@ def no_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         raise UserError("the work would begin here")
 
     monkeypatch.setattr(Run, "open", begun)
+    monkeypatch.setattr("time.sleep", begun)
     for module, name in (
-        ("study", "load_study"), ("cli.evaluate", "_spread"), ("data", "get_dataset"),
-        ("bench.networks", "make"), ("bench.attacks", "run_heat"), ("bench.training", "run_laps"),
+        ("cli.evaluate", "_spread"), ("data", "get_dataset"), ("running", "run_all"),
+        ("running", "carry_out"), ("bench.networks", "make"), ("bench.attacks", "run_heat"),
+        ("bench.training", "run_laps"), ("evaluation.diagnose", "_probed"),
     ):  # fmt: skip
         monkeypatch.setattr(importlib.import_module(f"buttress.{module}"), name, begun)
     inside = tmp_path / "a" / "b" / "c"
@@ -76,8 +89,9 @@ def params_of(path: tuple[str, ...]) -> list[click.Parameter]:
 
 
 def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
-    """Arguments and options with which a command does little."""
-    run = str(place / "runs" / "r1")
+    """Arguments and options with which a command does little, but comes to its work."""
+    run, trained = str(place / "runs" / "r1"), str(place / "trained")
+    study = {"study": f"{place}/study.yaml", "--out": "out"}
     known: dict[tuple[str, ...], dict[str, str]] = {
         ("list",): {"kind": "analyses"},
         ("data", "get"): {"name": "digits"},
@@ -87,11 +101,23 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
                         "--recipe": "quickstart-at", "--out": "out"},
         ("evaluate",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4",
                         "--suite": "clean,clean"},
-        ("analyse",): {"name": "sparsity", "runs": run},
+        ("analyse",): {"name": "sparsity", "runs": trained},
+        ("doctor",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4"},
+        ("export",): {"run": trained, "--to": "out"},
+        ("study", "plan"): {**study, "--device-name": "a100"},
+        ("study", "run"): study,
+        ("study", "status"): study,
+        ("study", "report"): study,
         ("compare",): {"runs": run, "--against": run},
         ("report",): {"roots": run, "--out": "out"},
     }  # fmt: skip
     return known.get(path, {})
+
+
+def spelt(path: tuple[str, ...], given: dict[str, str]) -> list[str]:
+    """A command as it is typed."""
+    named = [f"{name}={value}" for name, value in given.items() if name.startswith("--")]
+    return [*path, *named, "--", *(v for n, v in given.items() if not n.startswith("--"))]
 
 
 def is_flag(param: click.Parameter) -> bool:
@@ -106,6 +132,16 @@ CHOICES = [
 ]
 
 
+@pytest.mark.parametrize("path", dict.fromkeys(leaves(main)), ids=str)
+def test_the_good_words_are_good(
+    path: tuple[str, ...], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or a strange word beside them would show nothing."""
+    with guarded(place, place / "trained"):
+        code = outcome(spelt(path, good(path, place)))
+    assert code == 0 or "the work would begin here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 @pytest.mark.parametrize(("path", "option"), CHOICES, ids=str)
 def test_strange_words(
@@ -113,12 +149,9 @@ def test_strange_words(
 ) -> None:
     base = good(path, place)
     for word in STRANGE[part::3]:
-        given = {**base, option: word}
-        args = [*path]
-        for name, value in given.items():
-            args += [f"{name}={value}"] if name.startswith("--") else []
-        args += ["--", *(v for n, v in given.items() if not n.startswith("--"))]
-        with guarded(place):
+        args = spelt(path, {**base, option: word})
+        shutil.rmtree("out", ignore_errors=True)
+        with guarded(place, place / "trained"):
             try:
                 code = outcome(args)
             except Exception as error:

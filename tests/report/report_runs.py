@@ -175,7 +175,11 @@ def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> Answer:
         Line(labels=(text or "CaiT",), numbers={column: Number(published=0.1, missing="not run")}),
         Line(
             labels=(text or "ResNet",),
-            numbers={column: told.model_copy(update={"distrusted": (text or "flat gradient",)})},
+            numbers={
+                column: told.model_copy(
+                    update={"distrusted": (text or "flat gradient",), "untrustworthy": True}
+                )
+            },
         ),
     )
     claim = Judged(

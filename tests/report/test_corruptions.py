@@ -58,3 +58,28 @@ def test_one_that_is_missing_is_not_averaged_over(tmp_path: Path) -> None:
     assert titles.count("corruptions") == 1
     assert "missing" in row
     assert "57.5" not in row
+
+
+def test_images_made_here_and_published_ones_are_two_columns(tmp_path: Path) -> None:
+    """And what could not be made as published is said on the pages."""
+    drawn = {
+        "name": "not_as_published", "severity": "note", "said": "drawn", "remedy": "look",
+        "evidence": {"corruption": "frost"},
+    }  # fmt: skip
+    for model, images, findings in (
+        ("vit_tiny", "digits+frost-1 version 1", [drawn]),
+        ("resnet_tiny", "digits+frost-1-official", []),
+    ):
+        run = make_run(tmp_path / "runs" / model, make_spec(model))
+        said = {"suite_attacks": ["clean", "frost-1"], "suite_corruptions": ["frost-1"]}
+        write_flags(run, "clean", [1, 1, 1, 1], **said)
+        args = {"corruption": "frost", "severity": 1}
+        made = {"attack": "corruption", "threat": "", "args": args, "images": images}
+        write_flags(run, "frost-1", [1, 1, 1, 0], **made, **said, findings=findings)
+    pages = report_pages(tmp_path / "runs", tmp_path / "out")
+    assert "made here, frost not as published" in pages["index.html"]
+    assert "the published images" in pages["index.html"]
+    titles, _ = leaderboard(tmp_path / "runs", tmp_path / "out")
+    assert titles.count("corruptions") == 2
+    shown = ["drawn; look" in page for name, page in pages.items() if "models/" in name]
+    assert sorted(shown) == [False, True]

@@ -43,8 +43,9 @@ def test_a_study_page_shows_claims_and_published_beside_measured(
     assert "C1 ViT is best undecided holds 25% of redrawn tables 40 against 40" in said
     assert f"ViT 40.0 {SPAN} published 50.0 (-10.0) pgd_at , gone-123" in said
     assert "CaiT not run published 10.0" in said
-    assert f"ResNet 40.0 warning !1 {SPAN}" in said
+    assert f"ResNet 40.0 warning !1 untrustworthy {SPAN}" in said
     assert "!1 flat gradient" in said
+    assert said.count("untrustworthy") == 1
     assert "rank correlation 0.83 (95% 0.50 to 0.95) over 12 rows" in said
     assert "train time 1 min 15 s" in said
     assert "2 of 3 runs done" in said

@@ -20,6 +20,7 @@ from buttress.statistics import (
     holm,
     mcnemar,
     mcnemar_power,
+    mean_interval,
     paired_difference,
     resampled_interval,
     score_interval,
@@ -129,6 +130,28 @@ def test_intervals_of_correlated_flags_cover_the_truth(
     assert 0.93 < np.mean([i.low <= truth <= i.high for i in found]) < 0.97
     shares = [wilson(int(k), n) for k in a.sum(axis=1)]
     assert 0.93 < np.mean([i.low <= p + 0.03 <= i.high for i in shares]) < 0.97
+
+
+@pytest.mark.parametrize("n", [20, 100, 1000])
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.95, 0.99])
+@pytest.mark.parametrize("alike", [0.1, 0.5, 0.9])
+def test_the_interval_of_a_mean_of_shares_covers_the_truth(
+    n: int, share: float, alike: float
+) -> None:
+    """Images with 75 copies each; the copies of one image are more or less alike."""
+    source = np.random.default_rng(0)
+    one, other = share * (1 / alike - 1), (1 - share) * (1 / alike - 1)
+    values = source.binomial(75, source.beta(one, other, (600, n))) / 75
+    inside = [low <= share <= high for low, high in map(mean_interval, values)]
+    assert np.mean(inside) > 0.92
+
+
+def test_the_interval_of_equal_shares_has_a_width() -> None:
+    assert mean_interval(np.ones(20)) == wilson(20, 20)
+    assert mean_interval(np.zeros(20)) == wilson(0, 20)
+    assert mean_interval(np.zeros(0)) == (0, 1)
+    low, high = mean_interval(np.array([0.0, 1.0] * 10))
+    assert (low, high) == pytest.approx(wilson(10, 20))
 
 
 def test_the_bootstrap_agrees_where_models_disagree_often() -> None:

@@ -93,7 +93,9 @@ def analyse(
         return saved
     if cost := entry.extra.get("cost"):
         progress.log(f"{entry.name}: {cost_in_words([(subject, cost(subject, **args))])}")
-    return _save(path, made, entry, lambda: ANALYSES.create(name, {"subject": subject, **args}))
+    found = _save(path, made, entry, lambda: ANALYSES.create(name, {"subject": subject, **args}))
+    run.mend([path])
+    return found
 
 
 def analyse_together(

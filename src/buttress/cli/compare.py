@@ -61,7 +61,7 @@ def command(
         return
     say(f"A: {found.a.label}\nB: {found.b.label}")
     say(f"{found.images} shared images, suite {found.suite}\n")
-    say(table(_header(found), [_cells(row, found.has_seeds) for row in found.rows]))
+    say(table(_header(found), [_cells(row, found) for row in found.rows]))
     say("")
     for line in words:
         say(line)
@@ -70,23 +70,30 @@ def command(
 
 
 def _header(found: Comparison) -> list[str]:
-    split = [] if found.has_seeds else ["only A", "only B"]
-    return ["attack", "A", "B", "A - B", "95% interval", *split, "p", "p (Holm)"]
+    split = [] if found.has_seeds else ["bootstrap", "only A", "only B"]
+    trust = ["trust"] if found.doubted else []
+    return ["attack", "A", "B", "A - B", "95% interval", *split, "p", "p (Holm)", *trust]
 
 
-def _cells(row: Row, has_seeds: bool) -> list[str]:
-    split = [] if has_seeds else [str(row.only_a), str(row.only_b)]
-    low, high = row.interval
+def _cells(row: Row, found: Comparison) -> list[str]:
+    split = (
+        [] if row.bootstrap is None else [_span(row.bootstrap), str(row.only_a), str(row.only_b)]
+    )
     return [
         row.name.replace("_", " "),
         _share(row.a),
         _share(row.b),
         f"{100 * row.difference:+.2f}",
-        f"{100 * low:+.1f} to {100 * high:+.1f}",
+        _span(row.interval),
         *split,
         f"{row.p:.2g}",
         f"{row.p_holm:.2g}",
+        *([f"{' and '.join(found.doubted)} untrustworthy"] if found.doubted else []),
     ]
+
+
+def _span(interval: tuple[float, float]) -> str:
+    return f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}"
 
 
 def _share(share: Share) -> str:

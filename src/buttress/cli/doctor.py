@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.console import ranged, say, say_json, showing, table
 from buttress.cli.evaluate import images_of, run_of
 from buttress.cli.network import model_options, network
 from buttress.errors import UserError
@@ -56,7 +56,9 @@ def command(
     say(table(["check", "result", "what it looks for"], ended))
     for one in found.findings:
         say(f"\n{one.severity}: {one.name}\n  {one.said}\n  {one.remedy}")
-    left = ", ".join(f"{name} {percent(share)}" for name, share in found.accuracy.items())
+    left = ", ".join(
+        f"{name} {ranged(share, found.interval(name))}" for name, share in found.accuracy.items()
+    )
     say(f"\n{found.threat} on {found.images} images of {found.dataset} {found.split}: {left}")
     say(f"verdict: {found.verdict}")
     return code

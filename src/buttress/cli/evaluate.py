@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.console import percent, say, say_json, showing, table
+from buttress.cli.console import percent, ranged, say, say_json, showing, table
 from buttress.cli.network import model_options, network
+from buttress.cores import share_of_cores
 from buttress.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def command(**given: Any) -> None:
     again.
     """
     from buttress.evaluation import load_suite
+    from buttress.records.evaluation import diagnosed
 
     said = {name: given.pop(name) for name in SAID}
     asked = Asked(**given, said=said)
@@ -110,7 +112,10 @@ def command(**given: Any) -> None:
         spec = spec.model_copy(update={"mode": "worst_case"})
     with showing() as progress:
         found = _evaluated(asked, model, images, spec, asked.folder(out), progress)
-    found = with_diagnosis(found, run)
+    if run is not None and asked.out is None:
+        run.mend((run.path / "eval").glob("*/*.parquet"))
+    if run is not None:
+        found = diagnosed(found, run.analysis_file("doctor"))
     if asked.as_json:
         say_json(_as_dict(found, images))
     else:
@@ -136,18 +141,6 @@ def images_of(
     name = data or (run.spec.dataset if run else "")
     with showing() as progress:
         return load_dataset(name, split, limit=limit, image_size=image_size, progress=progress)
-
-
-def with_diagnosis(found: Evaluation, run: Run | None) -> Evaluation:
-    """The evaluation with what the doctor said of the same weights, if it was asked."""
-    from buttress.records.diagnosis import load_diagnosis, texts
-
-    said = None if run is None else load_diagnosis(run.analysis_file("doctor"))
-    first = next(iter(found.records.values()), None)
-    if said is None or first is None or first.meta.get("weights") != said.weights:
-        return found
-    more = [t for t in texts(said.findings) if t not in found.warnings]
-    return replace(found, diagnosis=said, warnings=(*found.warnings, *more))
 
 
 def _evaluated(
@@ -205,7 +198,7 @@ def _spread(asked: Asked) -> None:
         word = "--model-arg" if name == "model_args" else f"--{name.replace('_', '-')}"
         for part in value if isinstance(value, tuple) else (value,):
             args += [word, str(part)]
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    threads = str(share_of_cores(workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
     running = [
@@ -265,15 +258,22 @@ def _show(found: Evaluation, images: Dataset, per_class: bool) -> None:
             say(f"{record.name}: {', '.join(_part(*part) for part in parts)}")
     for warning in found.warnings:
         say(f"warning: {warning}")
+    for one in found.findings:
+        if one.severity == "note":
+            say(f"note: {one.text}")
 
 
 def _show_classes(found: Evaluation) -> None:
     """Accuracy of each class, the weakest in the worst case first."""
-    classes = found.per_class()
+    classes, spans = found.per_class(), found.class_intervals()
     order = sorted(classes, key=lambda name: (classes[name]["worst_case"], name))
     columns = [c for c in next(iter(classes.values())) if c != "images"]
     rows = [
-        [name, f"{classes[name]['images']:g}", *(percent(classes[name][c]) for c in columns)]
+        [
+            name,
+            f"{classes[name]['images']:g}",
+            *(ranged(classes[name][c], spans[name][c]) for c in columns),
+        ]
         for name in order
     ]
     say("")

@@ -30,6 +30,11 @@ class Comparison:
     def has_seeds(self) -> bool:
         return len(self.a.members) > 1
 
+    @property
+    def doubted(self) -> list[str]:
+        """The sides whose numbers cannot be trusted."""
+        return [name for name, side in (("A", self.a), ("B", self.b)) if not side.trustworthy]
+
     def row(self, name: str = WORST) -> Row:
         return next(r for r in self.rows if r.name == name)
 

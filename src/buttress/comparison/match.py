@@ -14,8 +14,8 @@ from buttress.records.evaluation import AttackRecord
 from buttress.records.run import differences
 
 WORST = "worst_case"
-OF_ATTACK = ("attack", "args", "threat", "mode", "after")
-OF_SUITE = ("suite", *OF_ATTACK)
+OF_ATTACK = ("attack", "args", "threat", "mode", "after", "images")
+OF_SUITE = ("suite", "counts", *OF_ATTACK)
 
 
 def rows_to_compare(members: Sequence[Judged], attack: str | None) -> list[str]:

@@ -13,6 +13,7 @@ from buttress.statistics import (
     difference_over_seeds,
     over_seeds_and_images,
     paired_difference,
+    resampled_interval,
     smallest_difference,
     wilson,
 )
@@ -49,6 +50,7 @@ class Row:
     smallest: float  # the true difference that is found 80 times in 100
     only_a: int | None = None  # images that A alone gets right; None over several seeds
     only_b: int | None = None
+    bootstrap: Interval | None = None  # 95%, from images drawn again; None over several seeds
 
     @property
     def is_real(self) -> bool:
@@ -61,6 +63,7 @@ class Row:
             "b": self.b.to_dict(),
             "difference": self.difference,
             "interval": self.interval,
+            "bootstrap": self.bootstrap,
             "p": self.p,
             "p_holm": self.p_holm,
             "is_real": self.is_real,
@@ -90,6 +93,7 @@ def _of_two(name: str, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> Row:
         smallest=smallest_difference(n, (split.only_a + split.only_b) / n),
         only_a=split.only_a,
         only_b=split.only_b,
+        bootstrap=resampled_interval(split.only_a, split.only_b, n),
     )
 
 

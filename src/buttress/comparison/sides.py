@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from buttress.errors import RunError, UserError
-from buttress.records.evaluation import Evaluation, load_evaluation
+from buttress.records.evaluation import Evaluation, diagnosed, load_evaluation
 from buttress.records.run import Run, differences
 
 Source = str | Path | Run | Evaluation
@@ -47,6 +47,10 @@ class Side:
         return tuple(m.seed for m in self.members)
 
     @property
+    def trustworthy(self) -> bool:
+        return all(m.evaluation.trustworthy for m in self.members)
+
+    @property
     def label(self) -> str:
         """``runs/a (vit_tiny, pgd_at, seed 0)``."""
         first = self.members[0].identity
@@ -58,7 +62,12 @@ class Side:
         return f"{named} ({', '.join(words)})" if words else named
 
     def to_dict(self) -> dict[str, Any]:
-        return {"runs": list(self.names), "seeds": list(self.seeds), "label": self.label}
+        return {
+            "runs": list(self.names),
+            "seeds": list(self.seeds),
+            "label": self.label,
+            "trustworthy": self.trustworthy,
+        }
 
 
 def _objective(identity: dict[str, Any]) -> str:
@@ -147,6 +156,8 @@ def _judged(source: Source, there: dict[str, Path | Evaluation], suite: str | No
     found = place if isinstance(place, Evaluation) else load_evaluation(place)
     check_whole(name_of(source), found)
     run = _run_of(source)
+    if run is not None:
+        found = diagnosed(found, run.analysis_file("doctor"))
     return Judged(name_of(source), found, None if run is None else run.spec.identity())
 
 

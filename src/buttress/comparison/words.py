@@ -18,7 +18,10 @@ def sentences(found: Comparison) -> list[str]:
         said.append(f"Also real: {', '.join(real)}.")
     if chance:
         said.append(f"No difference was shown for {', '.join(chance)}.")
-    return [*said, reach(main, found)]
+    said.append(reach(main, found))
+    if found.doubted:
+        said.append(f"Numbers of {' and '.join(found.doubted)} cannot be trusted: see the notes.")
+    return said
 
 
 def verdict(row: Row, has_seeds: bool) -> str:

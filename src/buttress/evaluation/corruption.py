@@ -8,7 +8,7 @@ from buttress.data import Dataset
 from buttress.data.corruptions import CORRUPTIONS, corrupted
 from buttress.data.corruptions.dataset import VERSION
 from buttress.errors import UserError
-from buttress.records.corruption import CORRUPTION
+from buttress.records.corruption import CORRUPTION, OFFICIAL
 from buttress.registry import canonical
 
 LIST, ALL = "corruptions", "all"
@@ -43,4 +43,4 @@ def corrupted_images(data: Dataset, corruption: str, severity: int) -> Dataset:
 def images_used(data: Dataset, corruption: str, severity: int) -> str:
     """What tells a record of official images from one of ours, and ours from older ones."""
     name = corrupted_images(data, corruption, severity).name
-    return name if name.endswith("-official") else f"{name} version {VERSION}"
+    return name if name.endswith(OFFICIAL) else f"{name} version {VERSION}"

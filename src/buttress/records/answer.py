@@ -22,6 +22,7 @@ class Number(Spec):
     seeds: int = 0
     missing: str = ""  # why there is no value
     distrusted: tuple[str, ...] = ()  # why it must not be relied on
+    untrustworthy: bool = False  # one of these reasons makes it worthless
 
 
 class Line(Spec):

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from buttress.statistics import Interval, mean_interval
+from buttress.statistics import Interval, mean_interval, wilson
 
 if TYPE_CHECKING:
     from buttress.records.evaluation import AttackRecord
 
 CORRUPTION = "corruption"
+OFFICIAL = "-official"  # how the name of a data set of published corrupted images ends
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,13 @@ class Corruptions:
     """
 
     accuracies: dict[str, dict[int, float]]  # corruption -> severity -> accuracy
-    shares: NDArray[np.float64]  # (N,) of the corrupted copies of each image that are right
+    each: dict[str, NDArray[np.float64]]  # corruption -> (N,) share of the copies that are right
     counts: bool  # in the worst case
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """(N,) of the corrupted copies of each image that are right."""
+        return np.asarray(np.mean([*self.each.values()], axis=0))
 
     @property
     def accuracy(self) -> float:
@@ -54,7 +60,15 @@ class Corruptions:
             "mce": self.mce,
             "in_worst_case": self.counts,
             "by_corruption": {
-                name: {"accuracy": mean, "by_severity": self.accuracies[name]}
+                name: {
+                    "accuracy": mean,
+                    "interval": mean_interval(self.each[name]),
+                    "by_severity": self.accuracies[name],
+                    "intervals": {
+                        severity: wilson(share * len(self.shares), len(self.shares))
+                        for severity, share in self.accuracies[name].items()
+                    },
+                }
                 for name, mean in self.by_corruption().items()
             },
         }
@@ -69,9 +83,13 @@ def summary_of(records: Iterable[AttackRecord]) -> Corruptions | None:
             groups.setdefault(args["corruption"], {})[int(args["severity"])] = record
     if not groups:
         return None
-    each = [np.mean([r.correct for r in row.values()], axis=0) for row in groups.values()]
     return Corruptions(
         {name: {s: row[s].accuracy for s in sorted(row)} for name, row in groups.items()},
-        np.mean(each, axis=0),
+        {n: np.mean([r.correct for r in row.values()], axis=0) for n, row in groups.items()},
         all(r.counts for row in groups.values() for r in row.values()),
     )
+
+
+def is_official(record: AttackRecord) -> bool:
+    """Whether the images of a corruption were the published ones."""
+    return str(record.meta.get("images", "")).endswith(OFFICIAL)

@@ -12,6 +12,7 @@ from buttress.errors import CorruptFile, UserError
 from buttress.files import read_json, write_json
 from buttress.records.run import command_line, provenance
 from buttress.spec import Spec
+from buttress.statistics import Interval, wilson
 
 Severity = Literal["note", "warning", "untrustworthy"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "untrustworthy")
@@ -68,9 +69,17 @@ class Diagnosis(Spec):
         found = [s for s in SEVERITIES[1:] if any(f.severity == s for f in self.findings)]
         return found[-1] if found else "trustworthy"
 
+    def interval(self, name: str) -> Interval:
+        """The 95% interval of what an attack left."""
+        return wilson(round(self.accuracy[name] * self.images), self.images)
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        own = {"verdict": self.verdict, "trustworthy": self.trustworthy}
+        own = {
+            "verdict": self.verdict,
+            "trustworthy": self.trustworthy,
+            "intervals": {name: list(self.interval(name)) for name in self.accuracy},
+        }
         return {**own, **self.model_dump(mode="json")}
 
     def save(self, path: Path) -> None:

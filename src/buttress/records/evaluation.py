@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,11 +20,12 @@ from buttress.records.diagnosis import (
     Finding,
     are_trustworthy,
     findings_in,
+    load_diagnosis,
     merged,
     texts,
 )
 from buttress.spec import digest, short
-from buttress.statistics import Interval, wilson
+from buttress.statistics import Interval, mean_interval, wilson
 
 META = b"buttress"
 COLUMNS = {
@@ -301,21 +302,38 @@ class Evaluation:
 
     def per_class(self) -> dict[str, dict[str, float]]:
         """Class -> number of images, and accuracy under each attack and in the worst case."""
+        return {
+            name: {
+                "images": len(next(iter(columns.values()))),
+                **{n: float(c.mean()) for n, c in columns.items()},
+            }
+            for name, columns in self._classes()
+        }
+
+    def class_intervals(self) -> dict[str, dict[str, Interval]]:
+        """Class -> the 95% interval of each of its accuracies."""
+        return {
+            name: {
+                n: wilson(int(c.sum()), len(c)) if c.dtype == bool else mean_interval(c)
+                for n, c in columns.items()
+            }
+            for name, columns in self._classes()
+        }
+
+    def _classes(self) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+        """Each class that occurs: what came of its images, under each attack and in the end."""
         first = next(iter(self.records.values()))
-        total = np.bincount(first.labels)
         names = [str(n) for n in first.meta.get("classes") or ()]
         columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attacks.items()}
         if (corrupted := self.corruptions) is not None:
             columns["corruptions"] = corrupted.shares
         columns["worst_case"] = self.survived
-        sums = {n: np.bincount(first.labels, weights=c) for n, c in columns.items()}
-        return {
-            names[c] if c < len(names) else str(c): {
-                "images": int(total[c]),
-                **{n: float(right[c] / total[c]) for n, right in sums.items()},
-            }
-            for c in np.flatnonzero(total)
-        }
+        order = np.argsort(first.labels, kind="stable")
+        labels, starts = np.unique(first.labels[order], return_index=True)
+        groups = np.split(order, starts[1:])
+        for label, rows in zip(labels.tolist(), groups, strict=True):
+            name = names[label] if label < len(names) else str(label)
+            yield name, {n: c[rows] for n, c in columns.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -331,10 +349,14 @@ class Evaluation:
             **({} if corrupted is None else {"corruptions": corrupted.to_dict()}),
             "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
             "trustworthy": self.trustworthy,
-            "per_class": self.per_class() if len(self) else {},
+            "per_class": self._per_class_dict() if len(self) else {},
             "warnings": list(self.warnings),
             "findings": [f.model_dump(mode="json") for f in self.findings],
         }
+
+    def _per_class_dict(self) -> dict[str, Any]:
+        intervals = self.class_intervals()
+        return {n: {**row, "intervals": intervals[n]} for n, row in self.per_class().items()}
 
 
 def load_evaluation(folder: Path) -> Evaluation:
@@ -344,6 +366,15 @@ def load_evaluation(folder: Path) -> Evaluation:
     warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
     records = {r.name: r for r in found}
     return Evaluation(folder.name, records, warnings + notes_of(records))
+
+
+def diagnosed(found: Evaluation, path: Path) -> Evaluation:
+    """The evaluation with what the doctor said of the same weights, if it was asked."""
+    said, first = load_diagnosis(path), next(iter(found.records.values()), None)
+    if said is None or first is None or first.meta.get("weights") != said.weights:
+        return found
+    more = [t for t in texts(said.findings) if t not in found.warnings]
+    return replace(found, diagnosis=said, warnings=(*found.warnings, *more))
 
 
 def notes_of(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buttress.records.corruption import CORRUPTION, Corruptions, summary_of
+from buttress.records.corruption import CORRUPTION, Corruptions, is_official, summary_of
+from buttress.records.diagnosis import findings_in, merged
 from buttress.records.evaluation import AttackRecord
 from buttress.report.views import Definition, Result, Share
 
@@ -22,33 +23,47 @@ def corruption_result(
         return None
     images = len(summary.shares)
     return Result(
-        definition=Definition(COLUMN, CORRUPTION, "", said(summary)),
+        definition=Definition(COLUMN, CORRUPTION, "", said(summary, found)),
         position=min(int(r.meta.get("position", 10**6)) for r in found),
-        share=Share(summary.accuracy * images, images),
+        share=Share(summary.accuracy * images, images, summary.interval),
         warnings=warnings,
         made=together(found),
     )
 
 
 def together(records: Sequence[AttackRecord]) -> dict[str, Any]:
-    """The metadata of the first, with the cost of all."""
+    """The metadata of the first, with the cost and the findings of all."""
     costs = {
         key: sum(float(r.meta.get(key) or 0) for r in records)
         for key in ("forward", "backward", "seconds")
     }
-    return {**records[0].meta, **costs}
+    findings = merged(f for r in records for f in findings_in(r.meta))
+    told = {"findings": [f.model_dump(mode="json") for f in findings]}
+    return {**records[0].meta, **costs, **told}
 
 
-def said(summary: Corruptions) -> str:
-    """``fog, snow; severities 1, 2, 3; counted in the worst case``."""
+def said(summary: Corruptions, records: Sequence[AttackRecord]) -> str:
+    """``fog, snow; severities 1, 2, 3; made here; counted in the worst case``."""
     severities = sorted({s for row in summary.accuracies.values() for s in row})
     return "; ".join(
         [
             ", ".join(summary.accuracies),
             f"severities {', '.join(map(str, severities))}",
+            *origin(records),
             "counted in the worst case" if summary.counts else "not counted in the worst case",
         ]
     )
+
+
+def origin(records: Sequence[AttackRecord]) -> list[str]:
+    """Where the images are from: numbers on published ones and on ours are not the same numbers."""
+    here = [r for r in records if not is_official(r)]
+    if not here:
+        return ["the published images"]
+    told = [f.evidence for r in here for f in findings_in(r.meta)]
+    other = dict.fromkeys(str(e["corruption"]) for e in told if "corruption" in e)
+    share = "made here" if len(here) == len(records) else f"{len(here)} of {len(records)} made here"
+    return [f"{share}, {', '.join(other)} not as published" if other else share]
 
 
 def one_column(names: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:

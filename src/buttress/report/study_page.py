@@ -29,6 +29,7 @@ class Shown:
     difference: str = ""
     missing: str = ""
     notes: tuple[int, ...] = ()
+    is_doubtful: bool = False  # untrustworthy, not only warned of
     details: str = ""  # how many images and seeds are behind it
     sort: float | None = None
 
@@ -101,6 +102,7 @@ def shown(number: Number, unit: str, notes: dict[str, int]) -> Shown:
         difference=signed((value or 0) - (published or 0), unit) if known else "",
         missing=number.missing or ("missing" if value is None else ""),
         notes=tuple(notes.setdefault(text, len(notes) + 1) for text in number.distrusted),
+        is_doubtful=value is not None and number.untrustworthy,
         details=", ".join(f"{count} {what}" for what, count in parts.items() if count),
         sort=value,
     )
@@ -152,7 +154,7 @@ def scatter_figure(agreement: Agreement, answer: Answer) -> Figure | None:
 
 def correlation(agreement: Agreement) -> str:
     if agreement.spearman is None:
-        return f"{agreement.rows} rows: too few for a rank correlation"
+        return f"{agreement.rows} rows: too few, or too alike, for a rank correlation"
     said = f"rank correlation {agreement.spearman:.2f}"
     if agreement.low is not None and agreement.high is not None:
         said += f" (95% {agreement.low:.2f} to {agreement.high:.2f})"

@@ -14,7 +14,7 @@ from buttress.records.run import Run, State
 from buttress.records.spec import RunSpec
 from buttress.registry import canonical
 from buttress.report.analyses import Curve, Sparsity
-from buttress.statistics import wilson
+from buttress.statistics import Interval, wilson
 
 CLEAN = "clean"
 
@@ -25,6 +25,7 @@ class Share:
 
     hits: float  # whole, but for the mean over corrupted copies
     images: int
+    interval: Interval | None = None  # where it is not Wilson's
 
     @property
     def value(self) -> float:
@@ -32,11 +33,11 @@ class Share:
 
     @property
     def low(self) -> float:
-        return wilson(self.hits, self.images).low
+        return (self.interval or wilson(self.hits, self.images)).low
 
     @property
     def high(self) -> float:
-        return wilson(self.hits, self.images).high
+        return (self.interval or wilson(self.hits, self.images)).high
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from buttress.errors import CorruptFile
+from buttress.records.corruption import is_official
 from buttress.records.evaluation import AttackRecord, read_record
 from buttress.records.robustbench import CORRUPTIONS, board_dataset
 from buttress.report.views import RunView, SuiteView
@@ -15,8 +16,6 @@ from buttress.sharing.leaderboard import BoardRecord, Credit, common, in_percent
 from buttress.sharing.measured import Measured, about, shown_dataset
 
 TYPES, SEVERITIES = 15, 5
-ATTACK = "corruption"  # what records of corruptions have in place of an attack's name
-OFFICIAL = "-official"  # how they name images that were published
 
 Key = tuple[str, int]  # name, severity
 
@@ -51,7 +50,7 @@ def corruptions(run: RunView, suite: SuiteView) -> dict[Key, AttackRecord]:
             continue
         args = record.meta.get("args") or {}
         same = all(record.meta.get(k) == first.get(k) for k in ("weights", "data"))
-        if record.meta.get("attack") == ATTACK and same:
+        if record.is_corruption and same:
             found[str(args.get("corruption")), int(args.get("severity", 0))] = record
     return found
 
@@ -65,6 +64,6 @@ def why_not_published(seen: Mapping[Key, AttackRecord]) -> str:
             f"the published number is the mean over {TYPES} corruptions at {SEVERITIES} "
             f"severities, and {len(seen)} of {whole} were measured"
         )
-    if not all(str(r.meta.get("images", "")).endswith(OFFICIAL) for r in seen.values()):
+    if not all(map(is_official, seen.values())):
         return "the images were corrupted here and are not the published ones"
     return ""

@@ -125,6 +125,12 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 def check_free(folder: Path, force: bool) -> None:
     """Refuses a place that holds anything but, with ``force``, an earlier export."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name of a folder must be UTF-8, but got {str(folder)!r}") from None
+    if folder.resolve() == Path.cwd():  # it would be moved from under the command
+        raise UserError("an export cannot be the folder you are in; name one in it, or leave it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / DESCRIPTION).is_file():

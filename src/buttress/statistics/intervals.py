@@ -17,7 +17,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson(successes: float, n: int, z: float = Z95) -> Interval:
+def wilson(successes: float, n: float, z: float = Z95) -> Interval:
     """The Wilson score interval of a share: right also near 0, near 1 and for few images."""
     if n <= 0:
         return Interval(0.0, 1.0)
@@ -31,9 +31,17 @@ def wilson(successes: float, n: int, z: float = Z95) -> Interval:
 
 
 def mean_interval(values: NDArray[np.float64], z: float = Z95) -> Interval:
-    """The interval of the mean of shares between 0 and 1, by their own spread."""
+    """The interval of the mean of shares between 0 and 1, such as those of the copies of an image.
+
+    Wilson's, for as many images as would spread as much if each were right or wrong. One image that
+    is right and one that is wrong are added before the spread is taken: nearly equal shares, mostly
+    near 0 or 1, would otherwise seem to have none.
+    """
     n = len(values)
-    if n < 2:
+    if n < 1:
         return Interval(0.0, 1.0)
-    mean, half = float(values.mean()), z * float(values.std(ddof=1)) / math.sqrt(n)
-    return Interval(max(0.0, mean - half), min(1.0, mean + half))
+    centre = (float(values.sum()) + 1) / (n + 2)
+    squares = float(((values - centre) ** 2).sum()) + centre**2 + (1 - centre) ** 2
+    spread = squares / (n + 1)
+    images = max(n, n * centre * (1 - centre) / spread)
+    return wilson(float(values.mean()) * images, images, z)

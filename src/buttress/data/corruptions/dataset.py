@@ -13,6 +13,7 @@ from buttress.data.corruptions.core import CORRUPTIONS, check_severity, corrupt
 from buttress.data.corruptions.official import official_pixels
 from buttress.data.pixels import Pixels, to_unit
 from buttress.progress import Progress
+from buttress.records.corruption import OFFICIAL
 
 VERSION = 1  # goes up when the pixels of a corruption change
 
@@ -28,7 +29,7 @@ def corrupted(dataset: Dataset, name: str, severity: int, seed: int = 0) -> Data
     severity = check_severity(severity)
     called = f"{dataset.name}+{name}-{severity}"
     if (official := official_pixels(dataset, name, severity)) is not None:
-        return replace(dataset, name=f"{called}-official", pixels=official)
+        return replace(dataset, name=f"{called}{OFFICIAL}", pixels=official)
     made = CorruptedPixels(dataset.pixels, dataset.ids, name, severity, seed)
     return replace(dataset, name=called, pixels=made)
 

@@ -8,6 +8,7 @@ from buttress.evaluation.doctor import normalisation as _normalisation  # noqa: 
 from buttress.evaluation.doctor import numbers as _numbers  # noqa: F401
 from buttress.evaluation.doctor import order as _order  # noqa: F401
 from buttress.evaluation.doctor import outputs as _outputs  # noqa: F401
+from buttress.evaluation.doctor import published as _published  # noqa: F401
 from buttress.evaluation.doctor import steps as _steps  # noqa: F401
 from buttress.evaluation.doctor.core import CHECKS, Chart, Patient, list_checks
 
