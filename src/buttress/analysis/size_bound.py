@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.gaussian import convolution_bound, dense_bound
@@ -99,12 +99,19 @@ def _and(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
+def cost_size_bound(*, depths: Sequence[int], widths: Sequence[int], **_: Any) -> str:
+    """A formula for each network of both grids."""
+    networks = sum(len(_checked(sizes)) ** len(BASE["depth"]) for sizes in (depths, widths))
+    return f"a formula for {networks:,} networks, none of which is built"
+
+
 @ANALYSES.register(
     "size_bound",
     paper="arXiv:2110.03825",
     tags=("bound", "theory"),
     result=SizeBound,
     plot=plot_size_bound,
+    cost=cost_size_bound,
     says=says_size_bound,
     standalone=True,
 )
