@@ -235,12 +235,14 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+OWN = ("cli", "main.py")  # `python -m buttress.cli.main`, as workers are started
+
+
 def command_line() -> str:
     """The command that is running, as a person would type it."""
-    name = Path(sys.argv[0]).name if sys.argv else "python"
-    return " ".join(
-        ["buttress" if name.startswith(("buttress", "__main__")) else name, *sys.argv[1:]]
-    )
+    path = Path(sys.argv[0] if sys.argv else "python")
+    is_ours = path.name.startswith(("buttress", "__main__")) or path.parts[-2:] == OWN
+    return " ".join(["buttress" if is_ours else path.name, *sys.argv[1:]])
 
 
 def find_runs(root: Path) -> list[Run]:
