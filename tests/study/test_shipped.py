@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from buttress.progress import Silent
-from buttress.records.answer import Answer, read_answer, write_answer
-from buttress.running import run_all
-from buttress.study import answer, cells_of, complete_together, list_studies, load_study, work_of
+from buttress.cli.main import outcome
+from buttress.records.answer import Answer, answer_file, read_answer
+from buttress.study import list_studies
 
-QUICK = ("bounds", "l1-regularisation", "sparsity")
+# About 10 seconds each: no run, a penalty, analyses, narrow networks. The others take up to 40.
+QUICK = ("bounds", "l1-regularisation", "sparsity", "scaling")
 OWN = ("quickstart",)  # is run by tests of its command
 
 
@@ -21,13 +22,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("studies")
 
 
-def run_at_smoke(name: str, root: Path) -> Answer:
-    study = load_study(name)
-    works = work_of(study.scaled("smoke"), cells_of(study, "smoke"), root)
-    unique = list({work.key: work for work in works}.values())
-    assert run_all(unique, workers=1, device="cpu", progress=Silent()) == []
-    complete_together(study, "smoke", root)
-    return read_answer(write_answer(root, answer(study, "smoke", root)))
+def run_at_smoke(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Answer, str]:
+    """The answer, and the page with it, as the command leaves them."""
+    how = ["--scale", "smoke", "--workers", "1", "--device", "cpu", "--out", str(root), "--json"]
+    assert outcome(["study", "run", name, *how]) == 0, capsys.readouterr().err
+    page = Path(json.loads(capsys.readouterr().out)["report"])
+    (about,) = (page.parent / "studies").glob("*.html")
+    return read_answer(answer_file(root, name, "smoke")), about.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,10 @@ def run_at_smoke(name: str, root: Path) -> Answer:
         if name not in OWN
     ],
 )
-def test_a_shipped_study_runs_to_its_answer(name: str, root: Path) -> None:
-    found = run_at_smoke(name, root)
+def test_a_shipped_study_runs_to_its_answer(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, page = run_at_smoke(name, root, capsys)
     assert found.done == found.runs
     assert not found.failed
     numbers = {
@@ -56,3 +59,4 @@ def test_a_shipped_study_runs_to_its_answer(name: str, root: Path) -> None:
         assert "no row" not in claim.evidence, claim.id
     assert all(any(n.value is not None for p, n in numbers.items() if p[1] == c)
                for c in found.columns)  # fmt: skip
+    assert all(f">{claim.id}<" in page and claim.word in page for claim in found.claims)
