@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from buttress.records.plan import Plan, Status
 
 Command = Callable[..., Any]
+WORKERS = click.IntRange(1, 100_000)
 
 
 @click.group("study")
@@ -54,7 +55,7 @@ def list_(as_json: bool) -> None:
 @common
 @click.option("--device", default="auto", show_default=True, help="Where models are timed.")
 @click.option("--device-name", help="Estimate for another device instead: a100, v100, cpu-core ...")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+@click.option("--workers", type=WORKERS, default=1, show_default=True,
               help="Runs at once, to divide the hours by.")  # fmt: skip
 def plan(
     study: str, scale: str, out: Path, as_json: bool, device: str, device_name: str | None,
@@ -98,7 +99,7 @@ def _say_plan(found: Plan, workers: int) -> None:
 
 @command.command("run")
 @common
-@click.option("--workers", type=click.IntRange(1), help="Runs at once; one per GPU or core.")
+@click.option("--workers", type=WORKERS, help="Runs at once; one per GPU or core.")
 @click.option("--on", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--address", help="Of a Ray cluster; RAY_ADDRESS or the one that runs here.")
 @click.option("--cpus-per-run", type=float, default=1.0, show_default=True, help="On Ray.")
