@@ -6,11 +6,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+import examples  # noqa: E402
 import generate  # noqa: E402
 
 import buttress  # noqa: E402
 
 generate.write_all(HERE / "_generated")
+examples.write_sites(HERE / "examples", HERE / "_generated" / "site" / "examples")
 
 project = "Buttress"
 author = "The Buttress authors"
@@ -18,7 +20,8 @@ copyright = author
 version = release = buttress.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "_generated", "measured"]
+exclude_patterns = ["_build", "_generated", "measured", "examples"]
+html_extra_path = ["_generated/site"]
 myst_heading_anchors = 3
 suppress_warnings = ["config.cache"]
 autodoc_typehints = "signature"

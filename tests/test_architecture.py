@@ -7,6 +7,7 @@ can be tried on made-up trees, which the second half of this file does.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "allocator",
+            "cores",
             "errors",
             "registry",
             "shelf",
@@ -235,6 +237,12 @@ def test_the_package_keeps_the_rule(check: str) -> None:
 def test_the_package_is_what_is_checked() -> None:
     parts = {m.part for m in Tree(SOURCE).modules.values()}
     assert parts == set(RANK)
+
+
+def test_the_picture_has_every_folder() -> None:
+    text = (SOURCE.parents[1] / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"<text[^>]*>([^<]*)<", text))))
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} <= named
 
 
 # The rest tries the checker itself: a sound tree has no faults, and each slip is found.

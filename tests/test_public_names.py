@@ -38,6 +38,7 @@ NAMES = [
     "list_models",
     "list_objectives",
     "list_recipes",
+    "list_searches",
     "list_studies",
     "list_suites",
     "load_dataset",

@@ -10,7 +10,7 @@ import pytest
 from buttress.errors import CorruptFile, RunError, UserError
 from buttress.records.augmentation import list_augmentations
 from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
-from buttress.records.run import Run, find_runs
+from buttress.records.run import Failure, Run, find_runs
 from buttress.records.spec import Optimiser, Recipe, RunSpec
 from buttress.statistics import wilson
 
@@ -167,6 +167,28 @@ def test_a_run_refuses_the_folder_of_another(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run"):
         Run(tmp_path / "photos").open(spec())
     assert [r.path for r in find_runs(tmp_path)] == [run.path]
+
+
+def test_a_failure_is_forgotten_when_its_file_is_there(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    run.open(spec())
+    run.fail("diverged", run.path / "done.json")
+    assert (run.state, run.is_trained) == ("failed", False)
+    assert run.failure == Failure("diverged", "done.json")
+    before = (run.path / "error.json").read_bytes()
+    run.finish({"epochs": 0})
+    assert (run.state, run.failure) == ("done", None)
+    (run.path / "error.json").write_bytes(before)  # as if killed before it was removed
+    assert (run.state, run.failure) == ("done", None)
+    run.fail("no memory", run.analysis_file("sparsity"))
+    assert (run.state, run.is_trained) == ("failed", True)
+    run.mend([run.analysis_file("cost")])
+    assert run.failure == Failure("no memory", "analysis/sparsity.json")
+    run.mend([run.analysis_file("sparsity")])
+    assert run.state == "done"
+    (run.path / "error.json").write_text("{")
+    assert run.state == "failed"
+    assert "unreadable" in (run.failure or Failure("")).message
 
 
 def test_a_changed_history_of_a_finished_run_is_noticed(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ _HOME = {
     "analyse": "analysis",
     "Comparison": "comparison",
     "compare": "comparison",
+    "list_searches": "study",
     "list_studies": "study",
     "export": "sharing",
     "write_report": "report",

@@ -7,7 +7,7 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, UnionType
 from typing import (
@@ -83,8 +83,14 @@ class Registry(Generic[T]):
 
     def create(self, name: str, args: Mapping[str, Any]) -> Any:
         """Calls what is registered; an argument it does not have is an error that lists its own."""
+        self.check(name, args)
+        return cast(Callable[..., Any], self.get(name))(**args)
+
+    def check(self, name: str, args: Mapping[str, Any], besides: Collection[str] = ()) -> None:
+        """Refuses arguments that do not fit; ``besides`` are parameters that others fill."""
         entry = self.entry(name)
-        known = list(inspect.signature(cast(Callable[..., Any], entry.value)).parameters)
+        every = inspect.signature(cast(Callable[..., Any], entry.value)).parameters
+        known = [parameter for parameter in every if parameter not in besides]
         if strange := [a for a in args if a not in known]:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise UserError(f"{self.kind} {entry.name!r} has no argument {strange[0]!r}; {takes}")
@@ -94,7 +100,6 @@ class Registry(Generic[T]):
                 raise UserError(
                     f"{self.kind} {entry.name!r}: `{word}` must be {problem}, but got {value!r}"
                 )
-        return cast(Callable[..., Any], entry.value)(**args)
 
     def names(self, tag: str | None = None) -> list[str]:
         """All names in natural order, or those with a tag."""

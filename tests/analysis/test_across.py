@@ -16,11 +16,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from buttress.analysis import ANALYSES, Group, Subject, analyse_together, is_together
+from buttress.analysis import ANALYSES, Group, Subject, analyse, analyse_together, is_together
+from buttress.analysis.cost import Passes
 from buttress.analysis.effort import passes_per_image
 from buttress.analysis.pareto import contenders, front
 from buttress.analysis.predict import correlate, says_predict
-from buttress.analysis.predictors import found_at
+from buttress.analysis.predictors import PREDICTORS, Reader, found_at
+from buttress.analysis.scores import Accuracy, Score
 from buttress.analysis.tradeoff import says_tradeoff
 from buttress.analysis.transferability import says_transferability, transfer_matrix
 from buttress.attacks import create_attack, run_attack
@@ -29,6 +31,8 @@ from buttress.cli.main import main
 from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.files import write_json
+from buttress.models import list_models
+from buttress.progress import Silent
 from buttress.records.evaluation import write_record
 from buttress.records.run import Run
 from buttress.spec import Component
@@ -263,8 +267,25 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
     assert "same in all runs" in found.left_out["weights near zero, initial"]  # it was computed
     assert "buttress analyse lipschitz" in found.left_out["Lipschitz L1/Linf"]
     assert "compute=[lipschitz]" in found.left_out["Lipschitz L1/Linf, initial"]
+    assert "compute=[sharpness]" in found.left_out["sharpness (in filters), initial"]
     assert "stability +1.00" in says_predict(found)
     assert found.notes == ()
+
+
+def test_initial_weights_are_looked_at_as_the_trained_ones_were(
+    trained: Run, tmp_path: Path
+) -> None:
+    (run,) = copies(trained, tmp_path, "a")
+    evaluate_as(run, 9, 3)
+    analyse("stability", run, args={"limit": 3, "args": {"steps": 1}})
+    score = Score("a", run, *[Accuracy(value=0.5, low=0.4, high=0.6)] * 2, images=10)
+    reader = Reader(score, ("stability",), Silent())
+    assert reader.cost() == Passes(3 * 4, 3)  # the attack on three images, for the initial ones
+    now, before = (p for p in PREDICTORS if p.analysis == "stability")
+    assert reader.value(now) in (0, 1 / 3, 2 / 3, 1)
+    assert reader.value(before) in (0, 1 / 3, 2 / 3, 1)
+    with pytest.raises(UserError, match="`compute` takes sparsity, lipschitz"):
+        analyse_together("predict", [run, run], tmp_path / "out", args={"compute": ["gallery"]})
 
 
 # All of them
@@ -293,6 +314,30 @@ def test_every_analysis_of_runs_saves_draws_and_answers_on_the_command_line(
     figure = Figure(figsize=(8, 4))
     entry.extra["plot"]({"a": again, "b": again}, figure)
     figure.savefig(tmp_path / "two.png")
+
+
+SHORT: dict[str, dict[str, Any]] = {
+    "semantics": {"steps": 2, "limit": 2},
+    "transferability": {"args": {"steps": 2}, "limit": 2},
+}
+
+
+@pytest.mark.slow
+def test_analyses_of_runs_take_every_architecture(tmp_path: Path) -> None:
+    runs = []
+    for number, model in enumerate(list_models("tiny")):
+        recipe = ("quickstart-at", "quickstart-standard")[number % 2]
+        run = train(model, "digits", recipe, tmp_path / "runs" / model, limit=8,
+                    changes=("epochs=1", "validation.limit=4"))  # fmt: skip
+        evaluate_as(run, 10 - number % 5, number % 6)
+        runs.append(run)
+    for entry in ANALYSES:
+        if is_together(entry):
+            args = SHORT.get(entry.name)
+            found = analyse_together(entry.name, runs, tmp_path / "out", args=args, limit=2)
+            assert entry.extra["says"](found)
+            if hasattr(found, "runs"):
+                assert len(found.runs) == len(runs)
 
 
 def test_runs_of_two_data_sets_are_refused(trained: Run, tmp_path: Path) -> None:

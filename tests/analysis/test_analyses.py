@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,29 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from buttress.analysis import ANALYSES, DoesNotApply, Subject, is_standalone, is_together
+from buttress.analysis import (
+    ANALYSES,
+    DoesNotApply,
+    Subject,
+    analyse,
+    analyse_alone,
+    analyse_together,
+    is_standalone,
+    is_together,
+)
 from buttress.analysis.core import settled
 from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
-from buttress.data import load_dataset
+from buttress.data import Dataset, load_dataset
+from buttress.errors import UserError
 from buttress.models import create_model, list_models
+from buttress.progress import Silent, Task
 from buttress.threat import Threat
+from buttress.training import train
+from conftest import Linear
+from families import WITHOUT_MAPS
 
 # Arguments that make an analysis short, for those that have them, and for single ones.
-FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2}
+FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2, "limit": 6, "steps": 3}
 SMALL: dict[str, dict[str, Any]] = {
     "convergence": {"ks": (1, 2), "reference": 3, "seeds": 2, "limit": 4},
 }
@@ -86,22 +101,102 @@ def test_every_weight_of_every_family_is_in_one_group(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("model", ["pvt_v2_tiny", "wrn_tiny"])
+FAST = ("pvt_v2_tiny", "wrn_tiny")
+DO_NOT_APPLY = {"attention": WITHOUT_MAPS}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in list_models("tiny")
+    ],
+)
 @pytest.mark.parametrize("name", OF_ONE_RUN)
 def test_every_analysis_runs_saves_and_draws(name: str, model: str, tmp_path: Path) -> None:
+    """Its cost is known before, and it does not meet a network it cannot take unprepared."""
     entry = ANALYSES.entry(name)
     few = {k: v for k, v in FEW.items() if k in inspect.signature(entry.value).parameters}
-    given = {"subject": subject(create_model(model, seed=0)), **few, **SMALL.get(name, {})}
-    try:
-        result = ANALYSES.create(name, given)
-    except DoesNotApply as reason:
-        pytest.skip(str(reason))
+    args = settled(entry, {**few, **SMALL.get(name, {})})
+    given = subject(create_model(model, seed=0))
+    cost = entry.extra["cost"](given, **args)
+    assert cost.forward + cost.backward > 0 or name == "sparsity"
+    if model in DO_NOT_APPLY.get(name, ()):
+        with pytest.raises(DoesNotApply):
+            ANALYSES.create(name, {"subject": given, **args})
+        return
+    result = ANALYSES.create(name, {"subject": given, **args})
     again = entry.extra["result"].model_validate_json(result.model_dump_json())
     assert again == result
+    assert entry.extra["says"](result).endswith(".")
     figure = Figure(figsize=(8, 4))
     entry.extra["plot"]({"a": result, "b": again}, figure)
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize("name", ANALYSES.names())
+def test_every_analysis_has_a_page_with_a_picture_and_its_command(name: str) -> None:
+    """A page says what the numbers mean, and how its picture was made."""
+    folder = Path(__file__).parents[2] / "docs"
+    page = (folder / "analyses" / f"{name}.md").read_text()
+    assert f"buttress analyse {name} " in page
+    pictures = re.findall(r"!\[.+\]\((.+)\)", page)
+    assert pictures
+    assert all((folder / "analyses" / picture).is_file() for picture in pictures)
+    assert f"\nanalyses/{name}\n" in (folder / "analysis.md").read_text()
+
+
+@pytest.mark.parametrize("name", ANALYSES.names())
+def test_a_cost_takes_arguments_of_the_analysis_and_has_no_defaults_of_its_own(name: str) -> None:
+    entry = ANALYSES.entry(name)
+    own = set(inspect.signature(entry.value).parameters)
+    asked = inspect.signature(entry.extra["cost"]).parameters.values()
+    named = [p for p in asked if p.kind is not p.VAR_KEYWORD]
+    assert {p.name for p in named} <= own
+    assert all(p.default is p.empty for p in named)
+
+
+class Log(Silent):
+    """What is said, in the order in which it is said and tasks begin."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def task(self, description: str, total: float) -> Task:
+        self.said.append(f"task {description}")
+        return super().task(description, total)
+
+    def log(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_what_it_costs_is_said_before_it_starts(tmp_path: Path) -> None:
+    run = train("resnet_tiny", "digits", "quickstart-at", tmp_path / "r", limit=16,
+                changes=("epochs=1", "validation.limit=8"))  # fmt: skip
+    log = Log()
+    analyse("perturbations", run, args={"limit": 4}, progress=log)
+    assert re.match(r"perturbations: .*80 backward passes, about .* s$", log.said[0])
+    assert log.said[1].startswith("task perturbations")
+    log = Log()
+    args = {"limit": 4, "args": {"steps": 5}}
+    analyse_together("transferability", [run, run], tmp_path / "out", args=args, progress=log)
+    # two networks: 4 images x 5 steps, one more look, and the clean and both examples
+    assert re.match(r"transferability: 40 forward and 40 backward passes, about", log.said[0])
+    log = Log()
+    analyse_alone("rademacher", tmp_path / "out", args={"dimensions": [4, 8]}, progress=log)
+    assert log.said[0].startswith("rademacher: 2.9e+06 multiply-adds")
+
+
+def test_an_argument_that_does_not_fit_is_an_error_before_the_cost() -> None:
+    entry = ANALYSES.entry("landscape")
+    for given, said in (
+        ({"point": 5}, "has no argument 'point'"),
+        ({"subject": 5}, "has no argument 'subject'; it takes radius"),
+        ({"points": "many"}, "must be a whole number"),
+    ):
+        with pytest.raises(UserError, match=said):
+            settled(entry, given)
 
 
 def test_the_gallery_shows_the_same_images_for_every_model() -> None:
@@ -124,3 +219,26 @@ def test_a_result_is_saved_under_its_defaults_too() -> None:
     for other in ANALYSES:
         whole = settled(other, {})
         assert json.loads(json.dumps(whole, allow_nan=False)) == whole
+
+
+def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
+    """In Linf an image falls at the eps that is its margin over the l1 norm of the weights."""
+    pull = torch.randn(12, generator=torch.Generator().manual_seed(5))
+    pull -= pull.mean()  # so that images lie on both sides
+    model = Linear(12, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.stack([pull, -pull]))
+    x = 0.3 + 0.4 * torch.rand(40, 3, 2, 2, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        logits = model(x)
+    data = Dataset.from_arrays(x, logits.argmax(1), classes=["a", "b"])
+    falls = (logits[:, 0] - logits[:, 1]).abs() / (2 * pull.abs().sum())
+    found = ANALYSES.create(
+        "curve",
+        {"subject": Subject(model, data, Threat("Linf", 0.05)), "factors": (0.0, 0.2, 0.5, 1.0)},
+    )
+    assert found.eps == pytest.approx((0.0, 0.01, 0.025, 0.05))
+    assert found.accuracy == pytest.approx([float((falls > e).float().mean()) for e in found.eps])
+    assert 0 < found.accuracy[2] < found.accuracy[1] < 1 == found.accuracy[0]
+    said = ANALYSES.entry("curve").extra["says"](found)
+    assert "is 100.0% at eps 0" in said

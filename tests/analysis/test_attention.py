@@ -25,12 +25,9 @@ from buttress.analysis.attention_maps import (
 from buttress.data import load_dataset
 from buttress.models import create_model, list_models
 from buttress.threat import Threat
+from families import WITHOUT_MAPS
 
 SIDE = 32
-WITHOUT = {
-    "darts_tiny", "densenet_tiny", "mlp_mixer_tiny", "poolformer_tiny", "preact_resnet_tiny",
-    "resnet_tiny", "resnext_tiny", "vgg_tiny", "wrn_tiny", "xcit_tiny",
-}  # fmt: skip
 
 
 def as_map(weights: Tensor, *, is_strided: bool = False) -> Map:
@@ -147,7 +144,7 @@ def test_maps_sum_to_one_and_give_what_the_network_gives(name: str) -> None:
     for found in maps:
         torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
     assert bool([m for m in maps if not m.between_channels]) == (
-        name not in WITHOUT or name == "xcit_tiny"
+        name not in WITHOUT_MAPS or name == "xcit_tiny"
     )
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
@@ -183,7 +180,7 @@ def test_networks_without_attention_between_places_are_told_so(name: str, why: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(list_models("tiny")) - WITHOUT))
+@pytest.mark.parametrize("name", sorted(set(list_models("tiny")) - WITHOUT_MAPS))
 def test_every_transformer_is_looked_into(name: str) -> None:
     found = attention(of_digits(name), steps=1, limit=3)
     assert any(a.distance for a in found.layers)

@@ -14,9 +14,8 @@ from buttress.analysis.ascent import losses_along
 from buttress.analysis.convergence import convergence, says_convergence, settled
 from buttress.attacks import attack
 from buttress.attacks.pgd import PGD
-from buttress.data import Dataset, load_dataset
+from buttress.data import Dataset
 from buttress.errors import UserError
-from buttress.models import create_model, list_models
 from buttress.threat import Threat
 from buttress.training import train
 from conftest import Linear, images, small_net
@@ -72,10 +71,14 @@ def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
     model, (x, y) = small_net(), images(4)
     batch = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)]).take(range(4))
     ball = Threat("L2", 0.5)
-    long = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, seed=3)
+    (long,) = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, (3,))
+    assert long.shape == (6, 4)
     for steps in (1, 3):
-        short = losses_along(PGD(steps=steps, rel_step=0.15), model, batch, ball, seed=3)
+        (short,) = losses_along(PGD(steps=steps, rel_step=0.15), model, batch, ball, (3,))
         torch.testing.assert_close(short, long[: steps + 1])
+    both = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, (8, 3))
+    torch.testing.assert_close(both[1], long)  # a seed means the same beside another one
+    assert not torch.allclose(both[0], long)
     # On a rising loss the registered attack, which keeps the best point, ends in the same place.
     x_adv = attack("pgd", model, x, y, threat=ball, seed=3, ids=batch.ids, steps=5, rel_step=0.15)
     with torch.no_grad():
@@ -112,16 +115,3 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
         assert point.training is not None
         assert point.training.loss > point.clean_loss
     assert (tmp_path / "r" / "analysis" / "convergence.svg").is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list_models("tiny"))
-def test_convergence_of_every_architecture(name: str) -> None:
-    data = load_dataset("digits", "test", limit=4)
-    model = create_model(name, seed=0).eval()
-    found = convergence(
-        Subject(model, data, Threat("Linf", 0.1)), ks=(1, 4), reference=8, seeds=1, limit=4
-    )
-    (point,) = found.checkpoints
-    assert point.long_loss > point.clean_loss
-    assert all(g.loss > 0 for g in point.gaps)

@@ -14,8 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.analysis import ANALYSES, DoesNotApply, Subject
+from buttress.analysis.core import settled
 from buttress.analysis.input_landscape import axes_of, input_landscape, says_input_landscape
-from buttress.analysis.landscape import landscape, plot_landscape, says_landscape
+from buttress.analysis.landscape import (
+    cost_landscape,
+    landscape,
+    plot_landscape,
+    says_landscape,
+)  # fmt: skip
+from buttress.analysis.ready import ready
 from buttress.analysis.sample import attacked, sample_of
 from buttress.analysis.weights import (
     clipped_to_ball,
@@ -26,7 +33,7 @@ from buttress.analysis.weights import (
 )
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
-from buttress.models import create_model, list_models
+from buttress.models import create_model
 from buttress.threat import Threat
 from known_curvature import bowl, normed, rescaled
 
@@ -106,6 +113,30 @@ def test_attacks_made_anew_at_each_point_are_no_weaker() -> None:
     for here, there in zip(fixed.attacked.curves[0], anew.attacked.curves[0], strict=True):
         assert there >= here - 1e-3
     assert anew.attacked.curves[0][0] > fixed.attacked.curves[0][0]
+
+
+@pytest.mark.parametrize("name", ["wrn_tiny", "coatnet_tiny", "vit_tiny"])
+def test_the_network_that_is_made_ready_is_the_same_one(name: str) -> None:
+    model, x = create_model(name, seed=0).eval(), load_dataset("digits", "test", limit=4).images
+    made = ready(model, x[:2])
+    assert (made is model) == (name == "vit_tiny")
+    torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
+    assert list(filter_weights(made)) == list(filter_weights(model))
+    if made is not model:
+        assert not {id(p) for p in made.parameters()} & {id(p) for p in model.parameters()}
+        kernel = next(p for p in made.parameters() if p.ndim == 4 and p.shape[1] > 1)
+        assert kernel.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_network_that_answers_otherwise_when_made_ready_is_left_alone() -> None:
+    class Odd(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            is_last = out.is_contiguous(memory_format=torch.channels_last)
+            return out.mean((2, 3)) + (10 if is_last else 0)
+
+    model = Odd(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    assert ready(model, torch.rand(2, 3, 8, 8)) is model
 
 
 def test_weights_come_back_after_an_interruption() -> None:
@@ -228,18 +259,9 @@ def test_mistakes_in_arguments_are_said(name: str, args: dict[str, object], said
     with pytest.raises(UserError, match=said):
         ANALYSES.create(name, {"subject": given, **args})
     if "1e+30" not in str(args) and "radius" not in args:
+        entry = ANALYSES.entry(name)
         with pytest.raises(UserError, match=said):  # the cost is asked for before
-            ANALYSES.entry(name).extra["cost"](given, **args)
-
-
-@pytest.mark.parametrize("name", MINE)
-def test_the_cost_has_the_defaults_of_the_analysis(name: str) -> None:
-    entry = ANALYSES.entry(name)
-    own = inspect.signature(entry.value).parameters
-    cost = inspect.signature(entry.extra["cost"]).parameters
-    shared = [p for p in cost if p in own]
-    assert [cost[p].default for p in shared] == [own[p].default for p in shared]
-    assert entry.extra["cost"](subject(limit=2)).forward > 0
+            entry.extra["cost"](given, **settled(entry, args))
 
 
 class Counting(nn.Module):
@@ -260,7 +282,7 @@ def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: 
     net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
     given = Subject(net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1))
     args = {"points": 5, "directions": directions, "limit": 4, "adversarial": adversarial}
-    said = ANALYSES.entry("landscape").extra["cost"](given, steps=3, **args)
+    said = cost_landscape(given, steps=3, radius=1.0, **args)
     landscape(given, steps=3, **args)
     assert net.images == pytest.approx(said.forward + said.backward, rel=0.1)
 
@@ -273,16 +295,3 @@ def test_the_picture_without_an_attack_and_without_a_plane(tmp_path: Path) -> No
         plot_landscape(results, figure)
         figure.savefig(tmp_path / "x.png")
     assert "images attacked" not in says_landscape(clean)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", list_models("tiny"))
-@pytest.mark.parametrize("name", MINE)
-def test_every_architecture_has_a_landscape(name: str, model: str) -> None:
-    entry = ANALYSES.entry(name)
-    few = {"points": 3, "limit": 4, "steps": 2, "lanczos_steps": 3, "directions": 2}
-    known = inspect.signature(entry.value).parameters
-    args = {k: v for k, v in few.items() if k in known}
-    result = ANALYSES.create(name, {"subject": subject(model, 4), **args})
-    assert entry.extra["result"].model_validate_json(result.model_dump_json()) == result
-    assert str(entry.extra["says"](result)).endswith(".")

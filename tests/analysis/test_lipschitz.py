@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from buttress.analysis import Subject
 from buttress.analysis.gaussian import convolution_bound, dense_bound, gaussian_bound
-from buttress.analysis.lipschitz import Lipschitz, layer_table, lipschitz, says_lipschitz
+from buttress.analysis.layers import layer_table
+from buttress.analysis.lipschitz import Lipschitz, lipschitz, says_lipschitz, table_lipschitz
 from buttress.analysis.ratios import LOGITS, Found, Places, RatioAscent, measure, search_of
 from buttress.analysis.spectral import Call, Norms, matrix_norm, operator_norm
 from buttress.analysis.upper import steepest_slope, upper_bounds
@@ -136,6 +137,9 @@ def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() ->
     assert first.with_norm is not None
     product = first.with_norm * second.spectral * third.spectral
     assert third.product_log10 == pytest.approx(math.log10(product))
+    assert first.gaussian is not None
+    assert third.gaussian is not None
+    assert third.gaussian_log10 == pytest.approx(math.log10(first.gaussian * third.gaussian))
     bound = upper_bounds(model, x, Norms(model, x), {})[0][""]
     assert bound == pytest.approx(math.log(product))  # a plain chain: the product is the bound
 
@@ -253,6 +257,26 @@ def test_it_runs_on_every_family_and_leaves_it_as_it_was(name: str) -> None:
     assert not any(m._forward_hooks for m in model.modules())
     assert found.logits.l1_linf.ascent > 0
     assert bool(found.no_bound) == (found.logits.bound_log10 is None)
+
+
+def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
+    """Gaussian weights and no branches: also the theorems' product holds at every block."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for seed, (inputs, outputs) in enumerate([(12, 30), (30, 20), (20, 4)]):
+        layer = nn.Linear(inputs, outputs)
+        with torch.no_grad():
+            layer.weight.copy_(0.3 * drawn(outputs, inputs, seed=seed))
+        layers += [layer, nn.ReLU()]
+    found = lipschitz(subject(nn.Sequential(*layers[:-1]).eval(), (3, 2, 2)))
+    header, rows = table_lipschitz(found)
+    assert [row[0] for row in rows] == [p.name for p in found.places]
+    assert all(len(row) == len(header) for row in rows)
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    for name in ("bound", "product of norms", "Gaussian weights"):
+        limits = dict(zip(columns["up to"], columns[name], strict=True))
+        for place, measured in zip(columns["up to"], columns["log10 of it"], strict=True):
+            assert limits[place] == "-" or float(measured) <= float(limits[place]) + 0.01
+        assert limits[LOGITS] != "-"
 
 
 def test_the_ascent_finds_more_than_the_attack() -> None:

@@ -20,8 +20,7 @@ from buttress.analysis.perturbations import (
     rings_of,
     says_perturbations,
 )
-from buttress.data import Dataset, load_dataset
-from buttress.models import create_model, list_models
+from buttress.data import Dataset
 from buttress.threat import Threat
 
 
@@ -96,12 +95,3 @@ def test_what_the_attack_takes_away_is_bright() -> None:
 def test_without_a_change_there_is_nothing_to_look_at() -> None:
     with pytest.raises(DoesNotApply, match="no image"):
         perturbations(of_wave(1, eps=0.0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list_models("tiny"))
-def test_every_family_has_perturbations(name: str) -> None:
-    data = load_dataset("digits", "test", limit=4)
-    model = create_model(name, seed=0).eval()
-    found = perturbations(Subject(model, data, Threat("Linf", 0.1)), args={"steps": 2})
-    assert sum(found.energy) == pytest.approx(1.0)

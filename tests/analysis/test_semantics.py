@@ -66,14 +66,14 @@ class Planted:
         x.view(8, 4)[torch.arange(8), torch.arange(8) % 4] = 0.6
         self.data = Dataset.from_arrays(x, torch.arange(8) % 4, classes=list("abcd"))
         self.runs = [
-            self.run("robust_maker", "Linf:0.1"), self.run("sees_it"), self.run("sees_the_opposite")
+            self.run("robust_maker", "pgd_at"), self.run("sees_it"), self.run("sees_the_opposite")
         ]  # fmt: skip
         self.models = [Linear(), Linear(), Linear(-1.0)]
         self.labels = ["maker", "sees", "opposite"]
 
-    def run(self, model: str, threat: str | None = None) -> Any:
-        objective = SimpleNamespace(name="pgd_at" if threat else "standard")
-        recipe = SimpleNamespace(objective=objective, threat=threat)
+    def run(self, model: str, objective: str = "standard") -> Any:
+        # A standard recipe may name a threat too: the one of its validation.
+        recipe = SimpleNamespace(objective=SimpleNamespace(name=objective), threat="Linf:0.1")
         spec = SimpleNamespace(model=f"own.py:{model}", recipe=recipe)
         return SimpleNamespace(path=Path(f"{model}-key"), spec=spec)
 
@@ -97,12 +97,14 @@ def test_a_judge_that_sees_the_class_is_always_right_and_its_opposite_never() ->
     figure = Figure(figsize=(6, 4))
     plot_semantics({"a": found}, figure)
     assert len(figure.axes[0].patches) == 2
-    assert "50.0% for those of robust networks (8 images" in says_semantics(found)
+    said = "50.0% for those of robust networks (first five: 100.0%) (8 images"
+    assert said in says_semantics(found)
 
 
 def test_no_run_judges_itself() -> None:
     found = judged()
     assert list(found.by_run["sees_it-key"].judges) == ["sees_the_opposite"]
+    assert [row.is_robust for row in found.by_run.values()] == [True, False, False]
     assert sorted(found.by_run["robust_maker-key"].judges) == ["sees_it", "sees_the_opposite"]
 
 

@@ -13,7 +13,7 @@ from buttress.analysis.stability import Stability, says_stability, stability
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
-from buttress.models import create_model, list_models
+from buttress.models import create_model
 from buttress.threat import Threat
 
 
@@ -83,12 +83,3 @@ def test_another_word_than_prediction_or_label_is_refused() -> None:
     subject = Subject(Steps().eval(), grey([0.1], [0]), Threat("Linf", 0.1))
     with pytest.raises(UserError, match="prediction or label"):
         stability(subject, against="class")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list_models("tiny"))
-def test_it_runs_on_every_family(name: str) -> None:
-    model = create_model(name, seed=0)
-    data = load_dataset("digits", "test", limit=6)
-    found = stability(Subject(model, data, Threat("Linf", 0.05)), args={"steps": 3})
-    assert found.images == 6

@@ -14,6 +14,7 @@ from buttress.errors import UserError
 
 SMALL = {
     "rademacher": {"dimensions": [4, 16], "count": 8, "draws": 10},
+    "size_bound": {"depths": [1, 2], "widths": [1, 2]},
     "transformer_bound": {"penalties": [0.003], "limit": 100, "steps": 80},
 }
 NEEDS = {"transformer_bound": "cvxpy"}

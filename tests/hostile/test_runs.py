@@ -196,7 +196,7 @@ def test_bytes(name: str, file: str, run: Run, tmp_path: Path) -> None:
     with guarded(tmp_path, inside=tmp_path / "out"):
         if file != "train.jsonl":
             refusal(lambda: read_json(path), file)
-        elif run.state == "done" and BYTES[name](b"{}") != b"{}":
+        elif run.is_trained and BYTES[name](b"{}") != b"{}":
             refusal(lambda: run.history, file)
         if file == "run.json":
             refusal(lambda: run.spec, file)

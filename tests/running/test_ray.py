@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from buttress.progress import Silent
+from buttress.records.answer import Line
 from buttress.running import run_all
+from buttress.study import answer
 from buttress.study.survey import survey
 
-from small_study import content, longer, trained_epochs, works  # isort: skip
+from small_study import content, longer, small_study, trained_epochs, works  # isort: skip
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'buttress[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -87,7 +89,17 @@ def test_a_node_and_the_driver_die_and_every_run_is_done_once(
     assert [found.state for found in survey(jobs)] == ["done"] * 12
     assert all(trained_epochs(job) == list(range(1, EPOCHS + 1)) for job in jobs)
     assert len(list((root / "runs").iterdir())) == 12  # one folder each, and no lock
-    local = works(tmp_path / "local", seeds=[3], **longer(EPOCHS))
+    local = works(tmp_path / "local", seeds=list(range(12)), **longer(EPOCHS))
     assert run_all(local, workers=1, device="cpu", progress=Silent()) == []
-    twin = next(job for job in jobs if job.key == local[0].key)
-    assert content(twin) == content(local[0])
+    for here, there in zip(local, jobs, strict=True):
+        assert here.key == there.key
+        assert content(here) == content(there)
+    assert lines(tmp_path / "local") == lines(root)
+
+
+def lines(root: Path) -> tuple[Line, ...]:
+    """The table of the study's answer: one line for all seeds, with its intervals."""
+    study = small_study(seeds=list(range(12)), **longer(EPOCHS))
+    found = answer(study, "smoke", root)
+    assert (found.done, found.failed) == (12, {})
+    return found.lines

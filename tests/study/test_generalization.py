@@ -154,9 +154,23 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     write_json(path, {"result": {"classes": classes}})
     found = answer(study, "smoke", tmp_path)
     assert [(line.labels, line.numbers["term_slope"].value) for line in found.lines] == [
-        (("1",), 0.0), (("2",), 0.5), (("inf",), 1.0),
+        (("1", "-"), 0.0), (("2", "-"), 0.5), (("inf", "-"), 1.0),
     ]  # fmt: skip
     assert found.claims[0].word == "holds"
+    assert found.claims[1].word == "undecided"  # its list is not there yet
+    names = [f"{what} of stage {s}" for what in ("depth", "width") for s in (1, 2, 3)]
+    steps = [{"direction": n, "smallest_step": 0.5, "smallest_step_he": -1.0} for n in names]
+    write_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
+    found = answer(study, "smoke", tmp_path)
+    assert [line.labels for line in found.lines[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
+    assert found.lines[3].numbers["smallest_step"].value == 0.5
+    assert "it has no" in found.lines[3].numbers["term_slope"].missing
+    assert "it has no" in found.lines[0].numbers["smallest_step"].missing
+    assert [claim.word for claim in found.claims] == ["holds", "holds"]
+    assert "depth of stage 1 0.5" in found.claims[1].evidence
+    steps[4]["smallest_step"] = -0.1
+    write_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
+    assert answer(study, "smoke", tmp_path).claims[1].word == "does not hold"
     classes[0]["term_slope"] = 0.3
     write_json(path, {"result": {"classes": classes}})
     assert answer(study, "smoke", tmp_path).claims[0].word == "does not hold"

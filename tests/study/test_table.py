@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from buttress.study.answer import agreement_of
 from buttress.study.claims import CLAIMS, judge
 from buttress.study.table import Measured, Table, View
 
@@ -139,6 +140,43 @@ def test_a_number_that_is_missing_leaves_a_claim_undecided_and_names_it() -> Non
     found = judge(CLAIMS.create("top", {"column": "robust", "where": {"net": "b"}}), gap.view, [])
     assert found.word == "undecided"
     assert "not measured yet for a" in found.evidence
+
+
+@pytest.mark.parametrize("limit", [{"above": 0.0}, {"below": 0.0}])
+def test_rows_that_are_all_alike_decide_no_rank_correlation(limit: dict[str, float]) -> None:
+    table = planted(dict.fromkeys("abcd", 0.0), attributes=DEPTHS)
+    predicate = CLAIMS.create("correlation", {"column": "robust", "other": "depth", **limit})
+    found = judge(predicate, table.view, table.replicates(50))
+    assert found.word == "undecided"
+    assert "constant" in found.evidence
+
+
+def test_a_column_that_is_constant_agrees_with_no_order() -> None:
+    axes, rows = ("net",), tuple((n,) for n in "abcd")
+    theirs = View(
+        axes, rows, {"up": np.arange(4.0), "flat": np.arange(4.0), "few": np.full(4, 1.0)}
+    )
+    theirs.columns["few"][2:] = np.nan  # type: ignore[index]
+    ours = {"up": np.arange(4.0), "flat": np.zeros(4), "few": np.arange(4.0)}
+    some = {**ours, "up": np.array([1.0, 0.0, 2.0, 3.0])}
+    replicates = [View(axes, rows, c) for c in (ours, some, {**ours, "up": np.zeros(4)})]
+    found = {a.column: a for a in agreement_of(View(axes, rows, ours), replicates, theirs)}
+    assert found["up"].spearman == pytest.approx(1.0)
+    assert found["up"].low is not None
+    assert 0.79 < found["up"].low < 0.82  # the replicate that is constant does not count
+    assert (found["flat"].spearman, found["flat"].rows) == (None, 4)
+    assert (found["few"].spearman, found["few"].rows) == (None, 2)
+
+
+def test_replicates_that_cannot_say_agree_with_neither_word() -> None:
+    """One image of many tells the rows apart; a draw without it says nothing."""
+    scores = {name: np.zeros(30) for name in "abcd"}
+    scores["d"][0] = 1
+    cells = {((n,), "robust"): Measured((0,), scores=(s,), images="i") for n, s in scores.items()}
+    table = Table(("net",), tuple((n,) for n in "abcd"), cells, ("robust",), tuple(DEPTHS.values()))
+    for limit in ({"above": 0.5}, {"below": 0.5}):
+        args = {"column": "robust", "other": "depth", **limit}
+        assert word(table, "correlation", **args) == "undecided"
 
 
 def test_seeds_widen_the_spread() -> None:

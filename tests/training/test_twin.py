@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from buttress.attacks.freeze import frozen
 from buttress.models import create_model
-from buttress.training.twin import Folded, Twin
+from buttress.training.twin import Folded, Twin, laid_out
 from conftest import small_net
 
 
@@ -49,3 +51,41 @@ class Branching(nn.Module):
 def test_a_network_without_a_graph_is_attacked_as_it_is() -> None:
     model = Branching()
     assert Twin(model, torch.rand(2, 3, 8, 8)).refreshed() is model
+
+
+def shrinking(channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, 5, 1, stride=2),
+        nn.Conv2d(5, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
+    )  # fmt: skip
+
+
+def test_the_layout_is_not_one_that_destroys_memory_in_training() -> None:
+    """A step with few channels before skipped pixels used to corrupt the heap."""
+    net = shrinking(2)
+    right, net = copy.deepcopy(net).double(), laid_out(net)
+    x = torch.rand(8, 3, 16, 16)
+    for _ in range(20):
+        net.zero_grad()
+        right.zero_grad()
+        net(x).square().sum().backward()
+        right(x.double()).square().sum().backward()
+    for found, wanted in zip(net.parameters(), right.parameters(), strict=True):
+        assert found.grad is not None
+        assert wanted.grad is not None
+        assert torch.allclose(found.grad.double(), wanted.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("channels", "is_safe"), [(2, False), (7, False), (15, False), (16, True)])
+def test_only_what_is_not_safe_keeps_the_plain_layout(channels: int, is_safe: bool) -> None:
+    net, seen = laid_out(shrinking(channels)), []
+    net[2].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    net(torch.rand(2, 3, 8, 8))
+    for tensor in (seen[0], net[2].weight):
+        assert is_pixel_by_pixel(tensor) == is_safe
+    assert is_pixel_by_pixel(net[3].weight)
+
+
+def is_pixel_by_pixel(x: torch.Tensor) -> bool:
+    """Strides tell: a kernel of one pixel is called contiguous in both layouts."""
+    return x.stride()[2] == x.shape[3] * x.shape[1]

@@ -13,6 +13,7 @@ from buttress.analysis import predict as _predict  # noqa: F401
 from buttress.analysis import rademacher as _rademacher  # noqa: F401
 from buttress.analysis import semantics as _semantics  # noqa: F401
 from buttress.analysis import sharpness as _sharpness  # noqa: F401
+from buttress.analysis import size_bound as _size_bound  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
 from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis import tradeoff as _tradeoff  # noqa: F401

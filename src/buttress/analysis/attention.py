@@ -117,9 +117,7 @@ def _label(axes: Axes, height: str, title: str) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def cost_attention(
-    subject: Subject, *, attack: str = "pgd", steps: int = 20, limit: int = 32, **_: Any
-) -> Passes:
+def cost_attention(subject: Subject, *, attack: str, steps: int, limit: int, **_: Any) -> Passes:
     """The attack, and a look at each image before and after."""
     images = min(limit, len(subject.data))
     return passes_of(create_attack(attack, steps=steps), subject, images) + Passes(2 * images)

@@ -7,14 +7,14 @@ to Train Robust Vision Transformers" (arXiv:2209.07399).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from buttress.analysis.ascent import Ascents
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes
-from buttress.analysis.curve import EpsCurve, curve
+from buttress.analysis.curve import EpsCurve, cost_curve, curve
 from buttress.analysis.gaps import TINY, Attacks, Checkpoint, gaps_at, models_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.freeze import gives_gradients
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # of eps: accuracy must fall to zero
+BALL_STEPS = 10  # of the attack in each of these balls
 SETTLED = 0.01  # of the last loss
 
 
@@ -81,16 +82,17 @@ def _draw_gaps(result: Convergence, label: str, colour: str, axes: Axes) -> None
 def cost_convergence(
     subject: Subject,
     *,
-    ks: tuple[int, ...] = (1, 2, 5, 10),
-    reference: int = 200,
-    seeds: int = 3,
-    limit: int = 24,
-    **_: float,
+    ks: tuple[int, ...],
+    reference: int,
+    seeds: int,
+    limit: int,
+    **_: Any,
 ) -> Passes:
-    """The curves, and for each checkpoint the short attacks and the long one."""
+    """The curves, for each checkpoint the short attacks and the long one, and the larger balls."""
     images = seeds * min(limit, len(subject.data))
     each = reference + sum(ks)
-    return Passes(0, images * (reference + each * len(models_of(subject))))
+    balls = cost_curve(subject, attack="pgd", factors=FACTORS, limit=limit, steps=BALL_STEPS)
+    return balls + Passes(0, images * (reference + each * len(models_of(subject))))
 
 
 def says_convergence(result: Convergence) -> str:
@@ -136,7 +138,7 @@ def convergence(
     rel_step: float = 0.15,
     reach: float = 1.5,
     seeds: int = 3,
-    limit: int = 24,
+    limit: int = 16,
 ) -> Convergence:
     r"""The loss after each step of PGD, and the gap of k steps to many (200).
 
@@ -179,7 +181,7 @@ def convergence(
         behind=100 * (1 - checkpoints[0].long_loss / max(float(curves[:, -1].mean()), TINY)),
         settled=settled(curves.mean(0).tolist()),
         checkpoints=checkpoints,
-        by_eps=curve(subject, factors=FACTORS, limit=limit),
+        by_eps=curve(subject, factors=FACTORS, limit=limit, steps=BALL_STEPS),
     )
 
 

@@ -1,9 +1,13 @@
 """Analyses: a function from trained models, or none, to a frozen result; another draws it.
 
 A registration says: ``result``, the class of the result; ``plot``, what draws results of several
-runs in one figure; ``cost``, the passes it will take, from the same arguments; ``says``, a sentence
-on what a result means; ``together=True`` for an analysis of a whole group of runs; and
-``standalone=True`` for one that looks at no run: its function takes ``progress`` in their place.
+runs in one figure; ``cost``, what it will take, from the same arguments, all of them given;
+``says``, a sentence on what a result means; ``table``, where there is one, the header and rows of
+its numbers; ``together=True`` for an analysis of a whole group of runs; and ``standalone=True`` for
+one that looks at no run: its function takes ``progress`` in their place.
+
+``cost`` gives the passes for a subject; for a group, which networks take how many; and where no
+network is looked at, a sentence.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ class Plot(Protocol):
 
 
 ANALYSES: Registry[Analysis] = Registry("analysis")
+LOOKED_AT = ("subject", "group", "progress")  # parameters that are not the user's
 
 
 def list_analyses(tag: str | None = None) -> list[str]:
@@ -87,8 +92,10 @@ def analyse(
     if saved is not None:
         return saved
     if cost := entry.extra.get("cost"):
-        progress.log(f"{entry.name}: {cost_in_words(cost(subject, **args), subject)}")
-    return _save(path, made, entry, lambda: ANALYSES.create(name, {"subject": subject, **args}))
+        progress.log(f"{entry.name}: {cost_in_words([(subject, cost(subject, **args))])}")
+    found = _save(path, made, entry, lambda: ANALYSES.create(name, {"subject": subject, **args}))
+    run.mend([path])
+    return found
 
 
 def analyse_together(
@@ -112,6 +119,8 @@ def analyse_together(
     saved = _saved(path, made, entry, progress)
     if saved is not None:
         return saved
+    if cost := entry.extra.get("cost"):
+        progress.log(f"{entry.name}: {cost_in_words(cost(group, **args))}")
     return _save(path, made, entry, lambda: ANALYSES.create(name, {"group": group, **args}))
 
 
@@ -132,6 +141,8 @@ def analyse_alone(
     saved = _saved(path, made, entry, progress)
     if saved is not None:
         return saved
+    if cost := entry.extra.get("cost"):
+        progress.log(f"{entry.name}: {cost(**args)}")
     return _save(path, made, entry, lambda: ANALYSES.create(name, {"progress": progress, **args}))
 
 
@@ -143,6 +154,7 @@ def settled(entry: Entry[Analysis], given: Mapping[str, Any] | None) -> dict[str
     known = inspect.signature(entry.value).parameters.values()
     usual = {p.name: p.default for p in known if p.default is not p.empty}
     whole: dict[str, Any] = json.loads(json.dumps({**usual, **(given or {})}))
+    ANALYSES.check(entry.name, whole, besides=LOOKED_AT)
     return whole
 
 

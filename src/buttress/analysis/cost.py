@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -57,9 +58,14 @@ def seconds_for(passes: Passes, subject: Subject) -> float:
     return (passes.forward * forward + passes.backward * both) / len(x)
 
 
-def cost_in_words(passes: Passes, subject: Subject) -> str:
-    """``12,800 forward and 12,800 backward passes, about 4 s``."""
-    seconds = seconds_for(passes, subject)
-    parts = [f"{passes.forward:,.0f} forward"] * bool(passes.forward)
-    parts += [f"{passes.backward:,.0f} backward"] * bool(passes.backward)
-    return f"{' and '.join(parts) or 'no'} passes, about {max(seconds, 0.1):.3g} s"
+def cost_in_words(shares: Iterable[tuple[Subject, Passes]]) -> str:
+    """``12,800 forward and 12,800 backward passes, about 4 s``; each network is timed."""
+    total, seconds = Passes(0), 0.0
+    for subject, passes in shares:
+        total += passes
+        seconds += seconds_for(passes, subject) if passes != Passes(0) else 0.0
+    parts = [f"{total.forward:,.0f} forward"] * bool(total.forward)
+    parts += [f"{total.backward:,.0f} backward"] * bool(total.backward)
+    if not parts:
+        return "no passes through a network"
+    return f"{' and '.join(parts)} passes, about {max(seconds, 0.1):.3g} s"

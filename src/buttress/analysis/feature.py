@@ -79,7 +79,7 @@ def plot_feature(results: Mapping[str, Feature], figure: Figure) -> None:
         axes[3 * block][0].set_title(label, fontsize="x-small", loc="left")
 
 
-def cost_feature(subject: Subject, *, steps: int = 100, classes: int = 10, **_: Any) -> Passes:
+def cost_feature(subject: Subject, *, steps: int, classes: int, **_: Any) -> Passes:
     """A backward pass per step and image, in both ways."""
     images = min(classes, len(subject.data.classes))
     return Passes(3 * images, 2 * images * steps)

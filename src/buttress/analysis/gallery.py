@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
+from buttress.analysis.cost import Passes, passes_of
 from buttress.analysis.subject import Subject
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.freeze import frozen, on_device_of
@@ -50,6 +51,7 @@ def plot_gallery(results: Mapping[str, Gallery], figure: Figure) -> None:
     """Three rows of pictures per run."""
     rows = 3 * len(results)
     columns = max(len(r.examples) for r in results.values())
+    figure.set_size_inches(1.1 * max(columns, 3), 1.1 * rows)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -63,9 +65,34 @@ def plot_gallery(results: Mapping[str, Gallery], figure: Figure) -> None:
         axes[3 * block][0].set_title(label, fontsize="small", loc="left")
 
 
-@ANALYSES.register("gallery", tags=("attack",), result=Gallery, plot=plot_gallery)
+def cost_gallery(subject: Subject, *, attack: str, count: int, steps: int) -> Passes:
+    """The attack, and a look at each image before and after."""
+    images = min(count, len(subject.data.classes))
+    return passes_of(create_attack(attack, steps=steps), subject, images) + Passes(2 * images)
+
+
+def says_gallery(result: Gallery) -> str:
+    """How many of the images are named otherwise after the attack, and how surely."""
+    shown = result.examples
+    turned = [e for e in shown if e.adversarial_prediction != e.clean_prediction]
+    sure = sum(e.adversarial_confidence for e in turned) / max(len(turned), 1)
+    how = f", with a confidence of {sure:.1%} on average" if turned else ""
+    return (
+        f"{result.attack} in {result.threat} changes what the network says about {len(turned)} of "
+        f"{len(shown)} images{how}."
+    )
+
+
+@ANALYSES.register(
+    "gallery",
+    tags=("attack",),
+    result=Gallery,
+    plot=plot_gallery,
+    cost=cost_gallery,
+    says=says_gallery,
+)
 def gallery(subject: Subject, *, attack: str = "pgd", count: int = 8, steps: int = 20) -> Gallery:
-    """Clean image, perturbation (grey is no change, full contrast is eps) and attacked image.
+    """Clean image, perturbation (grey is no change, each in full contrast) and attacked image.
 
     One image per class from the front of the test images, so that two models show the same ones.
     """

@@ -55,7 +55,7 @@ class Attacks:
 def models_of(subject: Subject) -> dict[str, nn.Module]:
     """The subject's network, and that of the last epoch where it is another one."""
     run = subject.run
-    if run is None or run.state != "done":
+    if run is None or not run.is_trained:
         return {"given": subject.model}
     summary = run.summary
     if summary["best_epoch"] == summary["epochs"] or not run.checkpoint("last").is_file():

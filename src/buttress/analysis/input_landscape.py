@@ -27,6 +27,7 @@ from buttress.analysis.plane import (
     names_of,
     steps_of,
 )
+from buttress.analysis.ready import ready
 from buttress.analysis.sample import BATCH, Sample, attacked, sample_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.freeze import frozen
@@ -97,10 +98,10 @@ def _draw_cuts(results: Mapping[str, InputLandscape], axes: Any) -> None:
 def cost_input_landscape(
     subject: Subject,
     *,
-    points: int = 21,
-    limit: int = 32,
-    image: int | None = None,
-    steps: int = 10,
+    points: int,
+    limit: int,
+    image: int | None,
+    steps: int,
     **_: Any,
 ) -> Passes:
     """The attack, and a look at each point for each image."""
@@ -203,7 +204,7 @@ def _look(
     subject: Subject, sample: Sample, axes: Axes2, grid: tuple[float, ...]
 ) -> tuple[Rows, Rows]:
     """Mean loss and accuracy at every point of the grid."""
-    model, eps = subject.model, subject.threat.eps
+    model, eps = ready(subject.model, sample.x[:2]), subject.threat.eps
     ways = torch.cartesian_prod(torch.tensor(grid), torch.tensor(grid)).to(sample.x)  # (P², 2)
     total = ways.new_zeros(len(ways), 2, dtype=torch.float64)
     task = subject.progress.task("points around images", len(sample))

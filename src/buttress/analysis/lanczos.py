@@ -27,24 +27,26 @@ def lanczos(product: Product, start: Tensor, *, steps: int, tolerance: float = 1
     Each new vector is made orthogonal to all before it, twice, since float32 forgets; so up to
     ``steps`` vectors are kept. Ends early when the residual is below ``tolerance`` times the value.
     """
-    basis = [start / start.norm()]
+    steps = min(steps, len(start))
+    basis = start.new_empty(steps, len(start))
+    basis[0] = start / start.norm()
     diagonal: list[float] = []
     beside: list[float] = []
     ends = Ends(0.0, 0.0, math.inf, 0)
-    for step in range(min(steps, len(start))):
-        vector = product(basis[-1])
+    for step in range(steps):
+        span = basis[: step + 1]
+        vector = product(span[-1])
         size = float(vector.norm())
-        diagonal.append(float(vector.double() @ basis[-1].double()))
+        diagonal.append(float(vector.double() @ span[-1].double()))
         for _ in range(2):
-            for old in basis:
-                vector = vector - (vector @ old) * old
+            vector = vector - span.T @ (span @ vector)
         length = float(vector.norm())
         ends = _ends(diagonal, beside, length, step + 1)
         is_whole = length <= 1e-6 * max(size, 1e-30)  # nothing new: the space is invariant
-        if is_whole or ends.residual <= tolerance * abs(ends.largest):
+        if is_whole or ends.residual <= tolerance * abs(ends.largest) or step + 1 == steps:
             break
         beside.append(length)
-        basis.append(vector / length)
+        basis[step + 1] = vector / length
     return ends
 
 

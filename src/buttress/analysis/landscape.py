@@ -7,6 +7,7 @@ Relationship between Architecture and Adversarially Robust Generalization", arXi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from buttress.analysis.arguments import whole
@@ -24,6 +25,7 @@ from buttress.analysis.plane import (
     rise_along,
     steps_of,
 )
+from buttress.analysis.ready import ready
 from buttress.analysis.sample import attacked, mean_loss, sample_of
 from buttress.analysis.subject import Subject
 from buttress.analysis.weights import Step, filter_weights, movable, random_direction
@@ -107,13 +109,12 @@ def _draw_curves(results: Mapping[str, Landscape], axes: Axes) -> None:
 def cost_landscape(
     subject: Subject,
     *,
-    radius: float = 1.0,
-    points: int = 21,
-    directions: int = 3,
-    limit: int = 64,
-    adversarial: Adversarial = "centre",
-    steps: int = 10,
-    **_: Any,
+    radius: float,
+    points: int,
+    directions: int,
+    limit: int,
+    adversarial: Adversarial,
+    steps: int,
 ) -> Passes:
     """A look at each point; attacks at the centre or at each."""
     steps_of(radius, points)
@@ -180,9 +181,9 @@ def landscape(
     """
     grid = steps_of(radius, points)
     _check(directions, limit, adversarial, steps)
-    model = subject.model
-    sample = sample_of(model, subject.training_images(limit))
-    weights = filter_weights(model)
+    sample = sample_of(subject.model, subject.training_images(limit))
+    model = ready(subject.model, sample.x[:2])
+    subject, weights = replace(subject, model=model), filter_weights(model)
     fixed = attacked(subject, sample, steps) if adversarial == "centre" else None
     axes = [random_direction(weights, "landscape", subject.seed, k) for k in range(directions)]
     with frozen(model), movable(weights) as move:

@@ -7,23 +7,21 @@ spectral norms of the layers and by its theorems for Gaussian weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.gaussian import gaussian_bound
+from buttress.analysis.layers import Layer, layer_table
 from buttress.analysis.ratios import LOGITS, Found, Places, measure, search_of
-from buttress.analysis.spectral import Call, Norms, calls_of, folded_of, traced
+from buttress.analysis.spectral import ROUNDS, Norms
 from buttress.analysis.subject import Subject
 from buttress.analysis.upper import upper_bounds
 from buttress.attacks.call import create_attack
 from buttress.attacks.freeze import frozen, on_device_of
-from buttress.models import blocks_of
+from buttress.models.parts import Part, blocks_of
 from buttress.spec import Spec
 
 if TYPE_CHECKING:
@@ -48,18 +46,8 @@ class Place(Spec):
     l1_linf: Ratio  # output in L1, input in Linf
     l2_l2: Ratio
     bound_log10: float | None  # in L2 over L2: the constant is at most this
-
-
-class Layer(Spec):
-    """A linear layer, or a BatchNorm that could not be folded into one; all in L2."""
-
-    name: str
-    kind: str
-    spectral: float  # of the layer itself
-    norm: str  # the BatchNorm behind it
-    with_norm: float | None  # with that folded in
-    gaussian: float | None  # for independent weights with these sizes and variance
-    product_log10: float  # of all layers up to here, in the order of calls
+    product_log10: float | None  # of the norms of all layers up to here; no bound with branches
+    gaussian_log10: float | None  # the same of the theorems' figures
 
 
 class Lipschitz(Spec):
@@ -71,7 +59,6 @@ class Lipschitz(Spec):
     moved: int  # images that the attack moved; the others are left out of `result`
     places: tuple[Place, ...]
     layers: tuple[Layer, ...]
-    gaussian_log10: float  # product over the layers, as the theorems have it
     no_bound: str  # why the logits have no upper bound; empty where they have one
 
     @property
@@ -117,22 +104,42 @@ def _power(log: float | None) -> float:
 def cost_lipschitz(
     subject: Subject,
     *,
-    attack: str = "pgd",
-    args: Mapping[str, Any] | None = None,
-    limit: int = 64,
-    steps: int = 20,
-    radii: tuple[float, ...] = (1.0, 0.1),
+    attack: str,
+    args: Mapping[str, Any] | None,
+    limit: int,
+    steps: int,
+    radii: tuple[float, ...],
 ) -> Passes:
     """The attack and two ascents; every point that they look at is read once more in every block.
 
-    Power iterations are small beside it and not counted.
+    A round of the iterations for all norms, with and without BatchNorm, is two passes of one image.
     """
     images = min(limit, len(subject.data))
     search = search_of(subject, create_attack(attack, **(args or {})), steps, radii)
     total = passes_of(search.attack, subject, images)
     for _ in search.balls:
         total += passes_of(search.ascent, subject, images)
-    return total + Passes(total.forward + total.backward)
+    return total + Passes(total.forward + total.backward, 2 * ROUNDS)
+
+
+def table_lipschitz(result: Lipschitz) -> tuple[list[str], list[list[str]]]:
+    """What was measured and what bounds it, place by place; the last four are logarithms."""
+    header = [
+        "up to", "L1/Linf attack", "L1/Linf ascent", "L2/L2 largest", "log10 of it",
+        "bound", "product of norms", "Gaussian weights",
+    ]  # fmt: skip
+
+    def log(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    rows = []
+    for place in result.places:
+        largest = place.l2_l2.largest
+        found = [place.l1_linf.result, place.l1_linf.ascent, largest]
+        logs = [place.bound_log10, place.product_log10, place.gaussian_log10]
+        measured = log(math.log10(largest) if largest > 0 else None)
+        rows.append([place.name, *(f"{v:.4g}" for v in found), measured, *map(log, logs)])
+    return header, rows
 
 
 def says_lipschitz(result: Lipschitz) -> str:
@@ -157,6 +164,7 @@ def says_lipschitz(result: Lipschitz) -> str:
     plot=plot_lipschitz,
     cost=cost_lipschitz,
     says=says_lipschitz,
+    table=table_lipschitz,
 )
 def lipschitz(
     subject: Subject,
@@ -194,23 +202,41 @@ def lipschitz(
         images=found[LOGITS].result.shape[1],
         moved=int((found[LOGITS].result[0] > 0).sum()),
         places=tuple(
-            Place(
-                name=name,
-                stage=blocks[name].stage if name in blocks else None,
-                l1_linf=_ratio(seen, 0),
-                l2_l2=_ratio(seen, 1),
-                bound_log10=_log10(bounds.get("" if name == LOGITS else name)),
-            )
-            for name, seen in found.items()
+            _place(name, seen, blocks.get(name), bounds, layers) for name, seen in found.items()
         ),
         layers=layers,
-        gaussian_log10=sum(math.log10(v) for layer in layers if (v := layer.gaussian)),
         no_bound=no_bound,
+    )
+
+
+def _place(
+    name: str,
+    found: Found,
+    block: Part | None,
+    bounds: Mapping[str, float],
+    layers: Sequence[Layer],
+) -> Place:
+    """What was measured at a place, beside the bounds up to it."""
+    last = _last(layers, name)
+    return Place(
+        name=name,
+        stage=None if block is None else block.stage,
+        l1_linf=_ratio(found, 0),
+        l2_l2=_ratio(found, 1),
+        bound_log10=_log10(bounds.get("" if name == LOGITS else name)),
+        product_log10=None if last is None else last.product_log10,
+        gaussian_log10=None if last is None else last.gaussian_log10,
     )
 
 
 def _log10(log: float | None) -> float | None:
     return None if log is None or not math.isfinite(log) else log / math.log(10)
+
+
+def _last(layers: Sequence[Layer], place: str) -> Layer | None:
+    """The layer that is called last inside a block, or in the whole network."""
+    inside = [row for row in layers if place == LOGITS or f"{row.name}.".startswith(f"{place}.")]
+    return inside[-1] if inside else None
 
 
 def _ratio(found: Found, pair: int) -> Ratio:
@@ -222,51 +248,3 @@ def _ratio(found: Found, pair: int) -> Ratio:
         ascent=float(ascent.double().mean()),
         largest=float(torch.maximum(along, ascent).max()),
     )
-
-
-def layer_table(model: nn.Module, x: Tensor, norms: Norms) -> tuple[Layer, ...]:
-    """Every layer in the order of calls, with the product of norms up to it."""
-    folded = _folded(model)
-    behind = {norm for norm, _ in folded.values()}
-    rows, log = [], 0.0
-    for call in calls_of(model, x):
-        if call.name in behind:
-            continue
-        spectral, with_norm, name = norms.of(call), None, ""
-        if call.name in folded:
-            name, module = folded[call.name]
-            with_norm = norms.of(call, module)
-        factor = spectral if with_norm is None else with_norm
-        log += math.log10(factor) if factor > 0 else 0.0
-        rows.append(
-            Layer(
-                name=call.name,
-                kind=_kind(call),
-                spectral=spectral,
-                norm=name,
-                with_norm=with_norm,
-                gaussian=_gaussian(call),
-                product_log10=log,
-            )
-        )
-    return tuple(rows)
-
-
-def _folded(model: nn.Module) -> dict[str, tuple[str, _BatchNorm]]:
-    try:
-        return folded_of(traced(model))
-    except Exception:  # any user's network may refuse to be traced; then no BatchNorm is folded
-        return {}
-
-
-def _kind(call: Call) -> str:
-    if isinstance(call.layer, _BatchNorm):
-        return "norm"
-    return "linear" if isinstance(call.layer, nn.Linear) else "convolution"
-
-
-def _gaussian(call: Call) -> float | None:
-    layer = call.layer
-    if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        return gaussian_bound(layer, call.shape)
-    return None

@@ -92,9 +92,9 @@ def _draw_pictures(results: Mapping[str, Perturbations], figure: SubFigure) -> N
 def cost_perturbations(
     subject: Subject,
     *,
-    attack: str = "pgd",
-    args: Mapping[str, Any] | None = None,
-    limit: int = 64,
+    attack: str,
+    args: Mapping[str, Any] | None,
+    limit: int,
     **_: Any,
 ) -> Passes:
     """The attack."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES
+from buttress.analysis.cost import Passes
 from buttress.analysis.predictors import CLEAN, PREDICTORS, SIZES, Reader
 from buttress.analysis.scores import WORST, Scores, scores_of
-from buttress.analysis.subject import Group
+from buttress.analysis.subject import Group, Subject
 from buttress.errors import UserError
 from buttress.spec import Spec
 from buttress.statistics import holm, spearman, spearman_p
@@ -110,11 +111,21 @@ def says_predict(result: Prediction) -> str:
     return " ".join([head + tail, *(f"Note: {note}." for note in result.notes)])
 
 
+def cost_predict(
+    group: Group, *, suite: str, attack: str, compute: tuple[str, ...]
+) -> Iterator[tuple[Subject, Passes]]:
+    """What the analyses named in ``compute`` take in runs that do not have them."""
+    for score in scores_of(group, suite, attack).found:
+        reader = Reader(score, _named(compute), group.progress)
+        yield reader.subject, reader.cost()
+
+
 @ANALYSES.register(
     "predict",
     tags=("records",),
     result=Prediction,
     plot=plot_predict,
+    cost=cost_predict,
     says=says_predict,
     together=True,
 )
@@ -132,10 +143,8 @@ def predict(
     permutation and is corrected for all figures (Holm): many figures and few runs make chance
     correlations that look strong.
     """
-    for name in compute:
-        ANALYSES.entry(name)
     scores = scores_of(group, suite, attack)
-    columns, attacks = figures_of(scores, compute, group)
+    columns, attacks = figures_of(scores, _named(compute), group)
     robust = tuple(s.robust.value for s in scores.found)
     found, left_out = correlate(columns, robust, attacks)
     if not found:
@@ -151,6 +160,15 @@ def predict(
         left_out=left_out,
         notes=(*scores.notes, *_mixture(scores)),
     )
+
+
+def _named(compute: Sequence[str]) -> tuple[str, ...]:
+    """The names of analyses as they are registered; one that gives no figure is an error."""
+    useful = list(dict.fromkeys(p.analysis for p in PREDICTORS))
+    names = tuple(ANALYSES.entry(name).name for name in compute)
+    if useless := [name for name in names if name not in useful]:
+        raise UserError(f"`compute` takes {', '.join(useful)}, but got {useless[0]!r}")
+    return names
 
 
 def figures_of(

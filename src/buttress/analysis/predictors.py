@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from buttress.analysis.core import ANALYSES, analyse
+from buttress.analysis.core import ANALYSES, analyse, settled
+from buttress.analysis.cost import Passes
 from buttress.analysis.scores import Score
 from buttress.analysis.subject import DoesNotApply, Subject, subject_of
 from buttress.errors import ButtressError
@@ -37,7 +39,7 @@ PREDICTORS = (
     Predictor("Lipschitz L1/Linf", "lipschitz", ("places", -1, "l1_linf", "attack"), attacks=True),
     Predictor("Lipschitz L2/L2", "lipschitz", ("places", -1, "l2_l2", "ascent"), attacks=True),
     Predictor("product of layer norms (log)", "lipschitz", ("layers", -1, "product_log10")),
-    Predictor("Gaussian bound (log)", "lipschitz", ("gaussian_log10",)),
+    Predictor("Gaussian bound (log)", "lipschitz", ("places", -1, "gaussian_log10")),
     Predictor(
         "Lipschitz L1/Linf, initial",
         "lipschitz",
@@ -52,9 +54,16 @@ PREDICTORS = (
         "initial",
     ),
     Predictor("stability", "stability", ("stable", "share"), attacks=True),
+    Predictor("stability, initial", "stability", ("stable", "share"), "initial", attacks=True),
     Predictor("sharpness (Hessian)", "sharpness", ("clean", "hessian", "largest")),
     Predictor("sharpness (in filters)", "sharpness", ("clean", "relative", "largest")),
     Predictor("rise of the loss nearby", "sharpness", ("clean", "rises", -1, "ascent")),
+    Predictor(
+        "sharpness (in filters), initial", "sharpness", ("clean", "relative", "largest"), "initial"
+    ),
+    Predictor(
+        "rise of the loss nearby, initial", "sharpness", ("clean", "rises", -1, "ascent"), "initial"
+    ),
 )
 SIZES = ("parameters", "multiply-accumulates")
 CLEAN = "clean accuracy"
@@ -97,32 +106,48 @@ class Reader:
         result = self._results[key]
         return None if result is None else found_at(result, predictor.path)
 
+    def cost(self) -> Passes:
+        """What it takes to compute all that is not saved."""
+        total = Passes(0)
+        for name, when in dict.fromkeys((p.analysis, p.when) for p in PREDICTORS):
+            if name in self.compute and self._stored(name, when) is None:
+                entry = ANALYSES.entry(name)
+                total += entry.extra["cost"](self.subject, **settled(entry, self._args(name, when)))
+        return total
+
     def _result(self, name: str, when: When) -> Mapping[str, Any] | None:
         """A saved result, or one computed now where that was asked for."""
-        saved = self._saved(name)
-        if when == "trained" and saved is not None:
-            return saved
-        inside = None if saved is None else saved.get("initial")
-        if when == "initial" and isinstance(inside, Mapping):
-            return inside
-        if name not in self.compute or name not in ANALYSES.names():
-            return None
+        stored = self._stored(name, when)
+        if stored is not None or name not in self.compute:
+            return stored
         try:
             if when == "trained":
                 run = self.score.run
                 done = analyse(name, run, subject=self.subject, progress=self.progress)
             else:
-                model = self.subject.initial_model()
-                fresh = replace(self.subject, model=model, run=None)
-                done = ANALYSES.create(name, {"subject": fresh})
+                fresh = replace(self.subject, model=self.subject.initial_model())
+                done = ANALYSES.create(name, {"subject": fresh, **self._args(name, when)})
         except DoesNotApply:
             return None
         return done.model_dump(mode="json")
 
-    def _saved(self, name: str) -> Mapping[str, Any] | None:
+    def _stored(self, name: str, when: When) -> Mapping[str, Any] | None:
         """The result in the run, whatever its arguments were; None if it is not there or broken."""
+        found = self._file(name).get("result")
+        if isinstance(found, Mapping) and when == "initial":
+            found = found.get("initial")
+        return found if isinstance(found, Mapping) else None
+
+    def _args(self, name: str, when: When) -> dict[str, Any]:
+        """Initial weights are looked at as the trained ones were, so that the two compare."""
+        saved = self._file(name).get("args")
+        known = inspect.signature(ANALYSES.get(name)).parameters
+        if when == "trained" or not isinstance(saved, Mapping):
+            return {}
+        return {k: v for k, v in saved.items() if k in known}
+
+    def _file(self, name: str) -> Mapping[str, Any]:
         try:
-            result = read_json(self.score.run.analysis_file(name)).get("result")
+            return read_json(self.score.run.analysis_file(name))
         except (FileNotFoundError, ButtressError):
-            return None
-        return result if isinstance(result, Mapping) else None
+            return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -103,12 +103,20 @@ def _inside(result: Rademacher) -> str:
     return f"{kept} of {len(rows)} values lie within the limits of the lemma."
 
 
+def cost_rademacher(*, dimensions: Sequence[int], count: int, draws: int, **_: Any) -> str:
+    """The sums of points under random signs, with and without an adversary."""
+    each = 2 * len(NORMS) * draws * count
+    total = each * sum(int(d) for d in dimensions)
+    return f"{total:.2g} multiply-adds for {len(dimensions)} dimensions and {len(NORMS)} norms"
+
+
 @ANALYSES.register(
     "rademacher",
     paper="arXiv:1810.11914",
     tags=("bound", "theory"),
     result=Rademacher,
     plot=plot_rademacher,
+    cost=cost_rademacher,
     says=says_rademacher,
     standalone=True,
 )

@@ -5,14 +5,15 @@ Debenedetti, "Adversarially robust vision transformers", the thesis behind arXiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.subject import Group
+from buttress.analysis.cost import Passes, passes_of
+from buttress.analysis.subject import Group, Subject
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.freeze import frozen, on_device_of
 from buttress.data import Batch
@@ -74,14 +75,28 @@ def says_semantics(result: Semantics) -> str:
     parts = []
     for is_robust, words in ((True, "robust"), (False, "standard")):
         rows = [row for row in result.by_run.values() if row.is_robust is is_robust]
-        scores = [score.top1 for row in rows for score in row.judges.values()]
+        scores = [(s.top1, s.top5) for row in rows for s in row.judges.values()]
         if scores:
-            parts.append(f"{sum(scores) / len(scores):.1%} for those of {words} networks")
+            first, five = (sum(s[k] for s in scores) / len(scores) for k in (0, 1))
+            parts.append(f"{first:.1%} for those of {words} networks (first five: {five:.1%})")
     return (
         f"Shown a perturbation alone, other networks name the class of its image: "
         f"{', '.join(parts)} ({result.images} images, {result.attack}-{result.steps} in "
         f"{result.threat})."
     )
+
+
+def cost_semantics(
+    group: Group, *, judges: Sequence[str], attack: str, steps: int, limit: int
+) -> Iterator[tuple[Subject, Passes]]:
+    """The attack on each network that makes perturbations; a judge looks at all of them."""
+    chosen, judging = create_attack(attack, steps=steps), _judges(group, judges)
+    for index, (_label, subject) in enumerate(group.subjects()):
+        images = min(limit, len(subject.data))
+        passes = Passes(images * len(group)) if index in judging else Passes(0)
+        if _makes(index, judging, judges):
+            passes += passes_of(chosen, subject, images)
+        yield subject, passes
 
 
 @ANALYSES.register(
@@ -90,6 +105,7 @@ def says_semantics(result: Semantics) -> str:
     tags=("attack",),
     result=Semantics,
     plot=plot_semantics,
+    cost=cost_semantics,
     says=says_semantics,
     together=True,
 )
@@ -113,7 +129,7 @@ def semantics(
     threat = Threat("Linf", data.budgets["Linf"])
     chosen = create_attack(attack, steps=steps, rel_step=1.5 / steps)
     judging = _judges(group, judges)
-    makers = [i for i in range(len(group)) if not judges or i not in judging]
+    makers = [i for i in range(len(group)) if _makes(i, judging, judges)]
     task = group.progress.task("semantics of perturbations", len(makers) + len(judging))
     x, y, ids = data.take(torch.arange(len(data)))
     pictures: dict[int, Tensor] = {}
@@ -139,7 +155,7 @@ def semantics(
         by_run={
             group.runs[i].path.name: Judged(
                 label=group.labels[i],
-                is_robust=group.runs[i].spec.recipe.threat is not None,
+                is_robust=not _is_standard(group.runs[i]),
                 judges=scores[i],
             )
             for i in makers
@@ -182,6 +198,11 @@ def _judges(group: Group, names: Sequence[str]) -> list[int]:
         what = f"of {', '.join(sorted(missing))}" if missing else "of any model"
         raise UserError(f"semantics needs judges: no run {what} was trained without an adversary")
     return found
+
+
+def _makes(index: int, judging: Sequence[int], names: Sequence[str]) -> bool:
+    """Whether a run's perturbations are judged: judges that were asked for by name only judge."""
+    return not names or index not in judging
 
 
 def _name(run: Run) -> str:

@@ -115,13 +115,12 @@ def plot_sharpness(results: Mapping[str, Sharpness], figure: Figure) -> None:
 def cost_sharpness(
     subject: Subject,
     *,
-    limit: int = 64,
-    steps: int = 10,
-    lanczos_steps: int = 20,
-    probes: int = 0,
-    directions: int = 8,
-    radii: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02),
-    **_: Any,
+    limit: int,
+    steps: int,
+    lanczos_steps: int,
+    probes: int,
+    directions: int,
+    radii: tuple[float, ...],
 ) -> Passes:
     """Products with two Hessians, and the points in each ball, for one loss or two."""
     _check(limit, steps, lanczos_steps, probes, directions, radii)

@@ -111,9 +111,9 @@ def _draw_classes(results: Mapping[str, Stability], axes: Axes) -> None:
 def cost_stability(
     subject: Subject,
     *,
-    attack: str = "pgd",
-    args: Mapping[str, Any] | None = None,
-    limit: int = 512,
+    attack: str,
+    args: Mapping[str, Any] | None,
+    limit: int,
     **_: Any,
 ) -> Passes:
     """The attack, and a look at each image before and after."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from buttress.analysis import pareto
 from buttress.analysis.core import ANALYSES
+from buttress.analysis.cost import Passes
 from buttress.analysis.effort import training_passes, training_seconds
 from buttress.analysis.scores import WORST, Accuracy, Score, scores_of
-from buttress.analysis.subject import Group
+from buttress.analysis.subject import Group, Subject
 from buttress.models import load_model
 from buttress.models.cost import count_macs, count_parameters
 from buttress.spec import Spec
@@ -125,11 +126,17 @@ def says_tradeoff(result: Tradeoff) -> str:
     )
 
 
+def cost_tradeoff(group: Group, **_: Any) -> Iterable[tuple[Subject, Passes]]:
+    """It reads records, and counts what a network computes without attacking it."""
+    return ()
+
+
 @ANALYSES.register(
     "tradeoff",
     tags=("records",),
     result=Tradeoff,
     plot=plot_tradeoff,
+    cost=cost_tradeoff,
     says=says_tradeoff,
     together=True,
 )

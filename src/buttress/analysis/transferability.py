@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
+from buttress.analysis.cost import Passes, passes_of
 from buttress.analysis.scores import one_dataset
 from buttress.analysis.stability import predictions
-from buttress.analysis.subject import Group
+from buttress.analysis.subject import Group, Subject
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.data import Dataset
 from buttress.errors import UserError
@@ -107,12 +108,23 @@ def says_transferability(result: Transferability) -> str:
     )
 
 
+def cost_transferability(
+    group: Group, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
+) -> Iterator[tuple[Subject, Passes]]:
+    """On each network the attack, then a look at the clean images and at the examples of all."""
+    chosen = create_attack(attack, **(args or {}))
+    for _label, subject in group.subjects():
+        images = min(limit, len(subject.data))
+        yield subject, passes_of(chosen, subject, images) + Passes(images * (1 + len(group)))
+
+
 @ANALYSES.register(
     "transferability",
     paper="arXiv:1605.07277",
     tags=("attack",),
     result=Transferability,
     plot=plot_transferability,
+    cost=cost_transferability,
     says=says_transferability,
     together=True,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = 8  # pixels on a side: the digits as they were scanned
+PATCH = 2  # pixels on a side of a token
 TINY = 1e-6  # of a margin
 GAMMAS = tuple(10 ** (i / 4) for i in range(-8, 25))
 
@@ -123,6 +124,19 @@ def says_transformer_bound(result: TransformerBound) -> str:
     return " ".join(parts)
 
 
+def cost_transformer_bound(
+    *, penalties: Sequence[float], steps: int, limit: int | None, **_: Any
+) -> str:
+    """Training, and one semidefinite problem for each output at most."""
+    train = load_dataset("digits", "train", limit=limit, image_size=SIZE)
+    block = AttentionBlock(SIZE, PATCH, train.num_classes, seed=0)
+    rows = 1 + sum(block.inner().shape)
+    return (
+        f"{len(penalties)} blocks trained for {steps} steps on {len(train):,} images, and for each "
+        f"up to {train.num_classes} semidefinite problems of {rows} rows"
+    )
+
+
 @dataclass(frozen=True)
 class Setting:
     """What all blocks share."""
@@ -133,7 +147,6 @@ class Setting:
     gamma: float
     delta: float
     form: Form
-    patch: int
     steps: int
 
 
@@ -143,6 +156,7 @@ class Setting:
     tags=("bound", "theory"),
     result=TransformerBound,
     plot=plot_transformer_bound,
+    cost=cost_transformer_bound,
     says=says_transformer_bound,
     standalone=True,
 )
@@ -191,11 +205,11 @@ def _setting(eps: float | None, gamma: float, form: Form, steps: int, limit: int
     eps = train.budgets["Linf"] if eps is None else eps
     if not (math.isfinite(eps) and eps > 0):
         raise UserError(f"`eps > 0` must hold, but got eps={eps!r}")
-    return Setting(train, test, eps, gamma, 0.05, form, patch=2, steps=steps)
+    return Setting(train, test, eps, gamma, 0.05, form, steps)
 
 
 def _bounded(setting: Setting, penalty: float, task: Task) -> Bounded:
-    block = AttentionBlock(SIZE, setting.patch, setting.train.num_classes, seed=0)
+    block = AttentionBlock(SIZE, PATCH, setting.train.num_classes, seed=0)
     fit(block, setting.train, penalty=penalty, steps=setting.steps)
     task.advance(1, note=f"l1 {penalty:g}: trained")
     with torch.no_grad():

@@ -91,6 +91,10 @@ class Attack(ABC):
         """(N,) which of the samples left part ``number`` of an ensemble is for; None: all."""
         return None
 
+    def usual_share(self, number: int, norm: Norm) -> float:
+        """Of the samples left, those that part ``number`` is usually for: only plans use it."""
+        return 1.0
+
     def runs(self, problem: Problem) -> int:
         """Restarts, or targets, or both multiplied."""
         return 1

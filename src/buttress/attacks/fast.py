@@ -16,6 +16,7 @@ from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
 from buttress.threat import Norm
 
+NEAR, BLIND = 0.2, 0.02  # of the samples left: those near the border, those that look hidden
 STUCK = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
 
 
@@ -91,6 +92,12 @@ class Fast(Ensemble):
             return standing.is_blind | (left >= STUCK)
         near = stages[number].near
         return None if math.isinf(near) else left <= near
+
+    def usual_share(self, number: int, norm: Norm) -> float:
+        stages = self.stages(norm, 1)
+        if number == len(stages) - 1:
+            return BLIND
+        return 1.0 if math.isinf(stages[number].near) else NEAR
 
 
 def _margins(steps: int, runs: int) -> PGD:

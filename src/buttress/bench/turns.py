@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from buttress.cores import usable_cores
 from buttress.errors import RunError
 from buttress.progress import Progress
 
@@ -67,7 +68,7 @@ def machine() -> dict[str, Any]:
         name = names[0] if names else name
     return {
         "processor": name,
-        "cores": os.cpu_count(),
+        "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }

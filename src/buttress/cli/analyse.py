@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.console import say, say_json, showing
+from buttress.cli.console import say, say_json, showing, table
 from buttress.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def command(
     says = entry.extra.get("says")
     for label, result in results.items():
         say(f"{label or entry.name}: {says(result) if says else summary(result)}")
+        if make := entry.extra.get("table"):
+            say(table(*make(result)))
     for label, reason in reasons.items():
         say(f"{label}: does not apply: {reason}")
     if plot is not None and results:

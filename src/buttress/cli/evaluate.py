@@ -13,6 +13,7 @@ import click
 
 from buttress.cli.console import percent, ranged, say, say_json, showing, table
 from buttress.cli.network import model_options, network
+from buttress.cores import share_of_cores
 from buttress.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def command(**given: Any) -> None:
         spec = spec.model_copy(update={"mode": "worst_case"})
     with showing() as progress:
         found = _evaluated(asked, model, images, spec, asked.folder(out), progress)
+    if run is not None and asked.out is None:
+        run.mend((run.path / "eval").glob("*/*.parquet"))
     if run is not None:
         found = diagnosed(found, run.analysis_file("doctor"))
     if asked.as_json:
@@ -195,7 +198,7 @@ def _spread(asked: Asked) -> None:
         word = "--model-arg" if name == "model_args" else f"--{name.replace('_', '-')}"
         for part in value if isinstance(value, tuple) else (value,):
             args += [word, str(part)]
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    threads = str(share_of_cores(workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
     running = [

@@ -10,7 +10,7 @@ from buttress.cli.console import say, say_json, table
 
 KINDS = (
     "models", "sources", "attacks", "objectives", "datasets", "augmentations", "corruptions",
-    "recipes", "suites", "checks", "analyses", "studies",
+    "recipes", "suites", "checks", "analyses", "studies", "searches",
 )  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
         rows = _models_in_full(tag) if as_json else _models(tag)
     elif kind == "sources":
         rows = _sources()
-    elif kind in ("augmentations", "recipes", "suites", "studies"):
+    elif kind in ("augmentations", "recipes", "suites", "studies", "searches"):
         rows = _described(kind, in_full=as_json)
     else:
         rows = _registered(kind, tag)
@@ -106,6 +106,7 @@ def _described(kind: str, *, in_full: bool) -> list[dict[str, object]]:
     from buttress.evaluation import list_suites, load_suite
     from buttress.records.augmentation import NAMED
     from buttress.study import list_studies, load_study
+    from buttress.study.search import list_searches, load_search
     from buttress.training import list_recipes, load_recipe
 
     if kind == "augmentations":
@@ -118,5 +119,8 @@ def _described(kind: str, *, in_full: bool) -> list[dict[str, object]]:
         suites = [load_suite(n) for n in list_suites()]
         shown = ("name", "holds", "source", *(("about",) if in_full else ()))
         return [{field: getattr(s, field) for field in shown} for s in suites]
+    if kind == "searches":
+        searches = [load_search(n) for n in list_searches()]
+        return [{"name": s.name, "question": s.question} for s in searches]
     studies = [load_study(n) for n in list_studies()]
     return [{"name": s.name, "question": s.question} for s in studies]

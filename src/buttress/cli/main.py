@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": ("doctor", "Can a robustness number of this model be trusted?"),
     "analyse": ("analyse", "Explain trained models: sparsity, curves, galleries ..."),
     "study": ("study", "Plan, run and report studies: grids of runs that answer a question."),
+    "search": ("search", "Find the networks of a grid that hold best under a budget."),
     "bench": ("bench", "Race Buttress against the tools that are installed here."),
     "export": ("export", "Write weights, a model card and leaderboard records for others."),
     "report": ("report", "Write static pages about runs."),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from buttress.cli.console import ranged, say, say_json, showing, table
+from buttress.cores import usable_cores
 from buttress.errors import UserError
 
 
@@ -35,9 +35,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     scaled = study.scaled("smoke")
     works = work_of(scaled, cells_of(study, "smoke"), out)
     with showing() as progress:
-        failures = run_all(
-            works, workers=workers or os.cpu_count() or 1, retry=True, progress=progress
-        )
+        failures = run_all(works, workers=workers or usable_cores(), retry=True, progress=progress)
         answered = write_answer(out, answer(study, "smoke", out))
         page = write_report(
             [out / "runs"],

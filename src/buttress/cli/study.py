@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buttress.cli.console import ranged, say, say_json, showing, table
+from buttress.cli.runners import WORKERS, runners
 from buttress.cli.words import amount, duration
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from buttress.records.plan import Plan, Status
 
 Command = Callable[..., Any]
-WORKERS = click.IntRange(1, 100_000)
 
 
 @click.group("study")
@@ -37,6 +37,11 @@ def common(function: Command) -> Command:
     return function
 
 
+part = click.option(
+    "--only", multiple=True, metavar="AXIS=LABEL,...", help="Only runs at these labels; repeatable."
+)
+
+
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(as_json: bool) -> None:
@@ -53,22 +58,23 @@ def list_(as_json: bool) -> None:
 
 @command.command("plan")
 @common
+@part
 @click.option("--device", default="auto", show_default=True, help="Where models are timed.")
 @click.option("--device-name", help="Estimate for another device instead: a100, v100, cpu-core ...")
-@click.option("--workers", type=WORKERS, default=1, show_default=True,
-              help="Runs at once, to divide the hours by.")  # fmt: skip
+@click.option("--workers", type=WORKERS, help="Runs at once; one per GPU or core.")
 def plan(
-    study: str, scale: str, out: Path, as_json: bool, device: str, device_name: str | None,
-    workers: int,
+    study: str, scale: str, out: Path, as_json: bool, workers: int | None, only: tuple[str, ...],
+    **where: Any,
 ) -> None:  # fmt: skip
     """Check a study and say what it will cost before anything starts; STUDY is a name or a file."""
-    from buttress.study import check_scale, load_study, plan_of
+    from buttress.running import default_workers, threads_of_one
+    from buttress.study import check_scale, load_study, parse_only, plan_of
 
-    with showing() as progress:
-        found = plan_of(
-            load_study(study), check_scale(scale), out, device=device, device_name=device_name,
-            progress=progress,
-        )  # fmt: skip
+    spec, size = load_study(study), check_scale(scale)
+    some = parse_only(only, spec, size)
+    workers = workers or default_workers()
+    with showing() as progress, threads_of_one(workers):
+        found = plan_of(spec, size, out, only=some, progress=progress, **where)
     if as_json:
         say_json(found.model_dump(mode="json"))
     else:
@@ -99,26 +105,21 @@ def _say_plan(found: Plan, workers: int) -> None:
 
 @command.command("run")
 @common
-@click.option("--workers", type=WORKERS, help="Runs at once; one per GPU or core.")
-@click.option("--on", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--address", help="Of a Ray cluster; RAY_ADDRESS or the one that runs here.")
-@click.option("--cpus-per-run", type=float, default=1.0, show_default=True, help="On Ray.")
-@click.option("--gpus-per-run", type=float, default=0.0, show_default=True, help="On Ray.")
+@runners
+@part
 @click.option("--shard", metavar="I/N", default="1/1", help="Only part I of N of the runs.")
-@click.option("--retry", is_flag=True, help="Try runs again that failed before.")
-@click.option("--device", default="auto", show_default=True)
 def run(study: str, scale: str, out: Path, as_json: bool, **how: Any) -> int:
     """Do what is missing of a study, then answer its question; STUDY is a name or a file.
 
     It may be stopped at any moment and started again, on several machines at once.
     """
     from buttress.running import Launch, carry_out, parse_part
-    from buttress.study import check_scale, load_study
+    from buttress.study import check_scale, load_study, parse_only
 
     spec, size = load_study(study), check_scale(scale)
-    part = parse_part(how.pop("shard"))
+    shard, only = parse_part(how.pop("shard")), parse_only(how.pop("only"), spec, size)
     with showing() as progress:
-        done = carry_out(spec, size, out, Launch(part=part, **how), progress)
+        done = carry_out(spec, size, out, Launch(part=shard, only=only, **how), progress)
         page = None if done.left else _write_report(done.answer, out, progress)
     failures = {f.work.key: f.message for f in done.failures}
     if as_json:

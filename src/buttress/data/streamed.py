@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from abc import ABC, abstractmethod
@@ -17,12 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from buttress.cores import usable_cores
 from buttress.data.pixels import MemoryPixels, Pixels, chunks
 from buttress.errors import DataError
 from buttress.progress import Progress
 
 LARGEST_IN_MEMORY = 1 << 30  # bytes of uint8 pixels
-THREADS = min(8, os.cpu_count() or 1)  # Pillow decodes without holding the interpreter
+THREADS = min(8, usable_cores())  # Pillow decodes without holding the interpreter
 LARGEST_IMAGE = 1 << 26  # pixels, in a file or on the way to its middle
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, LookupError, TypeError,
           OverflowError, zlib.error, Image.DecompressionBombError,

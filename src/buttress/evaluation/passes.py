@@ -28,14 +28,28 @@ def passes_of(
     attack: str, args: Mapping[str, Any], threat: Threat | None, num_classes: int
 ) -> Passes:
     """The passes for an image that nothing breaks: no image takes more, broken ones take fewer."""
+    return _sum(attack, args, threat, num_classes, usual=False)
+
+
+def usual_passes_of(
+    attack: str, args: Mapping[str, Any], threat: Threat | None, num_classes: int
+) -> Passes:
+    """The same on average: an ensemble may spare most images some of its parts."""
+    return _sum(attack, args, threat, num_classes, usual=True)
+
+
+def _sum(
+    attack: str, args: Mapping[str, Any], threat: Threat | None, num_classes: int, *, usual: bool
+) -> Passes:
     if threat is None:
         return Passes(1)
     made = cast(Attack, ATTACKS.create(attack, args))
     problem = _on_paper(threat, num_classes)
     forward = backward = 0.0
-    for part in made.parts(problem):
-        looks = part.runs(problem) * max(part.length, 1) * part.passes
-        forward += looks + part.runs(problem) * part.passes  # and one at the last point
+    for number, part in enumerate(made.parts(problem)):
+        share = made.usual_share(number, threat.norm) if usual else 1.0
+        looks = share * part.runs(problem) * max(part.length, 1) * part.passes
+        forward += looks + share * part.runs(problem) * part.passes  # and one at the last point
         backward += looks if part.needs_grad else 0
     return Passes(forward, backward)
 

@@ -6,11 +6,11 @@ import contextlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from buttress.errors import CorruptFile, UserError
 from buttress.files import file_name, read_json, write_json, write_text
@@ -20,6 +20,7 @@ from buttress.spec import digest, short
 State = Literal["new", "started", "done", "failed"]
 Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")
+DONE, ERROR = "done.json", "error.json"
 NUMBERS = ("epochs", "best_epoch", "best_val_clean", "best_val_robust", "last_val_clean",
            "last_val_robust", "seconds", "seconds_here")  # fmt: skip
 CHOSEN_ON_TEST = (
@@ -28,13 +29,20 @@ CHOSEN_ON_TEST = (
 )
 
 
+class Failure(NamedTuple):
+    """Why the last try at a run ended early, and which file it was to make."""
+
+    message: str
+    file: str | None = None  # as seen from the run's folder; None: not known
+
+
 class Run:
     """One trained model on disk.
 
     ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
     checkpoints, ``start.pt`` the weights it began with if these were given,
     ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json`` results,
-    ``done.json`` or ``error.json`` how it ended.
+    ``done.json`` how training ended, ``error.json`` why the last try at anything failed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -59,12 +67,32 @@ class Run:
         return RunSpec.parse(self.header.get("spec"), f"{self.path / 'run.json'}")
 
     @property
+    def is_trained(self) -> bool:
+        """Whether training is complete; what came after it may have failed."""
+        return (self.path / DONE).is_file()
+
+    @property
     def state(self) -> State:
-        if (self.path / "done.json").is_file():
-            return "done"
-        if (self.path / "error.json").is_file():
+        """Failed if the last try failed, in training or after it."""
+        if self.failure is not None:
             return "failed"
+        if self.is_trained:
+            return "done"
         return "started" if self.exists else "new"
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the run failed; None if it did not."""
+        try:
+            content = read_json(self.path / ERROR)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (CorruptFile, OSError):
+            return Failure("its error.json is unreadable")
+        file = content.get("file")
+        if file == DONE and self.is_trained:  # was killed between the two files
+            return None
+        return Failure(str(content.get("message", "")), file if isinstance(file, str) else None)
 
     def checkpoint(self, which: Which | Literal["start"] = "best") -> Path:
         return self.path / f"{which}.pt"
@@ -112,7 +140,7 @@ class Run:
             raise CorruptFile(f"{path} has a line that is not JSON") from None
         if not all(isinstance(row, dict) for row in rows):
             raise CorruptFile(f"{path} has a line that is no epoch")
-        if self.state == "done" and self.summary.get("history") != found:
+        if self.is_trained and self.summary.get("history") != found:
             raise CorruptFile(f"{path} is not the history that the run ended with")
         return rows
 
@@ -120,15 +148,24 @@ class Run:
         write_text(self.path / "train.jsonl", "".join(json.dumps(e) + "\n" for e in epochs))
 
     def finish(self, summary: dict[str, Any]) -> None:
-        write_json(self.path / "done.json", {**summary, "history": digest(self.history)})
-        (self.path / "error.json").unlink(missing_ok=True)
+        write_json(self.path / DONE, {**summary, "history": digest(self.history)})
+        (self.path / ERROR).unlink(missing_ok=True)
 
-    def fail(self, message: str) -> None:
-        write_json(self.path / "error.json", {"message": message, "time": now()})
+    def fail(self, message: str, file: Path | None = None) -> None:
+        """Notes why a try failed; ``file`` is what it was to make."""
+        name = None if file is None else file.relative_to(self.path).as_posix()
+        write_json(self.path / ERROR, {"message": message, "file": name, "time": now()})
+
+    def mend(self, files: Iterable[Path]) -> None:
+        """Forgets a failure to make one of these files: they are there now."""
+        failure = self.failure
+        names = (file.relative_to(self.path).as_posix() for file in files)
+        if failure is None or (self.is_trained if failure.file is None else failure.file in names):
+            (self.path / ERROR).unlink(missing_ok=True)
 
     @property
     def summary(self) -> dict[str, Any]:
-        path = self.path / "done.json"
+        path = self.path / DONE
         content = read_json(path)
         warnings = content.get("warnings", [])
         if not isinstance(warnings, list) or not all(isinstance(w, str) for w in warnings):
@@ -141,7 +178,7 @@ class Run:
     @property
     def caveats(self) -> list[str]:
         """Why numbers measured on this run's best checkpoint may mislead."""
-        if self.state == "done":
+        if self.is_trained:
             return list(self.summary.get("warnings", ()))
         return [CHOSEN_ON_TEST] if self.spec.recipe.select_on == "test" else []
 

@@ -134,7 +134,7 @@ def row(
         for d, found in zip(definitions, results, strict=True)
     )
     marks.update(n for c in cells for n in c.notes)
-    if run.state != "done":
+    if not run.run.is_trained:
         marks.add(note(notes, f"training is not finished: the run's state is {run.state}"))
     said = run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights) else None
     findings = (*suite.findings, *(said.findings if said else ()))

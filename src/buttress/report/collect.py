@@ -76,7 +76,7 @@ def collect_run(run: Run, place: str) -> RunView:
         spec=run.spec,
         header=header,
         state=run.state,
-        message=failure(run),
+        message="" if run.failure is None else run.failure.message,
     )
     found = tuple(suites(run, place))
     trouble = tuple(reason for suite in found for reason in suite.unreadable.values())
@@ -86,16 +86,6 @@ def collect_run(run: Run, place: str) -> RunView:
 def suites(run: Run, place: str) -> list[SuiteView]:
     found = (collect_suite(run.suite_folder(s), f"{place}/eval/{s}") for s in run.suites())
     return [suite for suite in found if suite is not None]
-
-
-def failure(run: Run) -> str:
-    """Why a run failed, in its own words."""
-    if run.state != "failed":
-        return ""
-    try:
-        return str(read_json(run.path / "error.json").get("message", ""))
-    except CorruptFile:
-        return "its error.json is unreadable"
 
 
 def with_analyses(view: RunView) -> RunView:
@@ -147,7 +137,7 @@ def collect_details(view: RunView) -> tuple[Details, tuple[str, ...]]:
     summary: dict[str, Any] = {}
     try:
         history = [e for e in view.run.history if isinstance(e, dict)]
-        summary = view.run.summary if view.state == "done" else {}
+        summary = view.run.summary if view.run.is_trained else {}
     except (CorruptFile, OSError, KeyError) as error:
         problems.append(f"{short(error, view.run, view.place)}: it is left out")
     contents = (read_json(view.run.analysis_file(name)) for name in view.galleries)

@@ -154,7 +154,7 @@ def scatter_figure(agreement: Agreement, answer: Answer) -> Figure | None:
 
 def correlation(agreement: Agreement) -> str:
     if agreement.spearman is None:
-        return f"{agreement.rows} rows: too few for a rank correlation"
+        return f"{agreement.rows} rows: too few, or too alike, for a rank correlation"
     said = f"rank correlation {agreement.spearman:.2f}"
     if agreement.low is not None and agreement.high is not None:
         said += f" (95% {agreement.low:.2f} to {agreement.high:.2f})"

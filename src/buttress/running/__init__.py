@@ -2,8 +2,9 @@
 
 from buttress.running.bag import Failure, shard
 from buttress.running.carry import Carried, carry_out
-from buttress.running.launch import Launch, parse_part
+from buttress.running.launch import Launch, default_workers, parse_part, threads_of_one
 from buttress.running.local import run_all
+from buttress.running.search import carry_search
 from buttress.running.status import status_of
 
 __all__ = [
@@ -11,8 +12,11 @@ __all__ = [
     "Failure",
     "Launch",
     "carry_out",
+    "carry_search",
+    "default_workers",
     "parse_part",
     "run_all",
     "shard",
     "status_of",
+    "threads_of_one",
 ]

@@ -11,7 +11,7 @@ from buttress.errors import ButtressError
 from buttress.progress import Progress, Task
 from buttress.records.run import Run
 from buttress.running.lock import SUFFIX, Lock, Lost, clear, is_stale, read_holder
-from buttress.study.survey import error_of, look_at
+from buttress.study.survey import Found, look_at
 from buttress.study.work import Work, complete
 
 
@@ -45,7 +45,7 @@ def attempt(work: Work, *, device: str, progress: Progress) -> Outcome:
             return Outcome("held", str(error))
         except Exception as error:  # whatever it is, the other runs go on
             return _failed(work, explain(error))
-        (work.folder / "error.json").unlink(missing_ok=True)
+        _mend(look_at(work))
         return Outcome("done")
 
 
@@ -53,20 +53,29 @@ def _known(work: Work) -> Outcome | None:
     """How a run ended that need not be tried; None if it must."""
     found = look_at(work)
     if found.state == "done":
+        _mend(found)
         return Outcome("done")
     if found.state == "failed":
-        return Outcome("failed", found.error or "")
-    if work.source is not None and Run(work.source).state != "done":
-        if (reason := error_of(Run(work.source))) is not None:
-            return Outcome("failed", f"it begins with {work.source.name}, which failed: {reason}")
+        return Outcome("failed", found.error)
+    if work.source is not None and not (source := Run(work.source)).is_trained:
+        if (failure := source.failure) is not None:
+            reason = f"it begins with {work.source.name}, which failed: {failure.message}"
+            return Outcome("failed", reason)
         return Outcome("waiting", f"it begins with {work.source.name}")
     return None
 
 
 def _failed(work: Work, message: str) -> Outcome:
+    """What is missing first, in the order of the work, is what was being made."""
+    missing = look_at(work).missing
     with contextlib.suppress(OSError):
-        Run(work.folder).fail(message)
+        Run(work.folder).fail(message, missing[0].file if missing else None)
     return Outcome("failed", message)
+
+
+def _mend(found: Found) -> None:
+    """A failure is over when the file that it was about is there."""
+    Run(found.work.folder).mend(task.file for task in found.tasks if task not in found.missing)
 
 
 def explain(error: BaseException) -> str:
@@ -75,6 +84,8 @@ def explain(error: BaseException) -> str:
 
 def forget_failure(work: Work) -> None:
     """Lets a run that failed be tried again; one that a process has now is left to it."""
+    if look_at(work).state != "failed":
+        return
     holder = read_holder(lock_file(work))
     if holder is not None and not is_stale(lock_file(work), holder):
         return

@@ -30,7 +30,7 @@ def carry_out(
     study: StudySpec, scale: Scale, root: Path, how: Launch, progress: Progress
 ) -> Carried:
     """Every run of this part, then the analyses of all and the answer."""
-    works = works_of(study, scale, root)
+    works = works_of(study, scale, root, how.only)
     with ending_on_term():
         failures = launch(works, how, progress) if works else []
         ended = {failure.work.key for failure in failures}  # some only wait for a failed one

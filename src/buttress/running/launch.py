@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from buttress.cores import share_of_cores, usable_cores
 from buttress.errors import UserError
 from buttress.progress import Progress
 from buttress.running.bag import Failure, shard
 from buttress.running.local import run_all
+from buttress.study.only import Only
 from buttress.study.work import Work
 
 
@@ -25,6 +26,7 @@ class Launch:
     workers: int | None = None  # on ray: as many as the cluster has room for
     device: str = "auto"
     part: tuple[int, int] = (1, 1)  # shard, of how many
+    only: Only | None = None  # of all runs
     retry: bool = False
     address: str | None = None  # of a Ray cluster
     cpus_per_run: float = 1.0
@@ -48,7 +50,20 @@ def default_workers() -> int:
 
     if torch.cuda.is_available():
         return torch.cuda.device_count()
-    return os.cpu_count() or 1
+    return usable_cores()
+
+
+@contextmanager
+def threads_of_one(workers: int) -> Iterator[None]:
+    """The threads that each of so many workers has, so that what is timed is as it will be."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(share_of_cores(workers))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def parse_part(text: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from buttress.cores import share_of_cores
 from buttress.progress import Progress, Task
 from buttress.running.attempt import Outcome, attempt
 from buttress.running.bag import Bag, Failure
@@ -97,7 +98,7 @@ def parts_of_machine(workers: int) -> list[Part]:
     """Cores divided evenly, GPUs dealt round."""
     import torch
 
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = share_of_cores(workers)
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
     if not torch.cuda.is_available():

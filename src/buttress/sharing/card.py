@@ -134,7 +134,7 @@ def rows(suite: SuiteView) -> list[Row]:
 def doubts(found: Exported) -> list[str]:
     run = found.run
     state = (
-        [] if run.state == "done" else [f"training is not finished: the run's state is {run.state}"]
+        [] if run.run.is_trained else [f"training is not finished: the run's state is {run.state}"]
     )
     return list(dict.fromkeys([*state, *run.run.caveats, *found.measured.doubts]))
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import spearmanr
 
-from buttress.errors import CorruptFile
-from buttress.files import read_json
+from buttress.errors import UserError
 from buttress.records.answer import Agreement, Answer, Judged, Line, Number, answer_file
 from buttress.records.evaluation import Evaluation
 from buttress.records.run import Run
+from buttress.statistics import spearman
 from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
 from buttress.study.claims.core import check
@@ -21,18 +20,25 @@ from buttress.study.measure import Source, behind, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
 from buttress.study.spec import Claim, Column, Scaled, StudySpec
+from buttress.study.survey import look_at
 from buttress.study.table import REPLICATES, Table, View
+from buttress.study.work import work_of
+
+FEWEST = 3  # rows with a rank correlation
 
 
 def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = None) -> Answer:
     """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
     scaled, cells = study.scaled(scale), cells_of(study, scale)
     beside = answer_file(root, study.name, scale).parent
-    sources = [Source(cell, root / "runs" / cell.key, together=beside) for cell in cells]
+    found = {work.key: look_at(work) for work in work_of(scaled, cells, root)}
+    sources = [
+        Source(cell, root / "runs" / cell.key, found[cell.key].state, together=beside)
+        for cell in cells
+    ]
     table = _table(study, scaled, scale, sources, root)
     replicates = table.replicates(REPLICATES)
     theirs = _published(study, scaled, table, place)
-    states = {source.cell.key: source.state for source in sources}
     return Answer(
         study=study.name,
         scale=scale,
@@ -45,11 +51,11 @@ def answer(study: StudySpec, scale: Scale, root: Path, *, place: Path | None = N
         units={name: column.unit for name, column in scaled.columns.items()},
         lines=_lines(table, replicates, theirs, scaled, sources),
         claims=tuple(judged(claim, table.view, replicates, theirs) for claim in study.claims),
-        agreement=() if theirs is None else _agreement(table.view, replicates, theirs),
+        agreement=() if theirs is None else agreement_of(table.view, replicates, theirs),
         notes=() if study.published is None else study.published.notes,
-        runs=len(states),
-        done=sum(state == "done" for state in states.values()),
-        failed={k: _reason(root / "runs" / k) for k, state in states.items() if state == "failed"},
+        runs=len(found),
+        done=sum(run.state == "done" for run in found.values()),
+        failed={key: run.error for key, run in found.items() if run.state == "failed"},
         analyses=tuple(use.name for use in scaled.analyses),
         together=tuple(use.name for use in scaled.together),
         cost=_cost(cells, root),
@@ -66,9 +72,9 @@ def _table(
     study: StudySpec, scaled: Scaled, scale: Scale, sources: Sequence[Source], root: Path
 ) -> Table:
     """The rows are the runs, unless an analysis lists them."""
-    if scaled.listed is None:
+    if not scaled.listed:
         return table_of(scaled, sources)
-    return listed_table(scaled.listed, scaled, answer_file(root, study.name, scale).parent)
+    return listed_table(scaled, answer_file(root, study.name, scale).parent)
 
 
 def judged(claim: Claim, measured: View, replicates: Sequence[View], theirs: View | None) -> Judged:
@@ -135,7 +141,7 @@ def _evaluations(sources: Sequence[Source], column: Column, scaled: Scaled) -> l
     return [s.evaluations[name] for s in sources if name in s.evaluations]
 
 
-def _agreement(measured: View, replicates: Sequence[View], theirs: View) -> tuple[Agreement, ...]:
+def agreement_of(measured: View, replicates: Sequence[View], theirs: View) -> tuple[Agreement, ...]:
     """Spearman's correlation of each column with the published one, over rows that have both."""
     found = []
     for column, values in measured.columns.items():
@@ -143,33 +149,27 @@ def _agreement(measured: View, replicates: Sequence[View], theirs: View) -> tupl
         both = ~(np.isnan(values) | np.isnan(published))
         if not (~np.isnan(published)).any():
             continue
-        if both.sum() < 3:
-            found.append(Agreement(column=column, rows=int(both.sum()), spearman=None))
+        rows, value = int(both.sum()), _rank(values[both], published[both])
+        if value is None:
+            found.append(Agreement(column=column, rows=rows, spearman=None))
             continue
-        drawn = [_rank(view.columns[column][both], published[both]) for view in replicates]
+        ranks = [_rank(view.columns[column][both], published[both]) for view in replicates]
+        drawn = [rank for rank in ranks if rank is not None]
         low, high = np.quantile(drawn, (0.025, 0.975)) if drawn else (None, None)
-        found.append(
-            Agreement(column=column, rows=int(both.sum()),
-                      spearman=_rank(values[both], published[both]), low=low, high=high)
-        )  # fmt: skip
+        found.append(Agreement(column=column, rows=rows, spearman=value, low=low, high=high))
     return tuple(found)
 
 
-def _rank(mine: np.ndarray, theirs: np.ndarray) -> float:
-    if np.ptp(mine) == 0 or np.ptp(theirs) == 0:
-        return 0.0
-    return float(spearmanr(mine, theirs).statistic)
+def _rank(mine: np.ndarray, theirs: np.ndarray) -> float | None:
+    """None where there is no order to speak of: few rows, or all alike."""
+    try:
+        return spearman(mine, theirs).value if len(mine) >= FEWEST else None
+    except UserError:
+        return None
 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _reason(folder: Path) -> str:
-    try:
-        return str(read_json(folder / "error.json").get("message", ""))
-    except (CorruptFile, OSError):
-        return "its error.json is unreadable"
 
 
 def _cost(cells: Sequence[Cell], root: Path) -> dict[str, float]:
@@ -177,6 +177,6 @@ def _cost(cells: Sequence[Cell], root: Path) -> dict[str, float]:
     seconds = 0.0
     for cell in cells:
         run = Run(root / "runs" / cell.key)
-        if run.state == "done":
+        if run.is_trained:
             seconds += float(run.summary.get("seconds", 0.0))
     return {"train_seconds": seconds}

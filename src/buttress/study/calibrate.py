@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from buttress.allocator import keep_freed_memory
 from buttress.attacks.freeze import frozen
+from buttress.attacks.prepare import prepare
 from buttress.errors import CorruptFile
 from buttress.files import read_json, write_json
 from buttress.progress import Progress
 from buttress.records.spec import RunSpec
-from buttress.study.pace import Pace, name_of
-from buttress.study.tasks import macs_of
+from buttress.study.pace import Pace, Timed, name_of
 from buttress.study.work import device_for
 from buttress.training.train import build
 
 LONGEST = 1.0  # seconds that one timed batch may take
+TIMES = 5
 FILE = "pace.json"
 
 
@@ -33,7 +36,8 @@ def calibrate(
     machine = f"{where} {torch.cuda.get_device_name() if where == 'cuda' else ''}".strip()
     machine += f" {torch.get_num_threads()} threads"
     kept = _kept(root / FILE)
-    known = kept.setdefault(machine, {})
+    known = {n: t for n, t in kept.get(machine, {}).items() if len(t) == len(Timed._fields)}
+    kept[machine] = known
     wanted = {name_of(s): s for s in specs}
     learnt = {model for model, _ in pace.learnt}
     unknown = {n: s for n, s in wanted.items() if n not in known and n not in learnt}
@@ -44,8 +48,7 @@ def calibrate(
     bar.close()
     if unknown:
         write_json(root / FILE, kept)
-    for name in wanted.keys() & known.keys():
-        pace.timed[name, "attack"], pace.timed[name, "train"] = known[name]
+    pace.timed.update((name, Timed(*known[name])) for name in wanted.keys() & known.keys())
 
 
 def _kept(path: Path) -> dict[str, dict[str, list[float]]]:
@@ -55,17 +58,26 @@ def _kept(path: Path) -> dict[str, dict[str, list[float]]]:
         return {}
 
 
-def time_model(spec: RunSpec, device: str) -> tuple[float, float]:
-    """Seconds per multiply-accumulate of an attack's step and of a training step."""
-    model, macs = build(spec).to(device), max(macs_of(spec), 1)
+def time_model(spec: RunSpec, device: str) -> Timed:
+    """Seconds of one image, in the form of the network that attacks search in."""
+    keep_freed_memory()
+    model = build(spec).to(device)
     shape = (spec.in_channels, spec.image_size, spec.image_size)
     with frozen(model):
         n = _fitting(partial(_attack_step, model, shape), spec.recipe.batch_size)
-        attack = _timed(partial(_attack_step, model, shape, n)) / (2 * macs * n)
+        form: nn.Module = model
+        if n == spec.recipe.batch_size:  # others are so slow that trying forms would take long
+            form = prepare(model, _batch(model, shape, n)[0]).model
+        forward = _timed(partial(_pass, form, *_batch(model, shape, n))) / n
+        grad = _timed(partial(_attack_step, form, shape, n)) / n
     model.train()
     n = max(n, 2)  # BatchNorm needs two
-    train = _timed(partial(_train_step, model, shape, n)) / (3 * macs * n)
-    return attack, train
+    return Timed(forward, grad, _timed(partial(_train_step, model, shape, n)) / n)
+
+
+@torch.no_grad()
+def _pass(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    model(x)
 
 
 def _attack_step(model: nn.Module, shape: tuple[int, ...], n: int) -> None:
@@ -80,7 +92,7 @@ def _train_step(model: nn.Module, shape: tuple[int, ...], n: int) -> None:
     model.zero_grad(set_to_none=True)
 
 
-def _batch(model: nn.Module, shape: tuple[int, ...], n: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(model: nn.Module, shape: tuple[int, ...], n: int) -> tuple[Tensor, Tensor]:
     where = next(model.parameters()).device
     x = torch.linspace(0, 1, n * shape[0] * shape[1] * shape[2], device=where).reshape(n, *shape)
     return x, torch.zeros(n, dtype=torch.long, device=where)
@@ -90,12 +102,19 @@ def _fitting(step: Callable[[int], None], largest: int) -> int:
     """The largest batch up to the recipe's that takes no longer than allowed."""
     n = min(2, largest)
     step(n)  # the first pass also sets things up
-    while n < largest and _timed(partial(step, n)) * 2 < LONGEST:
+    while n < largest and _once(partial(step, n)) * 2 < LONGEST:
         n = min(2 * n, largest)
     return n
 
 
 def _timed(step: Callable[[], None]) -> float:
+    """The middle of a few, after one that makes room."""
+    first = _once(step)
+    times = TIMES if first < LONGEST / TIMES else 1
+    return statistics.median(_once(step) for _ in range(times))
+
+
+def _once(step: Callable[[], None]) -> float:
     started = time.perf_counter()
     step()
     if torch.cuda.is_available():

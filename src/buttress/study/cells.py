@@ -55,7 +55,7 @@ def cells_of(study: StudySpec, scale: Scale) -> list[Cell]:
         if _is_left_out(place, scaled):
             continue
         for seed in scaled.seeds:
-            _add(found, place, seed, scaled, study.name)
+            _add(found, place, seed, scaled, study.called)
     for dataset in dict.fromkeys(cell.spec.dataset for cell in found.values()):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), facts_of(dataset).budgets, dataset)
@@ -81,13 +81,12 @@ def _check_network(model: str, classes: int, size: int, channels: int, options: 
 
 def _check(study: StudySpec, scaled: Scaled, scale: Scale) -> None:
     """Names of analyses, claims and columns; suites are tried with the runs' data sets."""
-    where, labels = f"study {study.name}", study.labels(scale)
+    where, labels = study.called, study.labels(scale)
     for use in (*scaled.analyses, *scaled.together):
         ANALYSES.entry(use.name)
-    if scaled.listed and scaled.listed.analysis not in [use.name for use in scaled.together]:
-        raise UserError(
-            f"{where}: its rows are listed by {scaled.listed.analysis}, not in together"
-        )
+    for listed in scaled.listed:
+        if listed.analysis not in [use.name for use in scaled.together]:
+            raise UserError(f"{where}: its rows are listed by {listed.analysis}, not in together")
     for name, column in scaled.columns.items():
         for axis, label in column.where.items():
             if label not in labels.get(axis, ()):
@@ -135,7 +134,7 @@ def _add(
     if known in found:
         return found[known]
     setting = filled(merged(place, scaled), place)
-    where = f"study {name}, {describe(place)}"
+    where = f"{name}, {describe(place)}"
     if setting.model is None or setting.dataset is None or setting.recipe is None:
         raise UserError(f"{where}: a run needs a model, a dataset and a recipe")
     source = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from buttress.analysis.core import ANALYSES, is_together
 from buttress.errors import ButtressError
 from buttress.evaluation import Evaluation, load_evaluation
 from buttress.files import read_json
-from buttress.models.cost import cost_of
 from buttress.records.evaluation import diagnosed
 from buttress.records.run import Run
 from buttress.spec import digest
 from buttress.study.cells import Cell, merged
 from buttress.study.spec import Column, Scaled
 from buttress.study.table import Measured, Row, Table
+from buttress.study.tasks import network_cost
 
 WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
 WHOLE = (WORST_CASE, CORRUPTIONS)  # what only a complete evaluation says
@@ -37,16 +36,13 @@ class Source:
 
     cell: Cell
     folder: Path
+    state: str  # as far as the study's own wishes are met
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
     together: Path = Path()  # the folder with analyses of all runs
 
     @property
     def run(self) -> Run:
         return Run(self.folder)
-
-    @cached_property
-    def state(self) -> str:
-        return self.run.state
 
     def evaluation(self, suite: str, which: str) -> Evaluation:
         name = suite if which == "best" else f"{suite}-{which}"
@@ -128,12 +124,8 @@ def _why_not(chosen: Sequence[Source]) -> str:
 
 
 def _figure(source: Source, column: Column) -> float:
-    spec = source.cell.spec
     if column.of in ("parameters_m", "gmacs"):
-        cost = cost_of(
-            spec.model, num_classes=spec.num_classes, image_size=spec.image_size,
-            in_channels=spec.in_channels,
-        )  # fmt: skip
+        cost = network_cost(source.cell.spec)
         return cost.parameters / 1e6 if column.of == "parameters_m" else cost.macs / 1e9
     if column.of == "train_seconds":
         return float(source.run.summary["seconds"])

@@ -10,6 +10,7 @@ from buttress.records.plan import Plan, Planned
 from buttress.study.calibrate import calibrate
 from buttress.study.cells import cells_of
 from buttress.study.devices import device_named
+from buttress.study.only import Only, chosen
 from buttress.study.pace import Pace, learn
 from buttress.study.scales import Scale
 from buttress.study.spec import StudySpec
@@ -18,9 +19,10 @@ from buttress.study.tasks import macs_of
 from buttress.study.work import Work, work_of
 
 
-def works_of(study: StudySpec, scale: Scale, root: Path) -> list[Work]:
-    """The runs of a study, each once; mistakes in it are found here."""
-    works = work_of(study.scaled(scale), cells_of(study, scale), root)
+def works_of(study: StudySpec, scale: Scale, root: Path, only: Only | None = None) -> list[Work]:
+    """The runs of a study or of a part of it, each once; mistakes in it are found here."""
+    cells = chosen(cells_of(study, scale), only or {})
+    works = work_of(study.scaled(scale), cells, root)
     return list({work.key: work for work in works}.values())
 
 
@@ -31,6 +33,7 @@ def plan_of(
     *,
     device: str = "auto",
     device_name: str | None = None,
+    only: Only | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Runs, passes, FLOPs and hours of what is done and what is missing.
@@ -40,7 +43,7 @@ def plan_of(
     """
     progress = progress or Silent()
     named = None if device_name is None else device_named(device_name)
-    found = survey(works_of(study, scale, root), progress)
+    found = survey(works_of(study, scale, root, only), progress)
     pace = learn(found)
     pace.device = named
     left = [run for run in found if any(t.kind != "analysis" for t in run.missing)]
@@ -83,6 +86,6 @@ def planned(found: Found, pace: Pace) -> Planned:
         seconds = None if took is None or seconds is None else seconds + took
     return Planned(
         key=work.key, model=work.spec.model, label=work.label(), seed=work.spec.seed,
-        state=found.state, missing=tuple(t.label for t in found.missing), error=found.error or "",
+        state=found.state, missing=tuple(t.label for t in found.missing), error=found.error,
         forward=forward, backward=backward, flops=flops, seconds=seconds,
     )  # fmt: skip

@@ -91,11 +91,12 @@ def _options(raw: object) -> object:
 
 
 def _several(raw: object) -> object:
-    return (raw,) if isinstance(raw, str) else raw
+    return (raw,) if isinstance(raw, (str, Mapping)) else raw
 
 
 Options = Annotated[dict[str, Setting], BeforeValidator(_options)]
 Labels = Annotated[tuple[str, ...], BeforeValidator(_several)]
+Listings = Annotated[tuple[Listed, ...], BeforeValidator(_several)]
 
 
 class Scaled(Spec):
@@ -111,7 +112,7 @@ class Scaled(Spec):
     test_limit: int | None = Field(default=None, ge=1)
     analyses: tuple[Use, ...] = ()  # of every run
     together: tuple[Use, ...] = ()  # of all runs at once, or of none
-    listed: Listed | None = None  # where the rows are, if not the runs
+    listed: Listings = ()  # where the rows are, if not the runs
     columns: dict[str, Column] = Field(default_factory=dict)
 
 
@@ -127,10 +128,15 @@ class StudySpec(Spec):
     claims: tuple[Claim, ...] = ()
     grid: dict[str, Any]  # `Scaled`, with values by scale
 
+    @property
+    def called(self) -> str:
+        """What a message calls it."""
+        return f"study {self.name}"
+
     def scaled(self, scale: Scale) -> Scaled:
         """The study at one scale, fully checked."""
         found = self._whole(scale)
-        return found.model_copy(update={"axes": _chosen(found, f"study {self.name}")})
+        return found.model_copy(update={"axes": _chosen(found, self.called)})
 
     def labels(self, scale: Scale) -> dict[str, set[str]]:
         """The labels of each axis with those that a scale leaves out."""
@@ -138,7 +144,7 @@ class StudySpec(Spec):
 
     def _whole(self, scale: Scale) -> Scaled:
         """With every label of every axis."""
-        where = f"study {self.name} at scale {scale}"
+        where = f"{self.called} at scale {scale}"
         return Scaled.parse(at(_with_shared_axes(self.grid, where), scale), where)
 
 

@@ -12,7 +12,7 @@ from buttress.errors import CorruptFile
 from buttress.files import read_json
 from buttress.progress import Progress, Silent
 from buttress.records.evaluation import read_made
-from buttress.records.run import Run
+from buttress.records.run import Failure, Run
 from buttress.study.tasks import Task, tasks_of
 from buttress.study.work import Work
 
@@ -36,16 +36,28 @@ class Found:
     tasks: tuple[Task, ...]
     missing: tuple[Task, ...]
     took: Mapping[Path, Took] = field(default_factory=dict)  # by the file of the task
-    error: str | None = None
+    failure: Failure | None = None
     is_started: bool = False
 
     @property
     def state(self) -> State:
         if not self.missing:
             return "done"
-        if self.error is not None:
+        if self.failed_at_missing:
             return "failed"
         return "started" if self.is_started else "new"
+
+    @property
+    def error(self) -> str:
+        """Why the run failed, if it is what this study wants of it that failed."""
+        return self.failure.message if self.failure and self.state == "failed" else ""
+
+    @property
+    def failed_at_missing(self) -> bool:
+        """A run may have failed at a thing that only another study wants of it."""
+        if self.failure is None or self.failure.file is None:
+            return self.failure is not None
+        return self.work.folder / self.failure.file in [task.file for task in self.missing]
 
 
 def survey(works: Sequence[Work], progress: Progress | None = None) -> list[Found]:
@@ -66,18 +78,8 @@ def look_at(work: Work) -> Found:
     took = {task.file: known for task in tasks if (known := _took(task)) is not None}
     run = Run(work.folder)
     return Found(
-        work, tasks, tuple(t for t in tasks if t.file not in took), took, error_of(run), run.exists
+        work, tasks, tuple(t for t in tasks if t.file not in took), took, run.failure, run.exists
     )
-
-
-def error_of(run: Run) -> str | None:
-    """Why a run failed; None if it did not."""
-    try:
-        return str(read_json(run.path / "error.json").get("message", ""))
-    except FileNotFoundError:
-        return None
-    except (CorruptFile, OSError):
-        return "its error.json is unreadable"
 
 
 def _took(task: Task) -> Took | None:

@@ -17,6 +17,7 @@ from buttress.statistics import Interval, wilson
 
 REPLICATES = 1000
 Row = tuple[str, ...]  # the labels of its axes
+NONE = "-"  # the label of a row on an axis that it has no place on
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class View:
         )
 
     def name(self, index: int) -> str:
-        return " / ".join(self.rows[index]) or "the only row"
+        return " / ".join(label for label in self.rows[index] if label != NONE) or "the only row"
 
 
 def _number(value: object) -> float:

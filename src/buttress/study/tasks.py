@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 
 from buttress.data import Facts, facts_of
-from buttress.evaluation.passes import Passes, passes_of
+from buttress.evaluation.passes import Passes, passes_of, usual_passes_of
 from buttress.evaluation.suite import Entry, load_suite, resolve_suite
 from buttress.models.core import is_known
-from buttress.models.cost import count_macs
+from buttress.models.cost import Cost, count_macs, count_parameters
 from buttress.models.on_paper import Undrawn, tally_macs
 from buttress.records.run import Run
 from buttress.records.spec import Recipe, RunSpec
@@ -36,6 +36,7 @@ class Task:
     file: Path
     images: int = 0  # of a record
     per_image: Passes = NONE  # of a record: at most
+    usual: Passes = NONE  # of a record: for an image that survives
     forward: float = 0.0  # passes of single images in all
     backward: float = 0.0  # to the image only
     learning: float = 0.0  # backward passes to the weights too
@@ -53,9 +54,9 @@ def tasks_of(work: Work) -> list[Task]:
     for which in work.whiches:
         for suite in work.suites:
             name = suite if which == "best" else f"{suite}-{which}"
-            for entry, passes in _entries(suite, work.spec.dataset, work.spec.num_classes):
+            for entry, most, usual in _entries(suite, work.spec.dataset, work.spec.num_classes):
                 path = run.suite_folder(name) / f"{entry.name}.parquet"
-                found.append(attack_of(entry, passes, suite, work, path))
+                found.append(attack_of(entry, (most, usual), suite, work, path))
     for use in work.analyses:
         found.append(Task(use.name, "analysis", run.analysis_file(use.name)))
     return found
@@ -88,13 +89,17 @@ def _is_checked(recipe: Recipe, epoch: int) -> bool:
     return epoch == recipe.epochs or (epoch % when.every == 0 and epoch >= when.from_epoch)
 
 
-def attack_of(entry: Entry, passes: Passes, suite: str, work: Work, file: Path) -> Task:
+def attack_of(
+    entry: Entry, passes: tuple[Passes, Passes], suite: str, work: Work, file: Path
+) -> Task:
+    """An attack, with the passes that an image takes at most, and usually if it survives."""
+    most, usual = passes
     known = facts(work.spec.dataset)
     images = min(known.test, work.test_limit or known.test)
     threat = "" if entry.threat is None else str(entry.threat)
     return Task(
-        f"{suite}: {entry.name}", "attack", file, images, passes,
-        forward=images * passes.forward, backward=images * passes.backward,
+        f"{suite}: {entry.name}", "attack", file, images, most, usual,
+        forward=images * most.forward, backward=images * most.backward,
         made={"attack": entry.attack, "args": dict(entry.args), "threat": threat},
     )  # fmt: skip
 
@@ -114,22 +119,35 @@ def facts(dataset: str) -> Facts:
 
 
 @lru_cache(maxsize=1024)
-def _entries(suite: str, dataset: str, classes: int) -> tuple[tuple[Entry, Passes], ...]:
+def _entries(suite: str, dataset: str, classes: int) -> tuple[tuple[Entry, Passes, Passes], ...]:
     """The attacks of a suite and what each takes for an image."""
     found = resolve_suite(load_suite(suite), facts(dataset).budgets, dataset)
-    return tuple((e, passes_of(e.attack, e.args, e.threat, classes)) for e in found)
+    return tuple(
+        (
+            entry,
+            passes_of(entry.attack, entry.args, entry.threat, classes),
+            usual_passes_of(entry.attack, entry.args, entry.threat, classes),
+        )
+        for entry in found
+    )
 
 
-_MACS: dict[tuple[Any, ...], int] = {}
+_COSTS: dict[tuple[Any, ...], Cost] = {}
 
 
-def macs_of(spec: RunSpec) -> int:
-    """Multiply-accumulates of one image through a run's network, without memory for weights."""
+def network_cost(spec: RunSpec) -> Cost:
+    """Parameters and multiply-accumulates of a run's network, without memory for weights."""
     size = (spec.num_classes, spec.image_size, spec.in_channels)
     key = (spec.model, repr(sorted(spec.model_args.items())), *size)
-    if key not in _MACS:
+    if key not in _COSTS:
         with torch.device("meta"), Undrawn():
             model = build(spec)
         count = tally_macs if is_known(spec.model) else count_macs
-        _MACS[key] = int(count(model.eval(), spec.image_size))
-    return _MACS[key]
+        macs = int(count(model.eval(), spec.image_size))
+        _COSTS[key] = Cost(count_parameters(model), macs)
+    return _COSTS[key]
+
+
+def macs_of(spec: RunSpec) -> int:
+    """Multiply-accumulates of one image through a run's network."""
+    return network_cost(spec).macs

@@ -22,7 +22,7 @@ def complete_together(
     progress, scaled = progress or Silent(), study.scaled(scale)
     out = answer_file(root, study.name, scale).parent
     keys = dict.fromkeys(cell.key for cell in cells_of(study, scale))
-    done = [run for key in keys if (run := Run(root / "runs" / key)).state == "done"]
+    done = [run for key in keys if (run := Run(root / "runs" / key)).is_trained]
     for use in scaled.together:
         try:
             if is_standalone(ANALYSES.entry(use.name)):

@@ -62,6 +62,8 @@ def work_of(scaled: Scaled, cells: Sequence[Cell], root: Path) -> list[Work]:
 def complete(work: Work, *, device: str, progress: Progress) -> Run:
     """Trains, evaluates and analyses what is not there yet."""
     run, where = _trained(work, device, progress), device_for(device)
+    if not (work.suites or work.analyses):
+        return run  # a search only trains: test images are not even read
     data = load_dataset(work.spec.dataset, "test", limit=work.test_limit)
     for which in work.whiches:
         model = load_model(run.path, which=which, device=where)

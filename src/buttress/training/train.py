@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from buttress.allocator import keep_freed_memory
+from buttress.cores import usable_cores
 from buttress.data import Dataset, facts_of, load_dataset
 from buttress.data.mixed import Mixed
 from buttress.errors import ButtressError, CorruptFile, UserError
@@ -20,7 +21,7 @@ from buttress.files import discard_leftovers
 from buttress.models import MODELS, Classifier, create_model
 from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
 from buttress.progress import Progress, Silent
-from buttress.records.run import CHOSEN_ON_TEST, WHICH, Run, Which, command_line
+from buttress.records.run import CHOSEN_ON_TEST, DONE, WHICH, Run, Which, command_line
 from buttress.records.spec import Recipe, RunSpec
 from buttress.spec import digest
 from buttress.statistics import Interval, wilson
@@ -143,7 +144,7 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
     """
     progress, run = progress or Silent(), Run(out)
-    most = max(os.cpu_count() or 1, torch.cuda.device_count(), 8)
+    most = max(usable_cores(), torch.cuda.device_count(), 8)
     if not 1 <= devices <= most:
         raise UserError(f"`1 <= devices <= {most}` must hold here, but got devices={devices}")
     build(spec)  # a wrong name or size is an error before anything is written ...
@@ -166,7 +167,7 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
             take_part(run, spec, device, compile=compile, progress=progress, heard=heard)
     except (ButtressError, RuntimeError, OSError) as error:
         with contextlib.suppress(OSError):
-            run.fail(f"{type(error).__name__}: {error}")
+            run.fail(f"{type(error).__name__}: {error}", run.path / DONE)
         raise
     run.finish(summary_of(run, spec, time.perf_counter() - began))
     heard.end()
@@ -321,7 +322,7 @@ def _of_this_run(run: Run, which: Which, state: dict[str, Any] | None) -> None:
 
 def is_finished(run: Run, progress: Progress) -> bool:
     """Whether a run is complete; files that belong to it are opened, not only counted."""
-    if run.state != "done":
+    if not run.is_trained:
         return False
     try:
         summary, epochs = run.summary, run.history
@@ -332,7 +333,7 @@ def is_finished(run: Run, progress: Progress) -> bool:
         progress.log(f"{error}; doing it again")
         whole = False
     if not whole:
-        (run.path / "done.json").unlink(missing_ok=True)
+        (run.path / DONE).unlink(missing_ok=True)
     return whole
 
 

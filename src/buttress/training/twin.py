@@ -19,6 +19,7 @@ from buttress.attacks.last_token import last_token
 from buttress.attacks.rewrite import normed
 from buttress.training.sync import Synced
 
+BLOCK = 16  # channels of the widest block of a convolution
 CLOSE = 1e-3  # logits may differ by this much of their size
 
 
@@ -80,7 +81,27 @@ def laid_out(model: nn.Module) -> nn.Module:
     if 2 * sum(m.weight.numel() for m in wide) <= whole:
         return model
     made: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for layer in made.modules():
+        if isinstance(layer, nn.Conv2d) and _is_unsafe(layer):
+            layer.weight.data = layer.weight.data.clone(memory_format=torch.contiguous_format)
+            layer.register_forward_pre_hook(_plain_input)
     return made
+
+
+def _is_unsafe(layer: nn.Conv2d) -> bool:
+    """Whether the gradient of a layer's weights may destroy memory if pixels are stored whole.
+
+    The library for convolutions on CPUs (oneDNN, up to 3.12 at least) writes past its buffer where
+    a kernel of one pixel skips pixels and has fewer channels than a block: 8, or 16 with AVX-512.
+    The process crashes later, or goes on with wrong gradients (uxlfoundation/oneDNN, report 6035).
+    """
+    is_skipping = max(layer.kernel_size) == 1 and max(layer.stride) > 1
+    return is_skipping and layer.in_channels // layer.groups < BLOCK
+
+
+def _plain_input(layer: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+    """A copy: with one channel or one pixel `contiguous` would change nothing."""
+    return (given[0].clone(memory_format=torch.contiguous_format),)
 
 
 def _shortened(model: nn.Module) -> nn.Module | None:

@@ -44,17 +44,26 @@ class Verdict(NamedTuple):
 
 
 def judge(predicate: Predicate, view: View, replicates: Sequence[View]) -> Verdict:
-    """The word for a claim: decided only if nearly all replicates agree with the table itself."""
+    """The word for a claim: decided only if nearly all replicates agree with the table itself.
+
+    A replicate that cannot say, such as one whose values are all alike, agrees with neither word.
+    """
     try:
         truth, grounds = check(predicate, view), predicate.evidence(view)
-        share = float(np.mean([check(predicate, other) for other in replicates]))
     except Cannot as reason:
         return Verdict("undecided", str(reason), None)
-    if truth and share >= SURE:
-        return Verdict("holds", grounds, share)
-    if not truth and share <= 1 - SURE:
-        return Verdict("does not hold", grounds, share)
+    said = [_check_if_it_can(predicate, other) for other in replicates]
+    share = float(np.mean([word is True for word in said]))
+    if float(np.mean([word is truth for word in said])) >= SURE:
+        return Verdict("holds" if truth else "does not hold", grounds, share)
     return Verdict("undecided", grounds, share)
+
+
+def _check_if_it_can(predicate: Predicate, view: View) -> bool | None:
+    try:
+        return check(predicate, view)
+    except Cannot:
+        return None
 
 
 def check(predicate: Predicate, view: View) -> bool:

@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import spearmanr
 
+from buttress.errors import UserError
+from buttress.statistics import spearman
 from buttress.study.claims.core import CLAIMS, Cannot, known
 from buttress.study.table import View
 
@@ -178,9 +179,10 @@ class Correlation:
         theirs = known(view, self.other, chosen) if is_column else numbers
         if len(mine) < 3 or np.isnan(theirs).any():
             raise Cannot(f"Spearman({self.column}, {self.other}) needs three rows with both")
-        if np.ptp(mine) == 0 or np.ptp(theirs) == 0:
-            return 0.0
-        return float(spearmanr(mine, theirs).statistic)
+        try:
+            return spearman(mine, theirs).value
+        except UserError as error:  # all values alike: neither a rising order nor a falling one
+            raise Cannot(f"Spearman({self.column}, {self.other}): {error}") from None
 
 
 @CLAIMS.register("peak")

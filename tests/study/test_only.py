@@ -1,0 +1,66 @@
+"""Part of a study: the named runs, what they begin with, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from buttress.cores import usable_cores
+from buttress.errors import UserError
+from buttress.study import StudySpec, cells_of, chosen, load_study, parse_only, plan_of
+
+
+def study() -> StudySpec:
+    base = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "limit": 100}
+    axes = {
+        "stage": {
+            "one": {},
+            "two": {"start": {"stage": "one"}},
+            "three": {"start": {"stage": "two"}, "set": ["epochs=2"]},
+        },
+        "size": {"small": {}, "large": {"model": "resnet_tiny"}},
+    }
+    grid = {"base": base, "axes": axes, "only": {"mini": {"size": ["small"]}, "smoke": {}}}
+    return StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
+
+
+def places(texts: list[str]) -> list[tuple[str, ...]]:
+    spec = study()
+    cells = chosen(cells_of(spec, "smoke"), parse_only(texts, spec, "smoke"))
+    return [tuple(cell.labels.values()) for cell in cells]
+
+
+def test_labels_choose_runs_and_bring_what_they_begin_with() -> None:
+    assert len(places([])) == 6
+    assert places(["stage=one"]) == [("one", "small"), ("one", "large")]
+    assert places(["stage=three", "size=large"]) == [
+        ("one", "large"), ("two", "large"), ("three", "large"),
+    ]  # fmt: skip
+    assert len(places(["stage=one, two", "stage=three"])) == 6
+
+
+@pytest.mark.parametrize("text", ["", "stage", "stage=", "place=one", "stage=four", "size=large"])
+def test_a_wrong_part_is_refused_with_what_there_is(text: str) -> None:
+    spec = study()
+    with pytest.raises(UserError, match=r"axis=label|there are|small"):
+        parse_only([text], spec, "mini")
+
+
+def test_a_plan_of_a_part_is_that_part(tmp_path: Path) -> None:
+    table1 = load_study("table1")
+    only = parse_only(["architecture=VGG,CvT", "training=vanilla"], table1, "mini")
+    plan = plan_of(table1, "mini", tmp_path, device_name="cpu-core", only=only)
+    assert sorted(run.model for run in plan.runs) == ["cvt_mini", "vgg_mini"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_cores_that_were_not_given_do_not_count() -> None:
+    given = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(given)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, given)
+    assert usable_cores() == len(given)
