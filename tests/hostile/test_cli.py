@@ -61,8 +61,9 @@ def no_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("time.sleep", begun)
     for module, name in (
         ("cli.evaluate", "_spread"), ("data", "get_dataset"), ("running", "run_all"),
-        ("running", "carry_out"), ("bench.networks", "make"), ("bench.attacks", "run_heat"),
-        ("bench.training", "run_laps"), ("evaluation.diagnose", "_probed"),
+        ("running", "carry_out"), ("running.search", "carry_search"), ("bench.networks", "make"),
+        ("bench.attacks", "run_heat"), ("bench.training", "run_laps"),
+        ("evaluation.diagnose", "_probed"),
     ):  # fmt: skip
         monkeypatch.setattr(importlib.import_module(f"buttress.{module}"), name, begun)
     inside = tmp_path / "a" / "b" / "c"
@@ -104,6 +105,7 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
         ("analyse",): {"name": "sparsity", "runs": trained},
         ("doctor",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4"},
         ("export",): {"run": trained, "--to": "out"},
+        ("search",): {"search": "digits-depth", "--out": "out"},
         ("study", "plan"): {**study, "--device-name": "a100"},
         ("study", "run"): study,
         ("study", "status"): study,

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 Command = Callable[..., Any]
+WORKERS = click.IntRange(1, 100_000)  # more do not fit in what divides by them
 
 
 def runners(function: Command) -> Command:
@@ -20,7 +21,7 @@ def runners(function: Command) -> Command:
         click.option("--address", help="Of a Ray cluster; RAY_ADDRESS or the one that runs here."),
         click.option("--on", type=click.Choice(["local", "ray"]), default="local",
                      show_default=True),
-        click.option("--workers", type=click.IntRange(1),
+        click.option("--workers", type=WORKERS,
                      help="Runs at once; one per GPU or core."),
     ):  # fmt: skip
         function = option(function)

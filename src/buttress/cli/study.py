@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buttress.cli.console import ranged, say, say_json, showing, table
-from buttress.cli.runners import runners
+from buttress.cli.runners import WORKERS, runners
 from buttress.cli.words import amount, duration
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_(as_json: bool) -> None:
 @part
 @click.option("--device", default="auto", show_default=True, help="Where models are timed.")
 @click.option("--device-name", help="Estimate for another device instead: a100, v100, cpu-core ...")
-@click.option("--workers", type=click.IntRange(1), help="Runs at once; one per GPU or core.")
+@click.option("--workers", type=WORKERS, help="Runs at once; one per GPU or core.")
 def plan(
     study: str, scale: str, out: Path, as_json: bool, workers: int | None, only: tuple[str, ...],
     **where: Any,
