@@ -12,6 +12,9 @@ import generate  # noqa: E402
 import buttress  # noqa: E402
 
 generate.write_all(HERE / "_generated")
+generate.write(
+    HERE / "_generated" / "example.md", examples.table_of(HERE / "examples/table1-mini/answer.json")
+)
 examples.write_sites(HERE / "examples", HERE / "_generated" / "site" / "examples")
 
 project = "Buttress"

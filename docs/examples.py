@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from buttress.records.answer import Number
 
 
 def write_sites(kept: Path, target: Path) -> None:
@@ -17,3 +21,23 @@ def write_sites(kept: Path, target: Path) -> None:
             folders, target / place.name, title=found.title, subtitle=found.question,
             answers=[place / "answer.json"],
         )  # fmt: skip
+
+
+def table_of(answer: Path) -> str:
+    """The measured lines of a kept answer, published numbers in brackets."""
+    from buttress.records.answer import read_answer
+
+    found = read_answer(answer)
+    names = [name for name in found.columns if found.units[name] == "percent"]
+    rows = [[*found.axes, *(name.replace("_", " ") for name in names)]]
+    rows.append(["---"] * len(rows[0]))
+    for line in found.lines:
+        numbers = [line.numbers[name] for name in names]
+        if any(number.value is not None for number in numbers):
+            rows.append([*line.labels, *map(_cell, numbers)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cell(number: Number) -> str:
+    ours = "" if number.value is None else f"{100 * number.value:.1f}%"
+    return ours if number.published is None else f"{ours} ({100 * number.published:.1f}%)"
