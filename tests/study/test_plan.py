@@ -11,6 +11,7 @@ from buttress.data import facts_of, load_dataset
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
 from buttress.evaluation.passes import Passes, passes_of
+from buttress.files import write_json
 from buttress.models import create_model
 from buttress.study import StudySpec, load_study, plan_of, work_of
 from buttress.study.cells import cells_of
@@ -91,6 +92,15 @@ def test_what_is_finished_corrects_the_estimate(tmp_path: Path) -> None:
     rate = 50 / tasks[0].macs(macs)
     expected = rate * tasks_of(other)[0].macs(macs_of(other.spec))
     assert pace.seconds(other, tasks_of(other)[0]) == pytest.approx(expected)
+
+
+def test_an_analysis_with_other_arguments_is_not_done(tmp_path: Path) -> None:
+    job = work(tmp_path, analyses=[{"sparsity": {"bins": 7}}])
+    (task,) = (task for task in tasks_of(job) if task.kind == "analysis")
+    assert task.made["args"] == {"threshold": 0.01, "bins": 7}
+    for bins, is_missing in ((8, True), (7, False)):
+        write_json(task.file, {"args": {"threshold": 0.01, "bins": bins}})
+        assert (task in look_at(job).missing) == is_missing
 
 
 def test_nothing_known_is_said(tmp_path: Path) -> None:

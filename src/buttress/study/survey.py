@@ -88,7 +88,8 @@ def _took(task: Task) -> Took | None:
         if task.kind == "train":
             return Took(float(read_json(task.file).get("seconds", 0.0)))
         if task.kind == "analysis":
-            return Took(0.0) if task.file.is_file() else None
+            made = read_json(task.file)
+            return Took(0.0) if all(made.get(k) == v for k, v in task.made.items()) else None
         rows, made = read_made(task.file)
         if rows == task.images and all(made.get(k) == v for k, v in task.made.items()):
             return Took(*(float(made.get(k, 0.0)) for k in ("seconds", "forward", "backward")))

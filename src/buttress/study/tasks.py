@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from buttress.analysis.core import ANALYSES, settled
 from buttress.data import Facts, facts_of
 from buttress.evaluation.passes import Passes, passes_of, usual_passes_of
 from buttress.evaluation.suite import Entry, load_suite, resolve_suite
@@ -18,6 +19,7 @@ from buttress.models.cost import Cost, count_macs, count_parameters
 from buttress.models.on_paper import Undrawn, tally_macs
 from buttress.records.run import Run
 from buttress.records.spec import Recipe, RunSpec
+from buttress.spec import Component
 from buttress.study.work import Work
 from buttress.training.objectives import OBJECTIVES
 from buttress.training.train import build
@@ -40,7 +42,7 @@ class Task:
     forward: float = 0.0  # passes of single images in all
     backward: float = 0.0  # to the image only
     learning: float = 0.0  # backward passes to the weights too
-    made: Mapping[str, Any] = field(default_factory=dict)  # what a record must say of itself
+    made: Mapping[str, Any] = field(default_factory=dict)  # what the file must say of itself
 
     def macs(self, forward_macs: float) -> float:
         """Multiply-accumulates: a gradient costs a pass for the image, one more for the weights."""
@@ -58,8 +60,14 @@ def tasks_of(work: Work) -> list[Task]:
                 path = run.suite_folder(name) / f"{entry.name}.parquet"
                 found.append(attack_of(entry, (most, usual), suite, work, path))
     for use in work.analyses:
-        found.append(Task(use.name, "analysis", run.analysis_file(use.name)))
+        made = {"args": _arguments(use)}
+        found.append(Task(use.name, "analysis", run.analysis_file(use.name), made=made))
     return found
+
+
+def _arguments(use: Component) -> dict[str, Any]:
+    """The arguments that the file of an analysis must name."""
+    return settled(ANALYSES.entry(use.name), use.args)
 
 
 def training_of(spec: RunSpec, file: Path) -> Task:
