@@ -11,13 +11,15 @@ from torch.nn import functional as F
 
 from buttress.analysis import DoesNotApply, Subject, analyse
 from buttress.analysis.ascent import losses_along
-from buttress.analysis.convergence import convergence, says_convergence, settled
+from buttress.analysis.convergence import Convergence, convergence, says_convergence, settled
 from buttress.attacks import attack
 from buttress.attacks.pgd import PGD
 from buttress.data import Dataset
 from buttress.errors import UserError
+from buttress.models.checkpoint import load_checkpoint
 from buttress.threat import Threat
 from buttress.training import train
+from buttress.training.logs import create_listener
 from conftest import Linear, images, small_net
 
 EPS = 0.02
@@ -115,3 +117,22 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
         assert point.training is not None
         assert point.training.loss > point.clean_loss
     assert (tmp_path / "r" / "analysis" / "convergence.svg").is_file()
+
+
+def test_kept_epochs_are_looked_at_too(tmp_path: Path) -> None:
+    run = train(
+        "vit_tiny", "digits", "quickstart-at", tmp_path / "run", limit=64, device="cpu",
+        changes=["epochs=3", "validation.limit=16"], listeners=[create_listener("epochs")],
+    )  # fmt: skip
+    assert run.kept_epochs == [1, 2, 3]
+    weights = [load_checkpoint(run.checkpoint(n))["model"] for n in (1, 3)]
+    last = load_checkpoint(run.checkpoint("last"))["model"]
+    assert all(torch.equal(weights[1][k], last[k]) for k in last)
+    assert any(not torch.equal(weights[0][k], last[k]) for k in last)
+    args = {"limit": 4, "seeds": 1, "reference": 4, "ks": [1, 2]}
+    found = analyse("convergence", run, args=args)
+    assert isinstance(found, Convergence)
+    assert sorted(c.epoch or 0 for c in found.checkpoints) == [1, 2, 3]
+    losses = {c.epoch: c.clean_loss for c in found.checkpoints}
+    assert len(set(losses.values())) == 3  # three networks, not one thrice
+    assert "From epoch 1 to epoch 3" in says_convergence(found)

@@ -15,7 +15,7 @@ from buttress.analysis.ascent import Ascents
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes
 from buttress.analysis.curve import EpsCurve, cost_curve, curve
-from buttress.analysis.gaps import TINY, Attacks, Checkpoint, gaps_at, models_of
+from buttress.analysis.gaps import EPOCH, TINY, Attacks, Checkpoint, gaps_at, models_of
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.freeze import gives_gradients
 from buttress.errors import UserError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # of eps: accuracy must fall to zero
 BALL_STEPS = 10  # of the attack in each of these balls
+SOME = 2  # checkpoints: more were kept on purpose
 SETTLED = 0.01  # of the last loss
 
 
@@ -48,7 +49,8 @@ class Convergence(Spec):
 
 def plot_convergence(results: Mapping[str, Convergence], figure: Figure) -> None:
     """The loss after each step, the gap of short attacks, and accuracy against eps."""
-    along, gaps, fall = figure.subplots(1, 3)
+    is_by_epoch = any(len(_by_epoch(result)) > SOME for result in results.values())
+    along, gaps, fall, *more = figure.subplots(1, 4 if is_by_epoch else 3)
     for number, (label, result) in enumerate(results.items()):
         colour = f"C{number}"
         for seed, losses in enumerate(result.curves):
@@ -57,6 +59,10 @@ def plot_convergence(results: Mapping[str, Convergence], figure: Figure) -> None
         eps = result.by_eps
         fall.plot(eps.eps, eps.accuracy, marker="o", color=colour, label=label)
         fall.fill_between(eps.eps, eps.low, eps.high, alpha=0.15, color=colour)
+        for axes in more:
+            _draw_epochs(result, label, colour, axes)
+    for axes in more:
+        axes.set(xlabel="epoch", ylabel="gap to the long attack (%)", title="while training")
     along.set(xlabel="steps", ylabel="loss (a line per seed)", title="along one attack")
     along.set_xscale("symlog", linthresh=1)
     gaps.set(xlabel="steps of the short attack", ylabel="gap to the long attack (%)", xscale="log")
@@ -66,8 +72,27 @@ def plot_convergence(results: Mapping[str, Convergence], figure: Figure) -> None
         along.legend(fontsize="small")
 
 
+def _ends(result: Convergence) -> list[Checkpoint]:
+    """The best epoch and, where it is another one, the last: not those kept on the way."""
+    return [point for point in result.checkpoints if not point.name.startswith(EPOCH)]
+
+
+def _by_epoch(result: Convergence) -> list[Checkpoint]:
+    """The checkpoints in the order of training."""
+    known = [point for point in result.checkpoints if point.epoch is not None]
+    return sorted(known, key=lambda point: point.epoch or 0)
+
+
+def _draw_epochs(result: Convergence, label: str, colour: str, axes: Axes) -> None:
+    """The gap of the attack of training, else of the shortest one, after each kept epoch."""
+    points = _by_epoch(result)
+    gaps = [(point.training or point.gaps[0]).gap for point in points]
+    axes.plot([point.epoch or 0 for point in points], gaps, marker="o", ms=4, color=colour,
+              label=label)  # fmt: skip
+
+
 def _draw_gaps(result: Convergence, label: str, colour: str, axes: Axes) -> None:
-    for point, style in zip(result.checkpoints, ("-", "--"), strict=False):
+    for point, style in zip(_ends(result), ("-", "--"), strict=False):
         steps = [int(g.name.removeprefix("pgd-")) for g in point.gaps]
         axes.plot(steps, [g.gap for g in point.gaps], style, marker="o", ms=4, color=colour)
         axes.fill_between(
@@ -95,6 +120,20 @@ def cost_convergence(
     return balls + Passes(0, images * (reference + each * len(models_of(subject))))
 
 
+def _grown(result: Convergence) -> str:
+    """How the gap of the training attack went over the kept epochs."""
+    points = [point for point in _by_epoch(result) if point.training is not None]
+    if len(points) <= SOME:
+        return ""
+    first, last = points[0], points[-1]
+    assert first.training is not None
+    assert last.training is not None
+    return (
+        f" From epoch {first.epoch} to epoch {last.epoch} its gap went from "
+        f"{first.training.gap:.1f}% to {last.training.gap:.1f}%."
+    )
+
+
 def says_convergence(result: Convergence) -> str:
     """How long the attack must be, and whether the one of training was strong enough."""
     best = result.checkpoints[0]
@@ -102,9 +141,9 @@ def says_convergence(result: Convergence) -> str:
     trained = "".join(
         f" The attack that it was trained with ends {c.training.gap:.1f}% "
         f"{'below' if c.training.loss < c.long_loss else 'above'} ({c.name} epoch)."
-        for c in result.checkpoints
+        for c in _ends(result)
         if c.training is not None
-    )
+    ) + _grown(result)
     lowest, radius = min(result.by_eps.accuracy), result.by_eps.eps[-1]
     tail = "" if lowest == 0 else " That it does not reach zero is a reason to distrust the attack."
     weak = (
@@ -146,7 +185,7 @@ def convergence(
 
     L is the mean cross-entropy at the last iterate. Along the curves every step is ``rel_step``
     times eps; an attack of k steps in the gaps has steps of ``reach / k`` times eps. Where best and
-    last epoch of a run differ, both are looked at.
+    last epoch of a run differ, both are looked at, and so are epochs that ``--log epochs`` kept.
 
     Departures from the published code: the same images serve for curves and gaps, and images that
     are wrong already are not left out.

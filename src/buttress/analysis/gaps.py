@@ -11,7 +11,7 @@ from buttress.analysis.ascent import Ascents, loss_at
 from buttress.analysis.subject import Subject
 from buttress.attacks.freeze import on_device_of
 from buttress.models.load import load_weights, read_run
-from buttress.records.run import Run
+from buttress.records.run import Run, Which
 from buttress.spec import Spec
 from buttress.streams import Streams
 from buttress.threat import Threat
@@ -19,6 +19,7 @@ from buttress.training.objectives import OBJECTIVES
 from buttress.training.objectives.core import Step
 from buttress.training.train import build
 
+EPOCH = "epoch "  # and its number: the name of a kept one
 TINY = 1e-12
 
 
@@ -53,16 +54,22 @@ class Attacks:
 
 
 def models_of(subject: Subject) -> dict[str, nn.Module]:
-    """The subject's network, and that of the last epoch where it is another one."""
+    """The subject's network, that of the last epoch where it is another one, and kept epochs."""
     run = subject.run
     if run is None or not run.is_trained:
         return {"given": subject.model}
     summary = run.summary
-    if summary["best_epoch"] == summary["epochs"] or not run.checkpoint("last").is_file():
-        return {"best": subject.model}
-    last = build(run.spec).eval()
-    load_weights(last, read_run(run, "last"), run.checkpoint("last"))
-    return {"best": subject.model, "last": last}
+    wanted: dict[str, Which | int] = {}
+    if summary["best_epoch"] != summary["epochs"] and run.checkpoint("last").is_file():
+        wanted["last"] = "last"
+    ends = (summary["best_epoch"], summary["epochs"])
+    wanted.update((f"{EPOCH}{n}", n) for n in run.kept_epochs if n not in ends)
+    found: dict[str, nn.Module] = {"best": subject.model}
+    for name, which in wanted.items():
+        model = build(run.spec).eval()
+        load_weights(model, read_run(run, which), run.checkpoint(which))
+        found[name] = model.to(next(subject.model.parameters()).device)
+    return found
 
 
 def gaps_at(
@@ -124,4 +131,6 @@ def training_losses(model: nn.Module, ascents: Ascents, run: Run | None) -> Tens
 def _epoch(name: str, run: Run | None) -> int | None:
     if run is None or name == "given":
         return None
+    if name.startswith(EPOCH):
+        return int(name.removeprefix(EPOCH))
     return int(run.summary["best_epoch" if name == "best" else "epochs"])

@@ -27,7 +27,8 @@ RUN_OPTIONS = (
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
     click.option("--devices", default=1, show_default=True,
                  help="Processes that share the work; two are faster than two threads."),
-    click.option("--log", "logs", multiple=True, help="tensorboard, wandb or mlflow."),
+    click.option("--log", "logs", multiple=True,
+                 help="tensorboard, wandb or mlflow; epochs keeps the weights of each epoch."),
     click.option("--compile", is_flag=True, help="Compile the network with torch."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )  # fmt: skip

@@ -40,7 +40,8 @@ class Run:
     """One trained model on disk.
 
     ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
-    checkpoints, ``start.pt`` the weights it began with if these were given,
+    checkpoints, ``epochs/<n>.pt`` those of every epoch if that was asked for, ``start.pt`` the
+    weights it began with if these were given,
     ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json`` results,
     ``done.json`` how training ended, ``error.json`` why the last try at anything failed.
     """
@@ -94,8 +95,17 @@ class Run:
             return None
         return Failure(str(content.get("message", "")), file if isinstance(file, str) else None)
 
-    def checkpoint(self, which: Which | Literal["start"] = "best") -> Path:
+    def checkpoint(self, which: Which | Literal["start"] | int = "best") -> Path:
+        """The best or the last epoch, the start, or an epoch by its number if that was kept."""
+        if isinstance(which, int):
+            return self.path / "epochs" / f"{which:04d}.pt"
         return self.path / f"{which}.pt"
+
+    @property
+    def kept_epochs(self) -> list[int]:
+        """The epochs whose weights were kept beside the best and the last."""
+        names = (p.stem for p in (self.path / "epochs").glob("*.pt"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def open(
         self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from buttress.errors import UserError
+from buttress.files import replacing
 from buttress.records.run import Run
 from buttress.records.spec import RunSpec
 from buttress.registry import Registry
@@ -52,6 +54,21 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     constant = ("epoch", "val_images")
     known = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k not in constant}
     return {k: float(v) for k, v in known.items()}
+
+
+@LISTENERS.register("epochs")
+class Epochs:
+    """The checkpoint of every epoch in ``epochs/`` of the run's folder."""
+
+    def begin(self, path: Path, spec: Mapping[str, Any]) -> None:
+        self.run = Run(path)
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        with replacing(self.run.checkpoint(int(row["epoch"]))) as temporary:
+            shutil.copyfile(self.run.checkpoint("last"), temporary)
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Nothing is left to do."""
 
 
 @LISTENERS.register("tensorboard")

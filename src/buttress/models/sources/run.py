@@ -46,7 +46,7 @@ def open_run(path: Path, wanted: Wanted) -> Trained:
     )
 
 
-def read_run(run: Run, which: Which = "best") -> dict[str, Tensor]:
+def read_run(run: Run, which: Which | int = "best") -> dict[str, Tensor]:
     """The tensors of a run's checkpoint, with its normalisation."""
     checkpoint = Path(run.checkpoint(which))
     if not checkpoint.is_file():
