@@ -15,9 +15,13 @@ from buttress.threat import Threat
 from conftest import images, small_net
 
 TINY = [name for name in MODELS.names() if name.endswith("_tiny")]
+QUICK = ("resnet_tiny", "vgg_tiny", "vit_tiny", "swin_tiny", "coatnet_tiny", "xcit_tiny")
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TINY],
+)
 def test_every_family_is_prepared_without_another_answer(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from buttress.records.answer import Answer, answer_file, read_answer
 from buttress.study import list_studies
 
 # About 10 seconds each: no run, a penalty, analyses, narrow networks. The others take up to 40.
-QUICK = ("bounds", "l1-regularisation")
+QUICK = ("bounds",)
 OWN = ("quickstart",)  # is run by tests of its command
 
 

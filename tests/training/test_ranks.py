@@ -72,6 +72,7 @@ def test_two_processes_learn_what_one_learns(place: Path, objective: str) -> Non
         assert (weight - second[name]).float().norm() <= 0.02 * weight.float().norm() + 1e-3, name
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes(place: Path) -> None:
     whole = go(place, "free", 1, "whole")
 
