@@ -9,7 +9,13 @@ import pytest
 
 from buttress.errors import CorruptFile, RunError, UserError
 from buttress.records.augmentation import list_augmentations
-from buttress.records.evaluation import AttackRecord, Evaluation, read_record, write_record
+from buttress.records.evaluation import (
+    AttackRecord,
+    Evaluation,
+    read_record,
+    reading_once,
+    write_record,
+)
 from buttress.records.run import Failure, Run, find_runs
 from buttress.records.spec import Optimiser, Recipe, RunSpec
 from buttress.statistics import wilson
@@ -58,6 +64,17 @@ def test_records_come_back_as_written(tmp_path: Path) -> None:
     assert two.meta == {"attack": "a", "eps": 0.1}
     for column in ("ids", "labels", "predictions", "correct", "loss", "distance"):
         np.testing.assert_array_equal(getattr(two, column), getattr(one, column))
+
+
+def test_a_record_is_kept_only_where_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_record(path, record("a", [1, 0]))
+    with reading_once():
+        first = read_record(path)
+        assert read_record(path) is first
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(CorruptFile), reading_once():
+        read_record(path)
 
 
 def test_any_damage_to_a_record_is_noticed(tmp_path: Path) -> None:

@@ -52,6 +52,19 @@ def test_a_study_page_shows_claims_and_published_beside_measured(
     assert 'href="studies/made-up-smoke.html"' in pages["index.html"]
 
 
+def test_only_an_untrustworthy_number_is_struck_out(tmp_path: Path) -> None:
+    made = make_answer()
+    lines = [*made.lines]
+    warned = lines[0].numbers["worst_case"].model_copy(update={"distrusted": ("few images",)})
+    lines[0] = lines[0].model_copy(update={"numbers": {"worst_case": warned}})
+    write_answer(tmp_path, made.model_copy(update={"lines": tuple(lines)}))
+
+    page = report_pages(tmp_path, tmp_path / "out")["studies/made-up-smoke.html"]
+
+    assert re.search(r'<b title="[^"]*">40.0</b>.*few images', page, re.S)
+    assert page.count('<b class="doubtful"') == 1
+
+
 def test_a_study_links_the_pages_of_its_runs_and_shows_their_pictures(
     study: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,15 @@ from buttress.analysis.ascent import Ascents
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes
 from buttress.analysis.curve import EpsCurve, cost_curve, curve
-from buttress.analysis.gaps import EPOCH, TINY, Attacks, Checkpoint, gaps_at, models_of
+from buttress.analysis.gaps import (
+    EPOCH,
+    TINY,
+    Attacks,
+    Checkpoint,
+    checkpoints_of,
+    gaps_at,
+    model_at,
+)
 from buttress.analysis.subject import DoesNotApply, Subject
 from buttress.attacks.freeze import gives_gradients
 from buttress.errors import UserError
@@ -117,7 +125,7 @@ def cost_convergence(
     images = seeds * min(limit, len(subject.data))
     each = reference + sum(ks)
     balls = cost_curve(subject, attack="pgd", factors=FACTORS, limit=limit, steps=BALL_STEPS)
-    return balls + Passes(0, images * (reference + each * len(models_of(subject))))
+    return balls + Passes(0, images * (reference + each * len(checkpoints_of(subject))))
 
 
 def _grown(result: Convergence) -> str:
@@ -197,16 +205,18 @@ def convergence(
         raise UserError(f"`ks` must be numbers of steps like [1, 2, 5], but got {list(ks)}")
     if not gives_gradients(subject.model):
         raise DoesNotApply("PGD needs gradients, which this model does not give")
-    models = models_of(subject)
+    wanted = checkpoints_of(subject)
     batch = subject.first(limit).take(torch.arange(min(limit, len(subject.data))))
-    total = (reference + (reference + sum(ks)) * len(models)) * seeds
+    total = (reference + (reference + sum(ks)) * len(wanted)) * seeds
     task = subject.progress.task("convergence", total)
     every = tuple(subject.seed + s for s in range(seeds))
     ascents = Ascents(batch, subject.threat, every, task)
     curves = ascents.losses(subject.model, reference, rel_step)
     checkpoints = tuple(
-        gaps_at(name, model, ascents, subject, Attacks(tuple(ks), reference, reach))
-        for name, model in models.items()
+        gaps_at(
+            name, model_at(subject, which), ascents, subject, Attacks(tuple(ks), reference, reach)
+        )
+        for name, which in wanted.items()
     )
     task.close()
     return Convergence(

@@ -44,6 +44,7 @@ class Plot(Protocol):
     def __call__(self, results: Mapping[str, Any], figure: Figure) -> None: ...
 
 
+Cost = Callable[..., Any]  # passes, passes of several networks, or a sentence
 ANALYSES: Registry[Analysis] = Registry("analysis")
 LOOKED_AT = ("subject", "group", "progress")  # parameters that are not the user's
 
@@ -88,12 +89,11 @@ def analyse(
         "threat": str(subject.threat),
     }
     path = run.analysis_file(entry.name)
-    saved = _saved(path, made, entry, progress)
-    if saved is not None:
-        return saved
-    if cost := entry.extra.get("cost"):
-        progress.log(f"{entry.name}: {cost_in_words([(subject, cost(subject, **args))])}")
-    found = _save(path, made, entry, lambda: ANALYSES.create(name, {"subject": subject, **args}))
+
+    def price(cost: Cost) -> str:
+        return cost_in_words([(subject, cost(subject, **args))])
+
+    found = _obtained(path, made, entry, {"subject": subject}, price, progress)
     run.mend([path])
     return found
 
@@ -115,13 +115,11 @@ def analyse_together(
     group = Group(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
     keys = [[run.path.name, run.spec.key(), records_of(run)] for run in group.runs]
     made = {"analysis": entry.name, "args": args, "runs": keys, "limit": limit}
-    path = out / f"{entry.name}.json"
-    saved = _saved(path, made, entry, progress)
-    if saved is not None:
-        return saved
-    if cost := entry.extra.get("cost"):
-        progress.log(f"{entry.name}: {cost_in_words(cost(group, **args))}")
-    return _save(path, made, entry, lambda: ANALYSES.create(name, {"group": group, **args}))
+
+    def price(cost: Cost) -> str:
+        return cost_in_words(cost(group, **args))
+
+    return _obtained(out / f"{entry.name}.json", made, entry, {"group": group}, price, progress)
 
 
 def analyse_alone(
@@ -137,13 +135,12 @@ def analyse_alone(
     if not is_standalone(entry):
         raise UserError(f"analysis {entry.name!r} looks at runs: use analyse or analyse_together")
     made = {"analysis": entry.name, "args": args}
-    path = out / f"{entry.name}.json"
-    saved = _saved(path, made, entry, progress)
-    if saved is not None:
-        return saved
-    if cost := entry.extra.get("cost"):
-        progress.log(f"{entry.name}: {cost(**args)}")
-    return _save(path, made, entry, lambda: ANALYSES.create(name, {"progress": progress, **args}))
+
+    def price(cost: Cost) -> str:
+        return str(cost(**args))
+
+    path, looked_at = out / f"{entry.name}.json", {"progress": progress}
+    return _obtained(path, made, entry, looked_at, price, progress)
 
 
 def settled(entry: Entry[Analysis], given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -175,6 +172,25 @@ def records_of(run: Run) -> dict[str, float]:
     return {
         p.relative_to(run.path).as_posix(): p.stat().st_mtime for p in sorted(kept) if p.is_file()
     }
+
+
+def _obtained(
+    path: Path,
+    made: Mapping[str, Any],
+    entry: Entry[Analysis],
+    looked_at: Mapping[str, Any],
+    price: Callable[[Cost], str],
+    progress: Progress,
+) -> Spec:
+    """The saved answer to this very question; else its cost is said, and it is computed."""
+    saved = _saved(path, made, entry, progress)
+    if saved is not None:
+        return saved
+    if cost := entry.extra.get("cost"):
+        progress.log(f"{entry.name}: {price(cost)}")
+    return _save(
+        path, made, entry, lambda: ANALYSES.create(entry.name, {**looked_at, **made["args"]})
+    )
 
 
 def _saved(

@@ -53,23 +53,26 @@ class Attacks:
     reach: float  # in eps
 
 
-def models_of(subject: Subject) -> dict[str, nn.Module]:
-    """The subject's network, that of the last epoch where it is another one, and kept epochs."""
+def checkpoints_of(subject: Subject) -> dict[str, Which | int]:
+    """The subject's own, that of the last epoch where it is another one, and kept epochs."""
     run = subject.run
     if run is None or not run.is_trained:
-        return {"given": subject.model}
-    summary = run.summary
-    wanted: dict[str, Which | int] = {}
-    if summary["best_epoch"] != summary["epochs"] and run.checkpoint("last").is_file():
-        wanted["last"] = "last"
-    ends = (summary["best_epoch"], summary["epochs"])
-    wanted.update((f"{EPOCH}{n}", n) for n in run.kept_epochs if n not in ends)
-    found: dict[str, nn.Module] = {"best": subject.model}
-    for name, which in wanted.items():
-        model = build(run.spec).eval()
-        load_weights(model, read_run(run, which), run.checkpoint(which))
-        found[name] = model.to(next(subject.model.parameters()).device)
+        return {"given": "best"}
+    best, last = run.summary["best_epoch"], run.summary["epochs"]
+    found: dict[str, Which | int] = {"best": "best"}
+    if best != last and run.checkpoint("last").is_file():
+        found["last"] = "last"
+    found.update((f"{EPOCH}{n}", n) for n in run.kept_epochs if n not in (best, last))
     return found
+
+
+def model_at(subject: Subject, which: Which | int) -> nn.Module:
+    """The network with the weights of a checkpoint; the best ones are the subject's own."""
+    if which == "best" or subject.run is None:
+        return subject.model
+    model = build(subject.run.spec).eval()
+    load_weights(model, read_run(subject.run, which), subject.run.checkpoint(which))
+    return model.to(next(subject.model.parameters()).device)
 
 
 def gaps_at(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,9 +214,11 @@ def _say_status(found: Status) -> None:
 @common
 def report(study: str, scale: str, out: Path, as_json: bool) -> None:
     """Answer a study from what is there and write its pages; STUDY is a name or a file."""
+    from buttress.records.evaluation import reading_once
     from buttress.study import check_scale, conclude, load_study
 
-    with showing() as progress:
+    gc.freeze()  # the modules stay: no need to look through them while thousands of records come
+    with showing() as progress, reading_once():
         found = conclude(load_study(study), check_scale(scale), out, progress=progress)
         page = _write_report(found, out, progress)
     if as_json:

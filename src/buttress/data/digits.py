@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from buttress.data.core import DATASETS, SILENT, Dataset
+from buttress.data.core import DATASETS, SILENT, Dataset, Facts
 from buttress.data.pixels import MemoryPixels, channel_stats
 from buttress.data.splits import rows_of, spread
 from buttress.errors import UserError
@@ -20,7 +20,8 @@ from buttress.progress import Progress
 from buttress.threat import Norm
 
 BUDGETS: Mapping[Norm, float] = {"Linf": 0.06, "L2": 1.0, "L1": 8.0}
-TEST, VAL = 397, 200
+IMAGES, TEST, VAL = 1797, 397, 200
+MEAN, STD = 0.3049098690257353, 0.3238855775899239  # of the part for training, at 32x32
 SOURCE_SIZE, LEVELS = 8, 16
 SMALLEST, DEFAULT, LARGEST = 8, 32, 64
 
@@ -39,7 +40,14 @@ def get_digits(progress: Progress) -> Path:
     return Path(sklearn.datasets.__file__).parent / "data" / "digits.csv.gz"
 
 
-@DATASETS.register("digits", tags=("bundled", "grey"), get=get_digits)
+@DATASETS.register(
+    "digits",
+    tags=("bundled", "grey"),
+    get=get_digits,
+    facts=Facts(
+        IMAGES - TEST - VAL, TEST, 10, (3, DEFAULT, DEFAULT), (MEAN,) * 3, (STD,) * 3, BUDGETS
+    ),
+)
 def digits(split: str, *, image_size: int | None = None, progress: Progress = SILENT) -> Dataset:
     """Handwritten digits (scikit-learn), enlarged from 8x8 grey to 32x32 RGB."""
     size = DEFAULT if image_size is None else image_size
@@ -62,7 +70,7 @@ def read_digits(size: int) -> Digits:
     images = enlarge(grey.astype(np.int64).reshape(-1, SOURCE_SIZE, SOURCE_SIZE), size)
     order = torch.tensor(spread(list(range(len(labels))), labels.tolist(), "digits"))
     rgb = torch.from_numpy(images)[:, None].expand(-1, 3, -1, -1).contiguous()
-    test, val, train = order.split([TEST, VAL, len(order) - TEST - VAL])
+    test, val, train = order.split([TEST, VAL, IMAGES - TEST - VAL])
     return Digits(rgb, torch.from_numpy(labels.astype(np.int64)), train, val, test)
 
 

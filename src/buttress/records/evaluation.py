@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -89,23 +91,45 @@ def write_record(path: Path, record: AttackRecord) -> None:
         "loss": record.loss,
         "distance": record.distance,
     }
-    sha256 = content_digest(columns, record.meta)
-    meta = {"name": record.name, "made": dict(record.meta), "sha256": sha256}
+    made = json.loads(json.dumps(dict(record.meta)))  # as it will be read
+    meta = {"name": record.name, "made": made, "sha256": content_digest(columns, made)}
     table = pa.table(columns).replace_schema_metadata({META: json.dumps(meta).encode()})
     with replacing(path) as temporary, temporary.open("wb") as stream:
         pq.write_table(table, stream, write_page_checksum=True)
 
 
+_READ: ContextVar[dict[Path, AttackRecord] | None] = ContextVar("_READ", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Inside, a record that was read is kept: for work that goes over the same files twice."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
 def read_record(path: Path) -> AttackRecord:
     """Reads a record and checks its content; raises `CorruptFile` if anything changed."""
+    kept = _READ.get()
+    if kept is None:
+        return _read_record(path)
+    if path not in kept:
+        kept[path] = _read_record(path)
+    return kept[path]
+
+
+def _read_record(path: Path) -> AttackRecord:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with _opened(path) as stream:
-            file = pq.ParquetFile(stream, page_checksum_verification=True)
-            check_size(file.metadata.num_rows)
-            table = file.read()
+        with _opened(path) as stream:  # read whole: Arrow's own small reads cost more
+            file = pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=True)
+        check_size(file.metadata.num_rows)
+        table = file.read(use_threads=False)
         meta = json.loads(table.schema.metadata[META])
         columns = {n: table.column(n).to_numpy() for n in table.column_names}
         name, made = meta["name"], meta["made"]
@@ -234,9 +258,9 @@ def read_made(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def content_digest(columns: Mapping[str, NDArray[Any]], made: Mapping[str, Any]) -> str:
-    """A hash over all values of a record and how they were made."""
+    """A hash over all values of a record and how they were made, as JSON gives it back."""
     parts = {n: digest(np.ascontiguousarray(c).tobytes().hex()) for n, c in columns.items()}
-    return digest({"columns": parts, "made": json.loads(json.dumps(dict(made)))})
+    return digest({"columns": parts, "made": made})
 
 
 @dataclass(frozen=True)

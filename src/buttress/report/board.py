@@ -56,11 +56,11 @@ class Board:
     def ranked(self) -> tuple[Row, ...]:
         return tuple(r for r in self.rows if r.rank is not None)
 
-    @property
+    @cached_property
     def has_corruptions(self) -> bool:
         return any(c.definition.attack == CORRUPTION for c in self.columns)
 
-    @property
+    @cached_property
     def has_sparsity(self) -> bool:
         return any(r.run.sparsity for r in self.rows)
 

@@ -24,18 +24,19 @@ class Scale:
 
 def element(name: str, *children: str, css: str = "", **attributes: object) -> str:
     """One element; children must be made by this module, attribute values may be anything."""
-    spelt = {"class": css, **attributes} if css else attributes
-    written = "".join(
-        f' {key.replace("_", "-")}="{escape(plain(value))}"' for key, value in spelt.items()
-    )
+    written = f' class="{escape(css)}"' if css else ""
+    for key, value in attributes.items():
+        shown = plain(value) if isinstance(value, int | float) else escape(str(value))
+        written += f' {key.replace("_", "-")}="{shown}"'
     return f"<{name}{written}>{''.join(children)}</{name}>"
 
 
 def plain(value: object) -> str:
     """Numbers to a hundredth of a pixel."""
-    if isinstance(value, float):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
-    return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    spelt = f"{value:.2f}"
+    return spelt.rstrip("0").rstrip(".") if spelt[-1] == "0" else spelt
 
 
 def text(x: float, y: float, content: str, css: str = "", anchor: str = "start") -> str:

@@ -16,7 +16,7 @@ from buttress.study.cells import Cell, cells_of
 from buttress.study.claims import CLAIMS, Cannot, judge
 from buttress.study.claims.core import check
 from buttress.study.listed import listed_table
-from buttress.study.measure import Source, behind, table_of
+from buttress.study.measure import Source, behind, by_row, table_of
 from buttress.study.published import published_view, read_published
 from buttress.study.scales import Scale
 from buttress.study.spec import Claim, Column, Scaled, StudySpec
@@ -105,15 +105,15 @@ def _lines(
     table: Table, replicates: Sequence[View], theirs: View | None, scaled: Scaled,
     sources: Sequence[Source],
 ) -> tuple[Line, ...]:  # fmt: skip
-    spans = table.intervals(replicates)
+    spans, grouped = table.intervals(replicates), by_row(table.axes, sources)
     found = []
     for index, row in enumerate(table.rows):
-        numbers = {}
+        numbers, runs = {}, grouped.get(row, [])
         for column in table.columns:
             cell = table.cells.get((row, column))
             span = spans.get((row, column))
             known = None if theirs is None else _finite(theirs.columns[column][index])
-            chosen = behind(row, table.axes, scaled.columns[column], sources)
+            chosen = behind(scaled.columns[column], runs)
             judged_by = _evaluations(chosen, scaled.columns[column], scaled)
             numbers[column] = Number(
                 value=None if cell is None else _finite(cell.value),
@@ -126,7 +126,6 @@ def _lines(
                 distrusted=tuple(dict.fromkeys(w for e in judged_by for w in e.warnings)),
                 untrustworthy=not all(e.trustworthy for e in judged_by),
             )
-        runs = behind(row, table.axes, None, sources)
         found.append(
             Line(labels=row, attributes=dict(table.attributes[index]), numbers=numbers,
                  runs=tuple(s.cell.key for s in runs))

@@ -68,7 +68,7 @@ def time_model(spec: RunSpec, device: str) -> Timed:
         form: nn.Module = model
         if n == spec.recipe.batch_size:  # others are so slow that trying forms would take long
             form = prepare(model, _batch(model, shape, n)[0]).model
-        forward = _timed(partial(_pass, form, *_batch(model, shape, n))) / n
+        forward = _timed(partial(_pass, form, _batch(model, shape, n)[0])) / n
         grad = _timed(partial(_attack_step, form, shape, n)) / n
     model.train()
     n = max(n, 2)  # BatchNorm needs two
@@ -76,7 +76,7 @@ def time_model(spec: RunSpec, device: str) -> Timed:
 
 
 @torch.no_grad()
-def _pass(model: nn.Module, x: Tensor, y: Tensor) -> None:
+def _pass(model: nn.Module, x: Tensor) -> None:
     model(x)
 
 

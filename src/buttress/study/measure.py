@@ -68,35 +68,37 @@ def table_of(scaled: Scaled, sources: Sequence[Source]) -> Table:
     """Every column of every row, as far as the runs are; what is missing says why."""
     fixed = {axis for column in scaled.columns.values() for axis in column.where}
     axes = tuple(axis for axis in scaled.axes if axis not in fixed)
-    rows: dict[Row, Mapping[str, str | float]] = {}
-    for cell in (source.cell for source in sources):
-        row = tuple(cell.labels[axis] for axis in axes)
-        own = {a: cell.labels[a] for a in axes}
-        rows.setdefault(row, merged(own, scaled).attributes)
+    grouped = by_row(axes, sources)
+    rows: dict[Row, Mapping[str, str | float]] = {
+        row: merged(dict(zip(axes, row, strict=True)), scaled).attributes for row in grouped
+    }
     found: dict[tuple[Row, str], Measured] = {}
     missing: dict[tuple[Row, str], str] = {}
     for name, column in scaled.columns.items():
         for row in rows:
             try:
-                found[row, name] = _measured(row, axes, column, sources, scaled)
+                found[row, name] = _measured(column, grouped[row], scaled)
             except Missing as reason:
                 missing[row, name] = str(reason)
     return Table(axes, tuple(rows), found, tuple(scaled.columns), tuple(rows.values()), missing)
 
 
-def behind(
-    row: Row, axes: Sequence[str], column: Column | None, sources: Sequence[Source]
-) -> list[Source]:
-    """The runs behind a row, or behind one of its numbers, in order of their seeds."""
-    wanted = {**dict(zip(axes, row, strict=True)), **({} if column is None else column.where)}
-    chosen = [s for s in sources if all(s.cell.labels.get(a) == v for a, v in wanted.items())]
-    return sorted(chosen, key=lambda s: s.cell.seed)
+def by_row(axes: Sequence[str], sources: Sequence[Source]) -> dict[Row, list[Source]]:
+    """The runs behind each row, in order of their seeds."""
+    found: dict[Row, list[Source]] = {}
+    for source in sources:
+        found.setdefault(tuple(source.cell.labels.get(a, "") for a in axes), []).append(source)
+    return {row: sorted(runs, key=lambda s: s.cell.seed) for row, runs in found.items()}
 
 
-def _measured(
-    row: Row, axes: Sequence[str], column: Column, sources: Sequence[Source], scaled: Scaled
-) -> Measured:
-    chosen = behind(row, axes, column, sources)
+def behind(column: Column, of_row: Sequence[Source]) -> list[Source]:
+    """Those of a row's runs that one of its numbers comes from."""
+    wanted = column.where.items()
+    return [s for s in of_row if all(s.cell.labels.get(a) == v for a, v in wanted)]
+
+
+def _measured(column: Column, of_row: Sequence[Source], scaled: Scaled) -> Measured:
+    chosen = behind(column, of_row)
     if not chosen:
         raise Missing("the study has no such run")
     seeds = tuple(s.cell.seed for s in chosen)

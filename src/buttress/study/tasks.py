@@ -37,7 +37,6 @@ class Task:
     kind: Kind
     file: Path
     images: int = 0  # of a record
-    per_image: Passes = NONE  # of a record: at most
     usual: Passes = NONE  # of a record: for an image that survives
     forward: float = 0.0  # passes of single images in all
     backward: float = 0.0  # to the image only
@@ -106,7 +105,7 @@ def attack_of(
     images = min(known.test, work.test_limit or known.test)
     threat = "" if entry.threat is None else str(entry.threat)
     return Task(
-        f"{suite}: {entry.name}", "attack", file, images, most, usual,
+        f"{suite}: {entry.name}", "attack", file, images, usual,
         forward=images * most.forward, backward=images * most.backward,
         made={"attack": entry.attack, "args": dict(entry.args), "threat": threat},
     )  # fmt: skip
