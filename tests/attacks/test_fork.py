@@ -51,14 +51,14 @@ def test_progress_comes_from_all_processes() -> None:
 
 
 class Refuses(nn.Module):
-    """Works for the one image of the check, then not."""
+    """Works in the process that asks, and in no other."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self.inner, self.error = small_net(), error
 
     def forward(self, x: Tensor) -> Tensor:
-        if len(x) > 1:
+        if multiprocessing.parent_process() is not None:
             raise self.error
         return self.inner(x)  # type: ignore[no-any-return]
 

@@ -103,6 +103,11 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
+def can_be_interrupted() -> None:
+    """Also where the tests themselves run in the background of a shell, which ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_a_dead_process_ends_the_run_and_the_same_command_goes_on(place: Path) -> None:
     out = place / "killed"
     args = [sys.executable, "-m", "buttress.cli.main", "train", "--data", "digits", "--device",
@@ -124,7 +129,9 @@ def test_a_dead_process_ends_the_run_and_the_same_command_goes_on(place: Path) -
     assert 0 < done < 400
     epochs = done + 2
     assert load_checkpoint(out / "last.pt")["epoch"] >= done
-    shorter = subprocess.Popen(args, env=env, stderr=subprocess.PIPE, text=True)
+    shorter = subprocess.Popen(
+        args, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=can_be_interrupted
+    )
     while len(Run(out).history) < epochs and time.monotonic() < deadline + 120:
         assert shorter.poll() is None, shorter.stderr.read() if shorter.stderr else ""
         time.sleep(0.1)

@@ -14,7 +14,7 @@ from buttress.allocator import keep_freed_memory
 from buttress.attacks.core import ATTACKS, Attack, check_norm
 from buttress.attacks.fork import Task, in_processes, processes
 from buttress.attacks.freeze import device_of, frozen, gives_gradients, on_device_of
-from buttress.attacks.loop import OnStep, Outcome, attack_cost, run, wrong
+from buttress.attacks.loop import OnStep, Outcome, Ways, attack_cost, run, search, wrong
 from buttress.attacks.losses import margin
 from buttress.attacks.prepare import Prepared
 from buttress.attacks.problem import Meter, Problem
@@ -122,47 +122,60 @@ def _names(parts: Sequence[Attack]) -> tuple[str, ...]:
 
 
 def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
-    """Searches in one process or in several, each with its share of the images."""
+    """Each attack in one process or in several, to which the images that are left are dealt out."""
     count = how.workers or 1
-    if count == 1:
-        return _searched(chosen, problem, how)
-    own = dataclasses.replace(how, batch_size=max(1, how.batch_size // count))
-    shares = [problem.rows_of()[k::count] for k in range(count)]
 
-    def task(rows: Tensor) -> Task[Outcome]:
-        def search(told: OnStep) -> Outcome:
-            return _searched(chosen, problem.select(rows), dataclasses.replace(own, on_step=told))
+    def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Outcome:
+        shares = [problem.rows_of()[k::count] for k in range(min(count, len(problem.x)))]
+        if len(shares) == 1:
+            return _searched(attack, problem, so_far, ways, how.prepared)
+        few = max(1, ways.batch_size // len(shares))
 
-        return search
+        def task(rows: Tensor) -> Task[Outcome]:
+            part, before = problem.select(rows), so_far.afresh(rows)
 
-    parts = in_processes([task(rows) for rows in shares], how.on_step)
-    return _joined(parts, problem.x).ordered(torch.cat(shares).argsort())
+            def work(told: OnStep) -> Outcome:
+                own = dataclasses.replace(ways, batch_size=few, on_step=told)
+                return _searched(attack, part, before, own, how.prepared)
+
+            return work
+
+        for rows, found in zip(
+            shares, in_processes([task(rows) for rows in shares], ways.on_step), strict=True
+        ):
+            so_far.replace(rows, found)
+        return so_far
+
+    return run(
+        chosen,
+        problem,
+        batch_size=how.batch_size,
+        stop_when_broken=how.stop_when_broken,
+        on_step=how.on_step,
+        search=search,
+    )
 
 
-def _searched(chosen: Attack, problem: Problem, how: How) -> Outcome:
+def _searched(
+    attack: Attack, problem: Problem, so_far: Outcome, ways: Ways, ready: Prepared | None
+) -> Outcome:
     """Searches in the prepared forms of the model, if any, and confirms in the model itself.
 
     A sample counts as broken only if the model itself is wrong on the point. What a search in low
     precision did not break, and what was not confirmed, is searched again in full precision.
     """
 
-    def searched(model: nn.Module, rows: Tensor | None = None) -> Outcome:
+    def searched(model: nn.Module, rows: Tensor) -> Outcome:
         here = dataclasses.replace(problem, model=model)
-        return run(
-            chosen,
-            here if rows is None else here.select(rows),
-            batch_size=how.batch_size,
-            stop_when_broken=how.stop_when_broken,
-            on_step=how.on_step,
-        )
+        return search(attack, here.select(rows), so_far.afresh(rows), ways)
 
-    ready = how.prepared
-    if ready is None or chosen.passes > 1:
-        return searched(problem.model)
+    everyone = problem.rows_of()
+    if ready is None or attack.passes > 1:
+        return searched(problem.model, everyone)
     stages = [m for m in (ready.low, ready.model, problem.model) if m is not None]
-    out = searched(stages[0])
+    out = searched(stages[0], everyone)
     for was_low, stage in zip([ready.low is not None, False], stages[1:], strict=False):
-        denied = _confirm(problem, out, how.batch_size)
+        denied = _confirm(problem, out, ways.batch_size)
         again = denied | ~out.broken if was_low else denied
         if again.any():
             out.replace(again, searched(stage, again))

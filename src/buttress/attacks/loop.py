@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,13 +39,41 @@ class Outcome:
         self.margin[rows] = other.margin
         self.meter.merge(rows, other.meter)
 
-    def ordered(self, order: Tensor) -> Outcome:
-        """The same samples in another order."""
-        meter = Meter(*(getattr(self.meter, f.name)[order] for f in fields(Meter)))
-        return Outcome(self.x_adv[order], self.broken[order], self.margin[order], meter)
+    def afresh(self, rows: Tensor) -> Outcome:
+        """Where some rows stand, with nothing spent yet: for a search that goes on from there."""
+        meter = Meter.of(len(self.broken[rows]), self.broken.device)
+        x_adv, broken, margins = (t[rows].clone() for t in (self.x_adv, self.broken, self.margin))
+        return Outcome(x_adv, broken, margins, meter)
 
 
 OnStep = Callable[[float], None]  # called with the share of the work that is done
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How runs are worked off."""
+
+    batch_size: int = 256
+    drop: bool = False  # samples leave when they are broken
+    on_step: OnStep | None = None
+
+
+class Search(Protocol):
+    """One attack on a problem, from where its samples stand."""
+
+    def __call__(
+        self, attack: Attack, problem: Problem, so_far: Outcome, ways: Ways
+    ) -> Outcome: ...
+
+
+def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Outcome:
+    """All runs of an attack; what they find and cost is put into ``so_far``."""
+    problem = replace(problem, meter=so_far.meter, rows=problem.rows_of())
+    queue = Queue(problem.rows_of(), attack.runs(problem), problem.full)
+    best = Best(so_far.x_adv, so_far.margin, so_far.broken)
+    told = None if ways.on_step is None else _told(ways.on_step, len(queue))
+    _drain(attack, problem, queue, best, ways, told)
+    return so_far
 
 
 def run(
@@ -54,6 +83,7 @@ def run(
     batch_size: int = 256,
     stop_when_broken: bool = False,
     on_step: OnStep | None = None,
+    search: Search = search,
 ) -> Outcome:
     """Runs an attack and returns each sample's best point.
 
@@ -65,36 +95,34 @@ def run(
     meter = Meter.of(len(problem.x), problem.x.device)
     everyone = torch.arange(len(problem.x), device=problem.x.device)
     problem = replace(problem, meter=meter, rows=everyone)
-    problem = replace(problem, clean=_clean_logits(problem, batch_size, attack.passes))
-    assert problem.clean is not None
-    best = Best(
-        problem.x.clone(),
-        _rank(margin(problem.clean, problem.y)),
-        wrong(problem.clean, problem.y),
-    )
+    clean = _clean_logits(problem, batch_size, attack.passes)
+    problem, gap = replace(problem, clean=clean), margin(clean, problem.y)
+    best = Outcome(problem.x.clone(), wrong(clean, problem.y), _rank(gap), meter)
     parts = attack.parts(problem)
     drop = stop_when_broken or len(parts) > 1
     costs = [_cost(part, problem) for part in parts]
     for number, part in enumerate(parts):
         here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
-        shares = sum(costs[:number]) / sum(costs), costs[number] / sum(costs)
         rows = everyone[~best.broken] if drop else everyone
-        clean = margin(problem.clean[rows], problem.y[rows])
         is_blind = meter.flat[rows] | meter.broken_numerics[rows]
-        chosen = attack.enlists(
-            number, Standing(problem.threat.norm, best.margin[rows], clean, is_blind)
-        )
-        if chosen is not None:
+        standing = Standing(problem.threat.norm, best.margin[rows], gap[rows], is_blind)
+        if (chosen := attack.enlists(number, standing)) is not None:
             meter.spared[rows[~chosen]] |= 1 << number
             rows = rows[chosen]
         meter.parts[rows] |= 1 << number
-        queue = Queue(rows, part.runs(here), problem.full)
-        told = None if on_step is None else _told(on_step, shares, len(queue))
-        _drain(part, here, queue, best, Ways(batch_size, drop, told))
+        told = _within(on_step, sum(costs[:number]) / sum(costs), costs[number] / sum(costs))
+        if len(rows):
+            ways = Ways(batch_size, drop, told)
+            best.replace(rows, search(part, here.select(rows), best.afresh(rows), ways))
         if told is not None:
-            told(len(rows) * part.runs(here))
+            told(1.0)
     meter.flat &= meter.backward > 0  # where there was no gradient at all, none was zero
-    return Outcome(best.x, best.broken, best.margin, meter)
+    return best
+
+
+def _within(on_step: OnStep | None, before: float, share: float) -> OnStep | None:
+    """Progress of one part as progress of the whole."""
+    return None if on_step is None else lambda done: on_step(before + share * done)
 
 
 Stay = Callable[[Seen], Tensor | None] | None  # (N,) samples that do not move on; None: all do
@@ -112,15 +140,6 @@ def last_point(attack: Attack, problem: Problem, stay: Stay = None) -> Tensor:
         state.x_t = new
         state.step += 1
     return state.x_t
-
-
-@dataclass(frozen=True)
-class Ways:
-    """How a queue is worked off."""
-
-    batch_size: int
-    drop: bool  # samples leave when they are broken
-    told: Callable[[float], None] | None  # with the number of runs that are done
 
 
 @dataclass
@@ -162,7 +181,9 @@ class Queue:
         return torch.cat(samples), torch.cat(numbers)
 
 
-def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Ways) -> None:
+def _drain(
+    attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Ways, told: OnStep | None
+) -> None:
     """Works off the queue, and keeps what is found in ``best``."""
     is_cpu = problem.x.device.type == "cpu"
     rows, here, state = problem.rows_of(0), problem, None
@@ -185,9 +206,9 @@ def _drain(attack: Attack, problem: Problem, queue: Queue, best: Best, ways: Way
             return
         seen = attack.look(here, state)
         best.improve(rows, alive, attack, here, state, seen.logits)
-        if ways.told is not None and (is_cpu or turn % PATIENCE == 0):
+        if told is not None and (is_cpu or turn % PATIENCE == 0):
             under_way = float(state.step.sum()) / max(1, attack.length)
-            ways.told(queue.taken - len(rows) + under_way)
+            told(queue.taken - len(rows) + under_way)
         alive &= state.step < attack.length
         if (over := attack.finished(state)) is not None:
             alive &= ~over
@@ -230,14 +251,14 @@ def _cost(attack: Attack, problem: Problem) -> float:
     return float(attack.runs(problem) * (attack.length + 1) * each * attack.passes)
 
 
-def _told(on_step: OnStep, shares: tuple[float, float], runs: int) -> Callable[[float], None]:
-    """Progress in runs of one part as progress of the whole; it never goes back."""
-    before, share, most = *shares, 0.0
+def _told(on_step: OnStep, runs: int) -> OnStep:
+    """Progress in runs as a share of them; it never goes back."""
+    most = 0.0
 
     def told(done: float) -> None:
         nonlocal most
         most = max(most, min(1.0, done / max(1, runs)))
-        on_step(before + share * most)
+        on_step(most)
 
     return told
 
