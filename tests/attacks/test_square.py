@@ -20,11 +20,11 @@ QUERIES = (0, 11, 51, 201, 501, 1001, 2001, 4001)  # the first ones of each size
 
 
 def problem_of(norm: Norm, ids: Tensor, shape: tuple[int, ...] = (3, 8, 8)) -> Problem:
-    """Grey images, so that the box cuts nothing and a change shows."""
+    """Grey images, so that the box cuts nothing and a change shows; one query at a time."""
     x = torch.full((len(ids), *shape), 0.5, dtype=torch.float64)
     y = torch.zeros(len(ids), dtype=torch.int64)
     model = Linear(x[0].numel(), 3).double()
-    return Problem(model, x, y, Threat(norm, EPS), Streams(0, "square", ids))
+    return Problem(model, x, y, Threat(norm, EPS), Streams(0, "square", ids), full=1)
 
 
 def begun(problem: Problem) -> SquareState:
@@ -268,3 +268,18 @@ def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(no
     inside = squares._mask(*window, side)
     assert torch.equal(alike * inside, mixed * inside)
     assert bool((alike * inside).flatten(1).ne(0).any(1).all())
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.05), ("L2", 0.5), ("L1", 4.0)])
+def test_small_windows_are_filled_as_large_ones_are(norm: Norm, eps: float) -> None:
+    x, key = images(6, size=11)[0].double(), torch.arange(6)
+    problem = Problem(small_net(), x, key, Threat(norm, eps), Streams(0, "square", key))
+    best = problem.random_start(1)
+    bits = squares._draw(key, torch.zeros_like(key), 40)
+    at_once = squares._patched(problem, best, 3, bits)
+    meets = squares._overlap(bits, squares.mix(bits), 3, x.shape).flatten(2).any(2)
+    assert meets.any()
+    assert not meets.all()
+    for k in range(bits.shape[1]):
+        alone = squares._proposed(problem, best, torch.full_like(key, 3), bits[:, k])
+        torch.testing.assert_close(at_once[:, k], alone, rtol=0, atol=1e-9)

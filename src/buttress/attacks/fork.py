@@ -38,6 +38,18 @@ def processes(images: int, device: torch.device) -> int:
     return max(1, min(torch.get_num_threads(), images // LEAST)) if is_possible else 1
 
 
+@contextlib.contextmanager
+def threads_of_one(images: int, device: torch.device) -> Iterator[None]:
+    """With as many threads as each process of an attack on these images has: to time things."""
+    before = torch.get_num_threads()
+    try:
+        if processes(images, device) > 1:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def in_processes(tasks: Sequence[Task[T]], on_step: Told | None = None) -> list[T]:
     """The results of tasks of equal size, each in a process of its own."""
     fork = multiprocessing.get_context("fork")

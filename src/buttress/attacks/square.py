@@ -25,7 +25,7 @@ from buttress.threat import TINY, Norm
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 AHEAD = 64  # queries whose random numbers are drawn at once
-SMALL = 1 / 3  # of the image's side: smaller windows are written pixel by pixel
+SMALL = 0.4  # of the image's side: smaller windows are written pixel by pixel
 EARLY = 200  # queries that are tried one by one, because many of them are kept
 MOST = 8  # queries of an image that are tried at once, where few images are left
 
@@ -39,6 +39,7 @@ class SquareState(State):
     key: Tensor  # (N,) int64
     drawn: Tensor  # (N, AHEAD) int64: the random bits of a block of queries
     block: Tensor  # (N,) int64: which block that is
+    has_point: Tensor  # (N,) x_t is the point to look at; else it is made when many are looked at
 
 
 @ATTACKS.register("square", paper="arXiv:1912.00049", tags=("black_box", "iterative"))
@@ -86,6 +87,7 @@ class Square(Attack):
             key=key,
             drawn=_draw(key, torch.zeros_like(key), AHEAD),
             block=torch.zeros_like(key),
+            has_point=torch.ones_like(key, dtype=torch.bool),
         )
 
     def look(self, problem: Problem, state: State) -> Seen:
@@ -97,18 +99,17 @@ class Square(Attack):
         """
         assert isinstance(state, SquareState)
         if (count := self._at_once(problem, state)) == 1:
+            if not state.has_point.all():
+                state.x_t = state.x_t.where(column(state.has_point), self._one(problem, state, -1))
             return super().look(problem, state)
-        more = self._next(problem, state, count - 1)
-        tried = torch.cat([state.x_t[:, None], more], 1)  # (N, count, C, H, W)
+        tried = self._many(problem, state, count).flatten(0, 1)
         rows = problem.rows_of().repeat_interleave(count)
-        flat = problem.rows_only(rows).look(
-            tried.flatten(0, 1), lambda z: margin(z, problem.y[rows]), grad=False
-        )
+        flat = problem.rows_only(rows).look(tried, lambda z: margin(z, problem.y[rows]), grad=False)
         loss = flat.loss.view(-1, count)
         is_better = loss > state.best[:, None]
         first = is_better.int().argmax(1).where(is_better.any(1), count - 1)
         chosen = problem.rows_of() * count + first
-        state.x_t, state.step = tried.flatten(0, 1)[chosen], state.step + first
+        state.x_t, state.step = tried[chosen], state.step + first
         return Seen(flat.logits[chosen], flat.loss[chosen], None)
 
     def _at_once(self, problem: Problem, state: SquareState) -> int:
@@ -119,21 +120,28 @@ class Square(Attack):
         is_early, is_late = state.step < EARLY, state.step + count > self.queries
         return 1 if bool((is_early | is_late).any()) else count
 
-    def _next(self, problem: Problem, state: SquareState, count: int) -> Tensor:
-        """(N, count, C, H, W) the next queries, each on top of the best point so far."""
-        bits = _draw(state.key, state.step, count)
-        side = self._sides(problem, state, count)
+    def _one(self, problem: Problem, state: SquareState, ahead: int = 0) -> Tensor:
+        """(N, C, H, W) what each image's query tries, on top of the best point so far."""
+        side, bits = self._sides(problem, state.step + ahead), _drawn(state, ahead)
+        if is_patch(problem, side):
+            return _patched(problem, state.best_x, int(side[0, 0]), bits[:, None])[:, 0]
+        return _proposed(problem, state.best_x, side[:, 0], bits)
+
+    def _many(self, problem: Problem, state: SquareState, count: int) -> Tensor:
+        """(N, count, C, H, W) the same for this query and the ones after it."""
+        bits = _draw(state.key, state.step - 1, count)
+        side = self._sides(problem, state.step - 1, count)
         if is_patch(problem, side):
             return _patched(problem, state.best_x, int(side[0, 0]), bits)
         rows = problem.rows_of().repeat_interleave(count)
         new = _proposed(problem.select(rows), state.best_x[rows], side.flatten(), bits.flatten())
         return new.view(-1, count, *new.shape[1:])
 
-    def _sides(self, problem: Problem, state: SquareState, count: int = 1) -> Tensor:
-        """(N, count) the sides of the windows of each image's next queries."""
+    def _sides(self, problem: Problem, step: Tensor, count: int = 1) -> Tensor:
+        """(N, count) the sides of the windows of each image's query and of those after it."""
         height, width = problem.x.shape[2:]
         table = sides(self.queries, self.share, height, width, problem.threat.norm)
-        steps = state.step[:, None] + torch.arange(count, device=state.step.device)
+        steps = step[:, None] + torch.arange(count, device=step.device)
         return table.to(steps.device)[steps.clamp_max(self.queries - 1)]
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
@@ -141,15 +149,14 @@ class Square(Attack):
         if some(better := seen.loss > state.best):
             put(state.best_x, better, state.x_t)
             state.best = seen.loss.where(better, state.best)
-        side, bits = self._sides(problem, state), _drawn(state)
-        if is_patch(problem, side):
-            return _patched(problem, state.best_x, int(side[0, 0]), bits[:, None])[:, 0]
-        return _proposed(problem, state.best_x, side[:, 0], bits)
+        is_single = self._at_once(problem, state) == 1
+        state.has_point = torch.full_like(better, is_single)
+        return self._one(problem, state) if is_single else state.x_t
 
 
 def is_patch(problem: Problem, side: Tensor) -> bool:
     """Whether all windows have one small size, so that only their pixels need to be touched."""
-    if problem.threat.norm != "Linf" or side.device.type != "cpu":
+    if side.device.type != "cpu":
         return False
     narrowest, widest = side.aminmax()
     return bool(narrowest == widest <= SMALL * problem.x.shape[3])
@@ -168,9 +175,10 @@ def _draw(key: Tensor, step: Tensor, count: int) -> Tensor:
     return mix(key[:, None] ^ mix(2 * steps + 1))
 
 
-def _drawn(state: SquareState) -> Tensor:
+def _drawn(state: SquareState, ahead: int = 0) -> Tensor:
     """(N,) the bits of this query."""
-    block, place = state.step // AHEAD, state.step % AHEAD
+    step = state.step + ahead
+    block, place = step // AHEAD, step % AHEAD
     if some(begins := block != state.block):
         put(state.drawn, begins, _draw(state.key, block * AHEAD, AHEAD))
         state.block = block
@@ -258,23 +266,87 @@ def _squares(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Tens
 
 
 def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
-    """The same for small windows of one size, where only their pixels are looked at.
+    """The points of queries with small windows of one size: only their pixels are looked at.
 
     Several queries (N, K) of bits give (N, K, C, H, W).
     """
+    filled = _corner_patches if problem.threat.norm == "Linf" else _mass_patches
+    return filled(problem, best, side, bits).view(*bits.shape, *best.shape[1:])
+
+
+def _places(bits: Tensor, side: int, shape: torch.Size) -> Tensor:
+    """(N, K, C * side * side) the pixels of each window, as places in the image."""
+    top, left = _corner(bits, torch.tensor(side), shape)
+    return (top * shape[-1] + left)[:, :, None] + _block(side, *shape[1:])
+
+
+def _taken(values: Tensor, place: Tensor) -> Tensor:
+    """(N, K, C, pixels) the values (N, C, H, W) at the pixels of windows."""
+    n, count = place.shape[:2]
+    found = values.flatten(1).gather(1, place.view(n, -1))
+    return found.view(n, count, values.shape[1], -1)
+
+
+def _corner_patches(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
+    """What `_squares` gives."""
     assert problem.bounds is not None
-    (n, channels, height, width), count = best.shape, bits.shape[1]
-    top, left = _corner(bits, torch.tensor(side), best.shape)
-    place = (top * width + left)[:, :, None] + _block(side, channels, height, width)
-    shape = (n, count, channels, side * side)
-    low, high = (
-        bound.flatten(1).gather(1, place.view(n, -1)).view(shape) for bound in problem.bounds
+    n, channels = best.shape[:2]
+    place = _places(bits, side, best.shape)
+    low, high = (_taken(bound, place) for bound in problem.bounds)
+    up = _ups(bits.flatten(), channels).to(best.dtype).view(n, -1, channels, 1)
+    new = best.view(n, 1, -1).repeat(1, bits.shape[1], 1)
+    return new.scatter_(2, place, torch.lerp(low, high, up).flatten(2))
+
+
+def _mass_patches(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
+    """What `_moved_mass` gives, but for rounding."""
+    x, norm, more = problem.x, problem.threat.norm, mix(bits)
+    is_l2, (n, channels) = norm == "L2", best.shape[:2]
+    here, there = (_places(b, side, best.shape) for b in (bits, more))
+    delta = best - x
+    inside, outside = _taken(delta, here), _taken(delta, there)
+    outside = outside * ~_overlap(bits, more, side, best.shape)
+
+    def mass(values: Tensor) -> Tensor:
+        return (values.square() if is_l2 else values.abs()).sum(-1, keepdim=True)
+
+    inner, total = mass(inside), mass(delta.flatten(1)).view(n, 1, 1, 1)
+    lying = shift(more, 40) & 1
+    shape = patterns(side, norm)[lying, side].to(x).flatten(2)[:, :, None]
+    signs = _signs(bits.flatten(), channels, x).view(n, -1, channels, 1)
+    new = torch.addcmul(inside / ((inner.sqrt() if is_l2 else inner) + TINY), shape, signs)
+    share = budget(problem, total, inner + mass(outside))
+    new.mul_(share / ((mass(new).sqrt() if is_l2 else mass(new)) + TINY))
+    moved = delta.view(n, 1, -1).repeat(1, bits.shape[1], 1)
+    moved.scatter_(2, there, 0.0).scatter_(2, here, new.flatten(2))
+    if problem.threat.norm == "L1":
+        copies = x.repeat_interleave(bits.shape[1], 0)
+        scale = x.new_full((len(copies),), INSIDE)
+        return problem.threat.project(copies, copies + moved.view_as(copies), scale)
+    length = moved.norm(dim=2, keepdim=True) + TINY
+    return moved.mul_(problem.threat.eps / length).add_(x.view(n, 1, -1)).clamp_(0, 1)
+
+
+def _overlap(bits: Tensor, more: Tensor, side: int, shape: torch.Size) -> Tensor:
+    """(N, K, 1, pixels) which pixels of the second window are in the first too."""
+    across = torch.arange(side)
+    first, second = (_corner(b, torch.tensor(side), shape) for b in (bits, more))
+    down, along = (
+        ((b - a)[:, :, None] + across >= 0) & ((b - a)[:, :, None] + across < side)
+        for a, b in zip(first, second, strict=True)
     )
-    up = _ups(bits.flatten(), channels).to(best.dtype).view(n, count, channels, 1)
-    corner = torch.lerp(low, high, up)
-    new = best.view(n, 1, -1).repeat(1, count, 1)
-    new.scatter_(2, place, corner.view(n, count, -1))
-    return new.view(n, count, channels, height, width)
+    return (down[..., :, None] & along[..., None, :]).flatten(2)[:, :, None]
+
+
+def budget(problem: Problem, total: Tensor, taken: Tensor) -> Tensor:
+    """The length that the new values of each channel may have: what was taken, and what is free.
+
+    Of all values and of those taken the sums of squares are given in L2, of sizes in L1.
+    """
+    eps, channels = problem.threat.eps, problem.x.shape[1]
+    if problem.threat.norm == "L2":
+        return ((eps**2 - total).clamp_min(0) / channels + taken).sqrt()
+    return channels * ((eps - total).clamp_min(0) / channels + taken)
 
 
 @lru_cache
@@ -337,7 +409,7 @@ def _tiles(problem: Problem, key: Tensor) -> Tensor:
 
 def _moved_mass(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, more: Tensor) -> Tensor:
     """Takes the mass of two windows and puts it into the first, in a new shape."""
-    x, norm, eps = problem.x, problem.threat.norm, problem.threat.eps
+    x, norm = problem.x, problem.threat.norm
     order = 2 if norm == "L2" else 1
     channels = x.shape[1]
     delta = best - x
@@ -350,16 +422,13 @@ def _moved_mass(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, more
         total = values.flatten(2).sum(2)[:, :, None, None]
         return total.sqrt() if order == 2 else total
 
-    inner, taken = norm_of(mass * here), norm_of(mass * both)
+    inner, taken = norm_of(mass * here), (mass * both).flatten(2).sum(2)[:, :, None, None]
     total = mass.flatten(1).sum(1).view(-1, 1, 1, 1)
     shape = _shape(norm, (rows, columns), side, shift(more, 40) & 1).to(x)
     new = torch.addcmul(delta / (inner + TINY), shape, _signs(bits, channels, x)).mul_(here)
     size = norm_of(new.square() if order == 2 else new.abs()) + TINY
-    if order == 2:
-        budget = ((eps**2 - total).clamp_min(0) / channels + taken.square()).sqrt()
-    else:
-        budget = channels * ((eps - total).clamp_min(0) / channels + taken)
-    return _on_border(problem, torch.addcmul(delta * (1 - both), new, budget / size))
+    share = budget(problem, total, taken) / size
+    return _on_border(problem, torch.addcmul(delta * (1 - both), new, share))
 
 
 def _shape(norm: Norm, window: tuple[Tensor, Tensor], side: Tensor, lying: Tensor) -> Tensor:
