@@ -108,6 +108,9 @@ class Trial:
 
     def low_precision(self) -> nn.Module | None:
         """The best form in bfloat16 where that is much faster; it need only be nearly right."""
+        if self.x.device.type == "cpu" and not _has_bfloat16():
+            self.notes.append("bfloat16: not used, this processor has no instructions for it")
+            return None
         made = self._tried(rewrite.bfloat16)
         if isinstance(made, str):
             self.notes.append(f"bfloat16: not used, {made}")
@@ -163,6 +166,12 @@ class Trial:
             if share > 2 or (turn == 2 and abs(share - 1) > CLEAR):
                 break
         return share
+
+
+def _has_bfloat16() -> bool:
+    """Without instructions for it a processor takes many times as long; an unknown one is timed."""
+    known = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return known is None or bool(known())
 
 
 def _full(model: nn.Module, x: Tensor) -> int | None:
