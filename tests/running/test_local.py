@@ -21,7 +21,7 @@ from buttress.running.bag import Bag
 from buttress.running.local import Pool
 from buttress.running.lock import Lock
 from buttress.study import Work
-from buttress.study.survey import survey
+from buttress.study.survey import look_at, survey
 
 from small_study import GRID, content, longer, trained_epochs, works  # isort: skip
 
@@ -78,9 +78,13 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_kills_its_processes_is_given_up(tmp_path: Path) -> None:
-    bag = Bag(works(tmp_path))
+    (job, *_) = jobs = works(tmp_path)
+    bag = Bag(jobs)
     assert [bag.lose(0, "code -9") for _ in range(3)] == [False, False, True]
     assert "3 times" in bag.failed()[0].message
+    assert look_at(job).state == "failed"
+    assert "3 times" in attempt(job, device="cpu", progress=Silent()).message
+    assert look_at(Bag(jobs, retry=True).works[0]).state == "new"
 
 
 CODE = """

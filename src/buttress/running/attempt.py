@@ -44,7 +44,7 @@ def attempt(work: Work, *, device: str, progress: Progress) -> Outcome:
         except Lost as error:
             return Outcome("held", str(error))
         except Exception as error:  # whatever it is, the other runs go on
-            return _failed(work, explain(error))
+            return failed(work, explain(error))
         _mend(look_at(work))
         return Outcome("done")
 
@@ -65,8 +65,8 @@ def _known(work: Work) -> Outcome | None:
     return None
 
 
-def _failed(work: Work, message: str) -> Outcome:
-    """What is missing first, in the order of the work, is what was being made."""
+def failed(work: Work, message: str) -> Outcome:
+    """Notes it in the run: what is missing first, in the order of the work, was being made."""
     missing = look_at(work).missing
     with contextlib.suppress(OSError):
         Run(work.folder).fail(message, missing[0].file if missing else None)

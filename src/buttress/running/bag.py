@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from buttress.running.attempt import Outcome, forget_failure
+from buttress.running.attempt import Outcome, failed, forget_failure
 from buttress.study.work import Work
 
 PAUSE = 2.0  # seconds until a run that another process has is looked at again
@@ -66,7 +66,7 @@ class Bag:
         self.lost[index] = self.lost.get(index, 0) + 1
         if self.lost[index] >= TRIES:
             again = f"{reason}, {TRIES} times; it may need more memory than there is"
-            return self.settle(index, Outcome("failed", again))
+            return self.settle(index, failed(self.works[index], again))
         self.waiting.insert(0, index)
         return False
 
