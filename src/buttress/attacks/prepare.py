@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from buttress.allocator import keep_freed_memory
 from buttress.attacks import rewrite
 from buttress.attacks.fork import threads_of_one
 from buttress.attacks.freeze import frozen
@@ -22,10 +23,10 @@ WORTH = 0.97  # of the time before: less gain is not worth another network
 WORTH_LOW = 0.7  # low precision needs a second look at survivors, so it must gain more
 PROBE = 128  # images that are timed and compared, at most
 TURN = 0.04  # seconds that one pass over the probe may take
-TURNS = 5
+TURNS, WARM = 8, 3
 CLEAR = 0.15  # a difference that two turns are enough for
 ROWS = (8, 16, 32, 64, 128, 256)  # tried to see how many images keep a processor busy
-BESIDES = 1.5e-3  # seconds that an attack spends on a step beside its pass, about
+BESIDES = 3e-3  # seconds that an attack spends on a step beside its pass, about
 NEARLY = 1.08  # of the least time per image
 
 
@@ -64,6 +65,7 @@ def prepare(model: nn.Module, x: Tensor, *, compile: bool = False) -> Prepared:
     Forms are tried one upon the other; each is compared with the original, logits and gradients,
     and timed in turns with the best so far. ``compile`` tries torch.compile too.
     """
+    keep_freed_memory()
     with frozen(model), threads_of_one(len(x), x.device):
         trial = Trial(model, x[: _probe(model, x[:PROBE])])
         for form in (*REWRITES, *([COMPILED] if compile else [])):
@@ -93,6 +95,8 @@ class Trial:
         with torch.no_grad():
             self.logits = self.model(self.points)
         self.slope = _slope(self.model, self.x)
+        for _ in range(WARM):  # what is timed first must not pay for memory and kernels
+            _seconds(self.model, self.x, grad=True)
 
     def attempt(self, form: Rewrite) -> None:
         """Takes a form over if it is right and faster."""
