@@ -7,13 +7,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from buttress.attacks import Outcome, call
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.fork import Told, in_processes, processes
+from buttress.attacks.fork import Task, Told, in_processes, processes
 from buttress.errors import RunError, UserError
 from buttress.threat import Threat
 from conftest import images, small_net
@@ -99,3 +101,21 @@ def test_processes_only_where_they_help(monkeypatch: pytest.MonkeyPatch) -> None
     assert processes(1000, torch.device("meta")) == 1
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert processes(1000, cpu) == 1
+
+
+def test_what_is_left_is_dealt_out_anew_before_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one process would have all that survive if they happen to be its own."""
+    x, _ = images(12)
+    model, dealt = small_net(), list[list[int]]()
+    y = model(x).argmax(1)
+    y[::2] = (y[::2] + 1) % 10  # every second image is wrong from the start
+
+    def here(tasks: Sequence[Task[Outcome]], on_step: Told | None = None) -> list[Outcome]:
+        found = [task(lambda share: None) for task in tasks]
+        dealt.append([len(out.broken) for out in found])
+        return found
+
+    monkeypatch.setattr(call, "in_processes", here)
+    chosen = create_attack("autoattack", steps=2, queries=5)
+    run_attack(chosen, model, x, y, Threat("Linf", 1e-4), how=How(workers=2))
+    assert dealt == [[3, 3]] * 4
