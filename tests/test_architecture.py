@@ -30,6 +30,7 @@ ORDER: tuple[frozenset[str], ...] = (
             "shelf",
             "spec",
             "files",
+            "interrupt",
             "plain_yaml",
             "progress",
             "statistics",

@@ -136,7 +136,7 @@ def test_a_dead_process_ends_the_run_and_the_same_command_goes_on(place: Path) -
         assert shorter.poll() is None, shorter.stderr.read() if shorter.stderr else ""
         time.sleep(0.1)
     shorter.send_signal(signal.SIGINT)
-    shorter.communicate(timeout=60)
+    shorter.communicate(timeout=120)
     assert len(Run(out).history) >= epochs
 
 

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from buttress.analysis.lanczos import lanczos
 from buttress.attacks.freeze import frozen
 from buttress.attacks.rewrite import normed
+from buttress.interrupt import held
 from buttress.models.parts import CONVOLUTIONS
 from buttress.streams import generator
 
@@ -40,7 +41,8 @@ class Tracer(fx.Tracer):
 
 def traced(model: nn.Module) -> fx.GraphModule:
     """The graph of a model; raises whatever the model's own code raises where it cannot be."""
-    return fx.GraphModule(model, Tracer().trace(model))
+    with held():
+        return fx.GraphModule(model, Tracer().trace(model))
 
 
 def operator_norm(apply: Callable[[Tensor], Tensor], like: Tensor) -> float:

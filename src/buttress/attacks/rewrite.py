@@ -16,12 +16,15 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from buttress.interrupt import held
+
 
 def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
     """Each BatchNorm after a convolution that feeds nothing else becomes part of it."""
     if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
         raise ValueError("there is none")
-    traced = fx.symbolic_trace(copy.deepcopy(model))
+    with held():
+        traced = fx.symbolic_trace(copy.deepcopy(model))
     found = normed(traced, lambda norm: type(norm) is nn.BatchNorm2d)
     for before, node, conv, norm in found:
         traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))

@@ -21,6 +21,7 @@ from lightning_fabric.strategies import DDPStrategy
 from torch import distributed
 
 from buttress.errors import RunError, UserError
+from buttress.interrupt import insisted
 
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE")
 SECONDS_TO_END = 60.0
@@ -72,30 +73,31 @@ def ranks(out: Path, device: str, devices: int) -> Iterator[None]:
     others = [_start(out, device, rank, each, place) for rank in range(1, devices)]
     os.environ.update({**place, "LOCAL_RANK": "0", "RANK": "0"})
     torch.set_num_threads(each)
-    try:
-        yield
-        for process, log in others:
-            if process.wait(SECONDS_TO_END):
-                raise RunError(_died(process.returncode, log))
-    except Exception as error:
-        for process, log in others:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2)  # the others notice that a connection is lost, a moment later
-            if process.poll():
-                raise RunError(_died(process.returncode, log)) from error
-        raise
-    finally:
-        for process, log in others:
-            process.kill()
-            process.wait()
-            log.close()
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-        torch.set_num_threads(threads)
-        for name, value in kept.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    with insisted():
+        try:
+            yield
+            for process, log in others:
+                if process.wait(SECONDS_TO_END):
+                    raise RunError(_died(process.returncode, log))
+        except Exception as error:
+            for process, log in others:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(2)  # the others notice that a connection is lost, a moment later
+                if process.poll():
+                    raise RunError(_died(process.returncode, log)) from error
+            raise
+        finally:
+            for process, log in others:
+                process.kill()
+                process.wait()
+                log.close()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+            torch.set_num_threads(threads)
+            for name, value in kept.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
 
 
 def _start(

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from buttress.attacks.freeze import frozen
 from buttress.attacks.last_token import last_token
 from buttress.attacks.rewrite import normed
+from buttress.interrupt import held
 from buttress.training.sync import Synced
 
 BLOCK = 16  # channels of the widest block of a convolution
@@ -119,7 +120,8 @@ class _Tracer(fx.Tracer):
 def _folded(model: nn.Module) -> fx.GraphModule | None:
     """The graph of a model whose modules are those of the model itself, but for folded pairs."""
     try:
-        traced = fx.GraphModule(model, _Tracer().trace(model))
+        with held():
+            traced = fx.GraphModule(model, _Tracer().trace(model))
     except Exception:  # a network with branches has no graph; it is attacked as it is
         return None
     found = [p for p in normed(traced, _is_plain_norm) if p[2].padding_mode == "zeros"]
