@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,6 +78,18 @@ def images(n: int, channels: int = 3, size: int = 8, classes: int = 10) -> tuple
 def tiny_data() -> Dataset:
     x, y = images(24, size=8)
     return Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
+
+
+def thinned(cases: Sequence[Any], every: int) -> list[Any]:
+    """One in so many cases; the others are left to `make test-all`."""
+    return [
+        case if number % every == 0 else pytest.param(*_all(case), marks=pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]
+
+
+def _all(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
 
 
 class Logged(Silent):

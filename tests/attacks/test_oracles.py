@@ -12,7 +12,7 @@ import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.call import create_attack, run_attack
 from buttress.threat import Norm, Threat
-from conftest import Linear
+from conftest import Linear, thinned
 
 WEAK = ATTACKS.names("published_weak")
 CASES = [
@@ -69,7 +69,7 @@ def test_reaches_the_largest_margin_of_a_linear_model(name: str, norm: Norm, mak
     assert (rise >= 0.99 * best).all()
 
 
-@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("classes", thinned([5, 2], 2))
 @pytest.mark.parametrize(("name", "norm"), [*CASES, *(("autoattack", n) for n in RADIUS)])
 def test_breaks_exactly_what_can_be_broken(name: str, norm: Norm, classes: int) -> None:
     """At 1.01 times the distance to the nearest boundary it succeeds, at 0.99 times it cannot."""

@@ -13,7 +13,7 @@ from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.square import Square, SquareState, pattern, patterns, sides
 from buttress.streams import Streams
 from buttress.threat import NORMS, Norm, Threat
-from conftest import Linear, images, small_net
+from conftest import Linear, images, small_net, thinned
 
 EPS = 0.05
 QUERIES = (0, 11, 51, 201, 501, 1001, 2001, 4001)  # the first ones of each size
@@ -232,7 +232,7 @@ def test_random_numbers_do_not_depend_on_where_a_block_of_queries_begins() -> No
         assert bits == int(expected)
 
 
-@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.02), ("L2", 0.3), ("L1", 3.0)])
+@pytest.mark.parametrize(("norm", "eps"), thinned([("L2", 0.3), ("Linf", 0.02), ("L1", 3.0)], 3))
 @pytest.mark.parametrize("count", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_several_queries_at_once_find_what_one_by_one_finds(
     count: int, norm: Norm, eps: float, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from buttress.cli.main import COMMANDS, main, outcome
 from buttress.errors import UserError
 from buttress.models.checkpoint import load_checkpoint, save_checkpoint
 from buttress.records.run import Run
+from conftest import thinned
 from hostile_cases import guarded
 
 # No word may name a real place outside of the test: commands would go to work there.
@@ -145,7 +146,7 @@ def test_the_good_words_are_good(
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
-@pytest.mark.parametrize(("path", "option"), CHOICES, ids=str)
+@pytest.mark.parametrize(("path", "option"), thinned(CHOICES, 3), ids=str)
 def test_strange_words(
     path: tuple[str, ...], option: str, part: int, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

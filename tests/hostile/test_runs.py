@@ -27,6 +27,7 @@ from buttress.records.run import Run
 from buttress.report import write_report
 from buttress.spec import digest
 from buttress.training.train import is_finished
+from conftest import thinned
 from hostile_cases import CUTS, cut, flipped, guarded, refusal
 
 FILES = ("run.json", "done.json", "error.json", "train.jsonl")
@@ -187,7 +188,7 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("name", BYTES)
+@pytest.mark.parametrize("name", thinned(list(BYTES), 3))
 def test_bytes(name: str, file: str, run: Run, tmp_path: Path) -> None:
     path = run.path / file
     path.write_bytes(BYTES[name](path.read_bytes()))

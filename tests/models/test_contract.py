@@ -66,7 +66,7 @@ def test_eval_is_deterministic_and_independent_of_the_batch(name: str) -> None:
         torch.testing.assert_close(model(x[:1]), logits[:1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*TINY, *slow([*MINI, *PUBLISHED])])
 def test_state_survives_safetensors(name: str, tmp_path: Path) -> None:
     model, other = create_model(name, seed=0).eval(), create_model(name, seed=1).eval()
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
@@ -77,7 +77,7 @@ def test_state_survives_safetensors(name: str, tmp_path: Path) -> None:
         assert torch.equal(other(images()), logits)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*TINY, *slow([*MINI, *PUBLISHED])])
 def test_half_precision_and_memory_layout_change_little(name: str) -> None:
     # Without support in the processor, bfloat16 takes a large network minutes per image.
     model, x = create_model(name, seed=0).eval(), images(1 if name in PUBLISHED else 8)

@@ -11,6 +11,7 @@ from torch import nn
 
 from buttress.models import Component, blocks_of, component_of, create_model, list_models
 from buttress.models.core import MODELS, Sizes
+from conftest import thinned
 
 # Tensors of two or more dimensions in each component.
 WEIGHTS: dict[str, dict[str, int]] = {
@@ -65,7 +66,7 @@ def test_weights_by_component(name: str) -> None:
     assert Counter(found[n] for n in matrices) == WEIGHTS[name]
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", thinned(list_models(), 3))
 def test_every_parameter_has_a_component_and_every_model_has_blocks(name: str) -> None:
     model = on_paper(name)
     found = component_of(model)

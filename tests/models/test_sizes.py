@@ -115,7 +115,7 @@ def test_multiply_accumulates_include_attention(name: str, millions: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", [*SMALL_ONES, *(pytest.param(n, marks=pytest.mark.slow) for n in PUBLISHED)]
+    "name", [*TINY, *(pytest.param(n, marks=pytest.mark.slow) for n in (*MINI, *PUBLISHED))]
 )
 def test_the_cost_on_paper_is_what_the_counter_of_torch_says(name: str) -> None:
     with torch.device("meta"):

@@ -38,6 +38,7 @@ def until(is_true: Callable[[], bool], seconds: float = 120) -> None:
     assert is_true()
 
 
+@pytest.mark.slow
 def test_two_workers_give_what_one_gives_and_a_failure_stops_no_other(tmp_path: Path) -> None:
     one, two = works(tmp_path / "one"), works(tmp_path / "two")
     assert run(one) == []

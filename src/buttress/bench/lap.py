@@ -123,26 +123,43 @@ def bare(lap: Lap, data: Dataset) -> tuple[nn.Module, float]:
     return model, time.perf_counter() - started
 
 
-@TRAINERS.register("textbook loop", package="torch")
-def textbook(lap: Lap, data: Dataset) -> tuple[nn.Module, float]:
-    """The loop that papers print."""
-    model, given = fresh(lap), batches(data, lap.epochs)
-    optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-    started = time.perf_counter()
-    for x, y in given:
-        model.eval()
-        x_adv = (x + torch.empty_like(x).uniform_(-EPS, EPS)).clamp(0, 1)
-        for _ in range(STEPS):
-            x_adv.requires_grad_(True)
-            loss = F.cross_entropy(model(x_adv), y)
-            grad = torch.autograd.grad(loss, x_adv)[0]
-            x_adv = x_adv.detach() + STEP * grad.sign()
-            x_adv = torch.min(torch.max(x_adv, x - EPS), x + EPS).clamp(0, 1)
-        model.train()
-        optimiser.zero_grad()
-        F.cross_entropy(model(x_adv.detach()), y).backward()
-        optimiser.step()
-    return model, time.perf_counter() - started
+def _textbook(slope: Callable[[Tensor, Tensor], Tensor]) -> Trainer:
+    """The loop that papers print; ``slope`` is how it gets the gradient of a loss at images."""
+
+    def trainer(lap: Lap, data: Dataset) -> tuple[nn.Module, float]:
+        model, given = fresh(lap), batches(data, lap.epochs)
+        optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+        started = time.perf_counter()
+        for x, y in given:
+            model.eval()
+            x_adv = (x + torch.empty_like(x).uniform_(-EPS, EPS)).clamp(0, 1)
+            for _ in range(STEPS):
+                x_adv.requires_grad_(True)
+                grad = slope(F.cross_entropy(model(x_adv), y), x_adv)
+                x_adv = x_adv.detach() + STEP * grad.sign()
+                x_adv = torch.min(torch.max(x_adv, x - EPS), x + EPS).clamp(0, 1)
+            model.train()
+            optimiser.zero_grad()
+            F.cross_entropy(model(x_adv.detach()), y).backward()
+            optimiser.step()
+        return model, time.perf_counter() - started
+
+    return trainer
+
+
+def _of_all(loss: Tensor, x: Tensor) -> Tensor:
+    """As most printed loops have it: the gradients of all weights come along."""
+    loss.backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def _of_images(loss: Tensor, x: Tensor) -> Tensor:
+    return torch.autograd.grad(loss, x)[0]
+
+
+TRAINERS.register("textbook loop", package="torch")(_textbook(_of_all))
+TRAINERS.register("textbook loop, gradients of images only", package="torch")(_textbook(_of_images))
 
 
 @TRAINERS.register("ART", package="art")
