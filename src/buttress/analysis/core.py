@@ -113,6 +113,7 @@ def analyse_together(
     if not is_together(entry):
         raise UserError(f"analysis {entry.name!r} looks at one run: use analyse")
     group = Group(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
+    group.check()
     keys = [[run.path.name, run.spec.key(), records_of(run)] for run in group.runs]
     made = {"analysis": entry.name, "args": args, "runs": keys, "limit": limit}
 

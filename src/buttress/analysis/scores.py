@@ -49,9 +49,8 @@ def scores_of(group: Group, suite: str = "", attack: str = WORST) -> Scores:
     """The accuracy of each run under a suite's worst case or one of its attacks.
 
     Raises:
-        UserError: the runs are of different data sets, or fewer than two were evaluated alike.
+        UserError: fewer than two runs were evaluated alike.
     """
-    one_dataset(group.runs)
     chosen = suite or _common_suite(group.runs)
     found: list[Score] = []
     evaluations: list[Evaluation] = []
@@ -70,15 +69,6 @@ def scores_of(group: Group, suite: str = "", attack: str = WORST) -> Scores:
             f"{len(group)} are; `buttress evaluate RUN --suite {chosen}` does one"
         )
     return Scores(chosen, attack, tuple(found), tuple(missing), _notes(evaluations, missing))
-
-
-def one_dataset(runs: Sequence[Run]) -> None:
-    """Refuses runs of different data sets."""
-    names = sorted({run.spec.dataset for run in runs})
-    if len(names) > 1:
-        raise UserError(
-            f"the runs must share a data set, but they have {', '.join(names)}; name runs of one"
-        )
 
 
 def _common_suite(runs: Sequence[Run]) -> str:

@@ -81,6 +81,14 @@ class Group:
     def __len__(self) -> int:
         return len(self.runs)
 
+    def check(self) -> None:
+        """Refuses runs of different data sets."""
+        names = sorted({run.spec.dataset for run in self.runs})
+        if len(names) > 1:
+            raise UserError(
+                f"the runs must share a data set, but they have {', '.join(names)}; name runs of one"
+            )
+
     @cached_property
     def labels(self) -> tuple[str, ...]:
         return labels_of(self.runs)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
 from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.scores import one_dataset
 from buttress.analysis.stability import predictions
 from buttress.analysis.subject import Group, Subject
 from buttress.attacks.call import How, create_attack, run_attack
@@ -142,7 +141,6 @@ def transferability(
     on after its own network is fooled, to the point with the largest margin, which carries over
     better.
     """
-    one_dataset(group.runs)
     first = group.subject(0)
     ball = Threat.parse(threat) if threat else first.threat
     if limit < 1:
