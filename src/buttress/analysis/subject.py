@@ -86,7 +86,8 @@ class Group:
         names = sorted({run.spec.dataset for run in self.runs})
         if len(names) > 1:
             raise UserError(
-                f"the runs must share a data set, but they have {', '.join(names)}; name runs of one"
+                f"the runs must share a data set, but they have {', '.join(names)}; "
+                "name runs of one"
             )
 
     @cached_property
