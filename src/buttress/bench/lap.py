@@ -56,7 +56,7 @@ TRAINERS: Registry[Trainer] = Registry("trainer")
 
 
 def recipe(lap: Lap) -> Recipe:
-    """What all trainers do: SGD on what PGD-10 finds, random crops and flips."""
+    """What all trainers do: SGD on what PGD-10 finds at the images as they are."""
     return Recipe.parse(
         {
             "epochs": lap.epochs,
@@ -65,7 +65,6 @@ def recipe(lap: Lap) -> Recipe:
             "threat": "Linf:8/255",
             "optimiser": {"name": "sgd", "lr": RATE},
             "schedule": {"name": "constant"},
-            "augmentation": {"crop": 4, "flip": True},
             "validation": {"attack": {"name": "pgd", "args": {"steps": 1}}, "limit": 16},
         },
         "the recipe of the benchmark",
@@ -94,16 +93,13 @@ TRAINERS.register("buttress, two processes", package="buttress")(_ours(2))
 
 
 def batches(data: Dataset, epochs: int) -> list[tuple[Tensor, Tensor]]:
-    """Cropped and mirrored batches, made before the clock starts."""
+    """Batches in random order, made before the clock starts."""
     found, source = [], torch.Generator().manual_seed(0)
     for _ in range(epochs):
         order = torch.randperm(len(data), generator=source)
         for rows in order.split(BATCH):
             x, y, _ = data.take(rows)
-            x = F.pad(x, (4,) * 4)
-            top, left = torch.randint(9, (2,), generator=source).tolist()
-            size = data.shape[1]
-            found.append((x[:, :, top : top + size, left : left + size].contiguous(), y))
+            found.append((x, y))
     return found
 
 
@@ -208,9 +204,9 @@ def run(lap: Lap) -> Time:
     """Runs a lap in this process."""
     data = load_dataset(lap.data, "train", limit=lap.images)
     model, seconds = TRAINERS.get(lap.trainer)(lap, data)
-    test = load_dataset(lap.data, "test", limit=TEST_IMAGES)
+    test = load_dataset(lap.data, "test")
+    x, y, _ = test.take(torch.arange(min(TEST_IMAGES, len(test))))
     model.eval().requires_grad_(False)
-    x, y = test.images, test.labels
     moved = attack("pgd", model, x, y, threat="Linf:8/255", steps=20, rel_step=0.1)
     with torch.no_grad():
         clean, robust = (float((model(z).argmax(1) == y).float().mean()) for z in (x, moved))
