@@ -86,7 +86,7 @@ for count in (1, 2):
         f"buttress, {count} process{'es' * (count > 1)} of one thread",
         tags=("workers",),
         package="buttress",
-    )(_ours("autoattack", replace(DROP, workers=count), steps=20, queries=1000))
+    )(_ours("autoattack", replace(DROP, workers=count), is_prepared=True, steps=40, queries=2000))
 
 
 @RACERS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
