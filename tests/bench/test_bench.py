@@ -29,6 +29,7 @@ def test_passes_are_counted_in_images() -> None:
     assert net.backward_count == 4
 
 
+@pytest.mark.filterwarnings("ignore")  # other tools warn of their own age
 @pytest.mark.parametrize("event", ["pgd", "autoattack", "workers"])
 def test_every_racer_that_is_installed_attacks(event: str) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
