@@ -16,7 +16,7 @@ from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
 from buttress.threat import Norm
 
-NEAR, BLIND = 0.2, 0.02  # of the samples left: those near the border, those that look hidden
+NEAR, BLIND = 0.2, 0.02  # of the samples left, usually: those near the border, those that look hidden
 STUCK = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
 
 
@@ -44,8 +44,8 @@ class Fast(Ensemble):
 
     1. 10 sparse steps for each of the 9 most likely other classes.
     2. `apgd-t` on the margin, 40 steps for each of 3 classes.
-    3. 60 steps for each of 9, for samples that kept at most 20% of their clean margin.
-    4. 100 steps for each of 3 with 3 restarts, for those that kept at most 12%.
+    3. 60 steps for each of 9, for samples that kept at most 12% of their clean margin.
+    4. 100 steps for each of 3 with 3 restarts, for those that kept at most 5%.
 
     Last in every norm: `square` with 1000 queries, only for samples whose gradients are zero or not
     finite, or moved their margin by less than 2%: there the gradient may be hidden.
@@ -80,8 +80,8 @@ class Fast(Ensemble):
         return [
             Stage(_margins(max(1, self.steps // 2), nine)),
             Stage(wide(40, 3)),
-            Stage(wide(60, 9), 0.2),
-            Stage(wide(100, 3, 3 * self.effort), 0.12),
+            Stage(wide(60, 9), 0.12),
+            Stage(wide(100, 3, 3 * self.effort), 0.05),
             square,
         ]
 
