@@ -26,15 +26,15 @@ def element(name: str, *children: str, css: str = "", **attributes: object) -> s
     """One element; children must be made by this module, attribute values may be anything."""
     written = f' class="{escape(css)}"' if css else ""
     for key, value in attributes.items():
-        shown = plain(value) if isinstance(value, int | float) else escape(str(value))
+        shown = escape(value) if isinstance(value, str) else plain(value)
         written += f' {key.replace("_", "-")}="{shown}"'
     return f"<{name}{written}>{''.join(children)}</{name}>"
 
 
 def plain(value: object) -> str:
-    """Numbers to a hundredth of a pixel."""
+    """Numbers to a hundredth of a pixel; anything else as escaped text."""
     if not isinstance(value, float):
-        return str(value)
+        return escape(str(value))
     spelt = f"{value:.2f}"
     return spelt.rstrip("0").rstrip(".") if spelt[-1] == "0" else spelt
 
