@@ -128,9 +128,11 @@ class Threat:
         """
         if self.norm == "Linf":
             return self.project(x, x_adv)
+        import torch
+
         delta = x_adv - x
-        share = (self.eps / self.length(delta.double()).clamp_min(TINY)).clamp_max(1).to(x.dtype)
-        return (x + delta * share.view(-1, *[1] * (x.ndim - 1))).clamp(0, 1)
+        share = (self.eps / self.length(delta).clamp_min(TINY)).clamp_max_(1)
+        return torch.addcmul(x, delta, share.view(-1, *[1] * (x.ndim - 1))).clamp_(0, 1)
 
     def steepest(self, grad: Tensor) -> Tensor:
         """The direction of unit norm along which a function with this gradient rises most."""

@@ -106,12 +106,12 @@ class APGD(Attack):
         assert isinstance(state, APGDState)
         grad, x_t = _remember(state, seen, self.steps), state.x_t
         move = problem.threat.steepest(grad).mul_(column(state.eta))
-        along = problem.project(move.add_(x_t))
+        along = problem.rescale(move.add_(x_t))
         share = torch.where(state.step == 0, 1.0, SHARE).to(x_t.dtype)
         new = torch.lerp(x_t, along, column(share))
         new.addcmul_(x_t - state.last, column(1 - share))
         state.last = x_t
-        return problem.project(new)
+        return problem.rescale(new)
 
 
 def _end(attack: APGD, state: State) -> int:
@@ -181,8 +181,9 @@ class APGDCE(APGD):
     eps for 30, 30 and 40% of the steps, steps on the largest gradients only, their number from the
     sparsity of the best point; ``wide_start=False`` leaves the larger balls out.
 
-    Departures from the reference: exact projection onto ball ∩ box in L2; the sparsity in L1 counts
-    true changes, not rounding residue; noise per sample.
+    As in the reference :math:`\Pi` draws a point straight towards the image and clips it in L2, which
+    costs a fraction of the exact projection. Departures from it: the sparsity in L1 counts true
+    changes, not rounding residue; noise per sample.
     """
 
 

@@ -78,7 +78,7 @@ class Ascent(Attack):
             move *= column(share)
         moved = move.add_(state.x_t)
         if self.projection == "radial":
-            return problem.threat.rescale(problem.x, moved)
+            return problem.rescale(moved)
         return problem.project(moved)
 
     def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:

@@ -114,6 +114,10 @@ class Problem:
             return x_t.clamp(*self.bounds)
         return self.threat.project(self.x, x_t, scale)
 
+    def rescale(self, x_t: Tensor) -> Tensor:
+        """Points drawn straight towards the image into the ball, then clipped to the box."""
+        return self.project(x_t) if self.bounds else self.threat.rescale(self.x, x_t)
+
     def random_start(self, restart: int | Tensor = 0) -> Tensor:
         return self.threat.random_start(self.x, self.streams, restart)
 
