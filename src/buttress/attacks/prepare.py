@@ -192,8 +192,9 @@ def _full(model: nn.Module, x: Tensor) -> int | None:
                 _seconds(model, rows, grad=False)
             seconds = _seconds(model, rows, grad=False)
             each[count] = min(each.get(count, math.inf), (seconds + BESIDES) / count)
-            if not turn and seconds > 2 * TURN:  # more images would only take longer
-                break
+            gain = each.get(count // 2, math.inf) / each[count]
+            if not turn and seconds > TURN / 2 and (seconds > 2 * TURN or gain < NEARLY):
+                break  # more images would only take longer
         if turn and time.perf_counter() - started > ENOUGH:
             break
     best = min(each.values())
