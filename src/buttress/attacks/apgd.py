@@ -181,9 +181,9 @@ class APGDCE(APGD):
     eps for 30, 30 and 40% of the steps, steps on the largest gradients only, their number from the
     sparsity of the best point; ``wide_start=False`` leaves the larger balls out.
 
-    As in the reference :math:`\Pi` draws a point straight towards the image and clips it in L2, which
-    costs a fraction of the exact projection. Departures from it: the sparsity in L1 counts true
-    changes, not rounding residue; noise per sample.
+    As in the reference :math:`\Pi` draws a point straight towards the image and clips it in L2,
+    which costs a fraction of the exact projection. Departures from it: the sparsity in L1 counts
+    true changes, not rounding residue; noise per sample.
     """
 
 

@@ -16,7 +16,7 @@ from buttress.attacks.problem import Problem
 from buttress.attacks.square import Square
 from buttress.threat import Norm
 
-NEAR, BLIND = 0.2, 0.02  # of the samples left, usually: those near the border, those that look hidden
+NEAR, BLIND = 0.2, 0.02  # of those left, usually: near the border; those that look hidden
 STUCK = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
 
 
