@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -138,6 +139,17 @@ def test_the_first_step_is_plain_and_later_ones_repeat_a_quarter_of_the_last_mov
         along = problem.rescale(here + eta * problem.threat.steepest(slope(look)))
         expected = problem.rescale(here + share * (along - here) + (1 - share) * (here - last))
         torch.testing.assert_close(points[-1], expected)
+
+
+def test_in_l2_points_are_drawn_straight_into_the_ball() -> None:
+    """At the border of the box that is not the nearest point of ball and box."""
+    problem = replace(problem_of("L2"), x=torch.zeros_like(problem_of("L2").x))
+    state = APGDCE().begin(problem, torch.zeros(1, dtype=torch.int64))
+    here = state.x_t.clone()
+    far = here + 2 * EPS * problem.threat.steepest(slope(0))
+    new = APGDCE().advance(problem, state, seen_of(0.0, slope(0)))
+    torch.testing.assert_close(new, problem.threat.rescale(problem.x, far))
+    assert not torch.allclose(new, problem.project(far))
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
