@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from buttress.attacks import square as squares
-from buttress.attacks.call import create_attack, run_attack
+from buttress.attacks import square_patches, square_windows
+from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
-from buttress.attacks.square import Square, SquareState, pattern, patterns, sides
+from buttress.attacks.square import Square, SquareState
+from buttress.attacks.square_windows import draw, pattern, patterns, sides
 from buttress.streams import Streams
 from buttress.threat import NORMS, Norm, Threat
 from conftest import Linear, images, small_net, thinned
@@ -39,8 +41,8 @@ def proposed(problem: Problem, query: int, best_x: Tensor | None = None) -> tupl
     state.step += query
     if best_x is not None:
         state.best_x, state.best = best_x.clone(), loss + 1
-    new = Square().advance(problem, state, Seen(loss[:, None], loss, None))
-    return state.best_x, new
+    Square().advance(problem, state, Seen(loss[:, None], loss, None))
+    return state.best_x, Square()._one(problem, state)
 
 
 @pytest.mark.parametrize(
@@ -228,36 +230,91 @@ def test_random_numbers_do_not_depend_on_where_a_block_of_queries_begins() -> No
             seen[row, int(state.step[row])] = bits
         state.step += 1 if turn else 1 - late  # three rows begin one query later
     for (row, query), bits in seen.items():
-        expected = squares._draw(state.key[row : row + 1], torch.tensor([query]), 1)[0, 0]
+        expected = draw(state.key[row : row + 1], torch.tensor([query]), 1)[0, 0]
         assert bits == int(expected)
 
 
 @pytest.mark.parametrize(("norm", "eps"), thinned([("L2", 0.3), ("Linf", 0.02), ("L1", 3.0)], 3))
-@pytest.mark.parametrize("count", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))])
-def test_several_queries_at_once_find_what_one_by_one_finds(
-    count: int, norm: Norm, eps: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("most", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8))])
+def test_sprints_find_what_queries_one_by_one_find(most: int, norm: Norm, eps: float) -> None:
     x, _ = images(7, size=17)  # every pixel counts: no two points have the same loss
     model = small_net(size=17).double()
     x = x.double()
-    y, chosen = model(x).argmax(1), create_attack("square", queries=500)
+    y, chosen = model(x).argmax(1), create_attack("square", queries=700)
     found = []
-    for most in (1, count):
-        monkeypatch.setattr(squares, "MOST", most)
-        found.append(run_attack(chosen, model, x, y, Threat(norm, eps)))
+    for early in (10_000, 200):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {"EARLY": early, "MOST": most, "WASTE": 0.5}.items():
+                patch.setattr(squares, name, value)
+            found.append(run_attack(chosen, model, x, y, Threat(norm, eps)))
     assert torch.equal(found[0].broken, found[1].broken)
     torch.testing.assert_close(found[0].x_adv, found[1].x_adv, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found[0].margin, found[1].margin, rtol=0, atol=1e-9)
     one, many = (int(f.meter.forward.sum()) for f in found)
-    assert one == 7 * (500 + 2)
-    assert one < many < 1.6 * one, "some queries are tried twice, and all are counted"
+    assert one == 7 * (700 + 2)
+    if most == 1:
+        assert many == one
+    else:
+        assert one < many < 1.6 * one, "some queries are tried twice, and all are counted"
+
+
+def test_sprints_end_where_an_image_is_broken_and_it_leaves() -> None:
+    x, _ = images(12, size=17)
+    model = small_net(size=17).double()
+    x = x.double()
+    y, chosen = model(x).argmax(1), create_attack("square", queries=1500)
+    out = run_attack(chosen, model, x, y, Threat("Linf", 0.1), how=How(stop_when_broken=True))
+    late = out.broken & (out.meter.forward > 300)
+    assert late.any(), "some are broken in a sprint"
+    assert not out.broken.all()
+    with torch.no_grad():
+        wrong = model(out.x_adv).argmax(1) != y
+    assert torch.equal(wrong, out.broken)
+    assert bool((out.meter.forward[out.broken] < 1500).all())
+    assert bool((out.meter.forward[~out.broken] >= 1502).all())
+
+
+def test_a_loss_that_is_not_finite_is_told_of_in_a_sprint() -> None:
+    class Failing(Linear):
+        """Gives no number after some hundred queries."""
+
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            logits = super().forward(x)
+            if self.calls <= 250:
+                return logits
+            return logits.index_fill(0, torch.tensor([0]), torch.nan)
+
+    x, y = images(3, size=17)[0].double(), torch.zeros(3, dtype=torch.int64)
+    model = Failing(x[0].numel(), 3).double()
+    how = How(workers=1)
+    out = run_attack(Square(queries=400), model, x, y, Threat("Linf", 1e-6), how=how)
+    assert out.meter.broken_numerics.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("norm", NORMS)
+def test_some_of_the_windows_drawn_ahead(norm: Norm, first: int) -> None:
+    x, key = images(4, size=11)[0].double(), torch.arange(4)
+    problem = Problem(small_net(), x, key, Threat(norm, 0.5), Streams(0, "square", key))
+    best, bits = problem.random_start(1), draw(key, torch.zeros_like(key), 12)
+    patches = square_patches.draw_patches(problem, 3, bits)
+    assert len(patches) == 12
+    starts = torch.tensor([first, 0, 7, 2])
+    points = patches.some(starts, 5).on(problem, best)
+    whole = patches.on(problem, best)
+    for row, start in enumerate(starts.tolist()):
+        torch.testing.assert_close(points[row], whole[row, start : start + 5], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["L2", "L1"])
 def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(norm: Norm) -> None:
     key = torch.arange(12)
     side = torch.full((12,), 5)
-    bits = squares._draw(key, torch.zeros_like(key), 1)[:, 0]
-    window, lying = squares._window(bits, side, torch.Size((12, 3, 16, 16))), key % 2
+    bits = draw(key, torch.zeros_like(key), 1)[:, 0]
+    window, lying = square_windows.window(bits, side, torch.Size((12, 3, 16, 16))), key % 2
     alike = squares._shape(norm, window, side, lying)
     mixed = squares._shape(
         norm,
@@ -265,7 +322,7 @@ def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(no
         torch.cat([side, torch.tensor([7])]),
         torch.cat([lying, lying[:1]]),
     )[:12]
-    inside = squares._mask(*window, side)
+    inside = square_windows.mask(*window, side)
     assert torch.equal(alike * inside, mixed * inside)
     assert bool((alike * inside).flatten(1).ne(0).any(1).all())
 
@@ -275,9 +332,10 @@ def test_small_windows_are_filled_as_large_ones_are(norm: Norm, eps: float) -> N
     x, key = images(6, size=11)[0].double(), torch.arange(6)
     problem = Problem(small_net(), x, key, Threat(norm, eps), Streams(0, "square", key))
     best = problem.random_start(1)
-    bits = squares._draw(key, torch.zeros_like(key), 40)
-    at_once = squares._patched(problem, best, 3, bits)
-    meets = squares._overlap(bits, squares.mix(bits), 3, x.shape).flatten(2).any(2)
+    bits = draw(key, torch.zeros_like(key), 40)
+    patches = square_patches.draw_patches(problem, 3, bits)
+    at_once = patches.on(problem, best)
+    meets = square_patches._overlap(bits, squares.mix(bits), 3, x.shape).flatten(2).any(2)
     assert meets.any()
     assert not meets.all()
     for k in range(bits.shape[1]):

@@ -55,18 +55,29 @@ class Plane:
         """
         whole, speed = self.whole, self.speed
         given, full = self.size * room, room if speed is None else room / speed  # 0 / 0: no move
-        lam, shut = need / whole.clamp_min(1e-30), torch.empty_like(room)
-        for _ in range(ROUNDS):
-            torch.le(full, lam[:, None], out=shut)
-            free = whole - torch.linalg.vecdot(self.rate, shut)
-            rest = need - torch.linalg.vecdot(given, shut)
-            better = torch.where(free > 1e-6 * whole, rest / free, torch.inf)
-            is_there = ~(better > lam * (1 + 1e-6))
-            lam = lam.maximum(better)
-            if is_there.all():
-                break
+        lam = _climbed(need / whole.clamp_min(1e-30), need, whole, self.rate, given, full)
         far = lam[:, None] if speed is None else lam[:, None] * speed
         return torch.nan_to_num_(far, nan=0.0, posinf=torch.inf).minimum(room)
+
+
+def _climbed(
+    lam: Tensor, need: Tensor, whole: Tensor, rate: Tensor, given: Tensor, full: Tensor
+) -> Tensor:
+    """(N,) the roots: where few rows are not there yet, only those go on."""
+    shut = torch.empty_like(full)
+    for _ in range(ROUNDS):
+        torch.le(full, lam[:, None], out=shut)
+        free = whole - torch.linalg.vecdot(rate, shut)
+        rest = need - torch.linalg.vecdot(given, shut)
+        better = torch.where(free > 1e-6 * whole, rest / free, torch.inf)
+        moving = (better > lam * (1 + 1e-6)).nonzero()[:, 0]
+        lam = lam.maximum(better)
+        if len(moving) <= len(lam) // 2:
+            if len(moving):
+                rows = (t[moving] for t in (lam, need, whole, rate, given, full))
+                lam[moving] = _climbed(*rows)
+            break
+    return lam
 
 
 def _greedy(size: Tensor, room: Tensor, need: Tensor) -> Tensor:

@@ -6,9 +6,8 @@ sample from its own stream, where the reference shares them in the batch.
 
 from __future__ import annotations
 
-import math
+import time
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -17,17 +16,31 @@ from torch import Tensor
 from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put, some
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.square_patches import INSIDE, Patches, draw_patches
+from buttress.attacks.square_windows import (
+    budget,
+    draw,
+    footprint,
+    mask,
+    patterns,
+    sides,
+    signs_of,
+    ups_of,
+    window,
+)
 from buttress.errors import UserError
 from buttress.streams import mix, shift
 from buttress.threat import TINY, Norm
 
-# After these queries the share of the image is halved.
-HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 AHEAD = 64  # queries whose random numbers are drawn at once
 SMALL = 0.4  # of the image's side: smaller windows are written pixel by pixel
 EARLY = 200  # queries that are tried one by one, because many of them are kept
-MOST = 8  # queries of an image that are tried at once, where few images are left
+MOST = 16  # queries of an image that are tried at once, where few images are left
+WASTE = 0.04  # of the queries may be tried in vain for that
+MEMORY = 64  # queries over which the share of those that are kept is averaged
+ROUNDS = 16  # passes between two looks of the loop, where nothing is found
+PIXELS = 2**22  # of windows that are drawn ahead
+PAUSE = 0.5  # seconds after which the loop is to look, for those who watch
 
 
 @dataclass
@@ -40,6 +53,7 @@ class SquareState(State):
     drawn: Tensor  # (N, AHEAD) int64: the random bits of a block of queries
     block: Tensor  # (N,) int64: which block that is
     has_point: Tensor  # (N,) x_t is the point to look at; else it is made when many are looked at
+    kept: Tensor  # (N,) the share of the last queries that were better
 
 
 @ATTACKS.register("square", paper="arXiv:1912.00049", tags=("black_box", "iterative"))
@@ -85,71 +99,128 @@ class Square(Attack):
             best_x=x_t.clone(),
             best=x_t.new_full((len(x_t),), -torch.inf),
             key=key,
-            drawn=_draw(key, torch.zeros_like(key), AHEAD),
+            drawn=draw(key, torch.zeros_like(key), AHEAD),
             block=torch.zeros_like(key),
             has_point=torch.ones_like(key, dtype=torch.bool),
+            kept=x_t.new_ones(len(x_t)),
         )
 
     def look(self, problem: Problem, state: State) -> Seen:
-        """One query of each image, or several where few images are left.
+        """One query of each image; later, when almost none is kept, many of them.
 
-        Almost no query is kept once windows are small. So the next ones are tried in the same pass
-        as if the first were not; of each image the first that is better counts, and those after it
-        will be tried again on top of it. What is found is what queries one by one find.
+        Then the next ones are tried in the same pass, as if the first were not kept. Of each image
+        the first that is better counts, and those after it will be tried again on top of it. What
+        is found is what queries one by one find.
         """
         assert isinstance(state, SquareState)
-        if (count := self._at_once(problem, state)) == 1:
-            if not state.has_point.all():
-                state.x_t = state.x_t.where(column(state.has_point), self._one(problem, state, -1))
-            return super().look(problem, state)
-        tried = self._many(problem, state, count).flatten(0, 1)
-        rows = problem.rows_of().repeat_interleave(count)
-        flat = problem.rows_only(rows).look(tried, lambda z: margin(z, problem.y[rows]), grad=False)
-        loss = flat.loss.view(-1, count)
-        is_better = loss > state.best[:, None]
-        first = is_better.int().argmax(1).where(is_better.any(1), count - 1)
-        chosen = problem.rows_of() * count + first
-        state.x_t, state.step = tried[chosen], state.step + first
-        return Seen(flat.logits[chosen], flat.loss[chosen], None)
+        if count := self._at_once(problem, state):
+            return self._sprint(problem, state, count)
+        if not state.has_point.all():
+            state.x_t = state.x_t.where(column(state.has_point), self._one(problem, state, -1))
+        return super().look(problem, state)
 
     def _at_once(self, problem: Problem, state: SquareState) -> int:
-        """How many queries of each image fit into one pass."""
-        count = min(MOST, problem.full // max(1, len(state.x_t)))
-        if count <= 1 or state.x_t.device.type != "cpu":
-            return 1
-        is_early, is_late = state.step < EARLY, state.step + count > self.queries
-        return 1 if bool((is_early | is_late).any()) else count
+        """How many queries of each image are tried in one pass; 0 if the loop is to look at each.
+
+        As many as the processor is not yet busy with, but only few in vain.
+        """
+        if state.x_t.device.type != "cpu" or bool((state.step < EARLY).any()):
+            return 0
+        fit = problem.full // len(state.step)
+        cheap = 1 + int(2 * WASTE / max(float(state.kept.mean()), WASTE / MOST))
+        return max(1, min(MOST, fit, cheap, self._left(state)))
+
+    def _left(self, state: SquareState) -> int:
+        """Queries that the image with the fewest still has, the one at hand included."""
+        return self.queries + 1 - int(state.step.max())
+
+    def _sprint(self, problem: Problem, state: SquareState, count: int) -> Seen:
+        """Passes with ``count`` queries of each image, until the loop must look.
+
+        Shows the best points; where none is new, nothing.
+        """
+        n, ahead, began = len(state.step), self._ahead(problem, state, count), time.monotonic()
+        labels = problem.y.repeat_interleave(count)
+        logits = state.best_x.new_full((n, problem.num_classes), torch.nan)
+        done, kept, sums = (torch.zeros_like(t) for t in (state.step, state.kept, state.best))
+        tries, is_found = 0, False
+        while not is_found and tries + count <= (count if ahead is None else len(ahead)):
+            if ahead is None:
+                tried = self._many(problem, state, count)
+            else:
+                tried = ahead.some(done, count).on(problem, state.best_x)
+            tried = tried.flatten(0, 1)
+            with torch.no_grad():
+                shown = problem.model(tried)
+            loss = margin(shown, labels)
+            by_image = loss.view(n, count)
+            is_better = by_image > state.best[:, None]
+            done, sums, tries = done + count, sums + by_image.sum(1), tries + count
+            if is_better.any():
+                rows = is_better.any(1).nonzero()[:, 0]
+                first = is_better[rows].int().argmax(1)
+                chosen = rows * count + first
+                state.best_x[rows], state.best[rows] = tried[chosen], loss[chosen]
+                logits[rows] = shown[chosen]
+                done[rows] += first + 1 - count
+                kept[rows] += 1
+                is_found = bool((loss[chosen] > 0).any())
+            if time.monotonic() - began > PAUSE:
+                break
+        if problem.meter is not None:
+            rows = problem.rows_of() if problem.rows is None else problem.rows
+            problem.meter.add(rows, ~sums.isfinite(), tries)
+        weight = (done / (done + MEMORY)).to(kept)
+        state.kept = torch.lerp(state.kept, kept / done, weight)
+        state.x_t, state.step = state.best_x, state.step + done - 1
+        return Seen(logits, state.best, None)
+
+    def _ahead(self, problem: Problem, state: SquareState, count: int) -> Patches | None:
+        """The windows of the next queries; None if they are not all small and of one size."""
+        first, last = int(state.step.min()) - 1, int(state.step.max()) - 1
+        table = self._table(problem)
+        side = int(table[first])
+        if side > SMALL * problem.x.shape[3]:
+            return None
+        fit = PIXELS // (len(state.step) * problem.x.shape[1] * side**2)
+        most = min(max(count, min(fit, ROUNDS * count)), self._left(state))
+        while most >= count and int(table[last + most - 1]) != side:
+            most //= 2
+        if most < count:
+            return None
+        return draw_patches(problem, side, draw(state.key, state.step - 1, most))
 
     def _one(self, problem: Problem, state: SquareState, ahead: int = 0) -> Tensor:
         """(N, C, H, W) what each image's query tries, on top of the best point so far."""
         side, bits = self._sides(problem, state.step + ahead), _drawn(state, ahead)
         if is_patch(problem, side):
-            return _patched(problem, state.best_x, int(side[0, 0]), bits[:, None])[:, 0]
+            patches = draw_patches(problem, int(side[0, 0]), bits[:, None])
+            return patches.on(problem, state.best_x)[:, 0]
         return _proposed(problem, state.best_x, side[:, 0], bits)
 
     def _many(self, problem: Problem, state: SquareState, count: int) -> Tensor:
         """(N, count, C, H, W) the same for this query and the ones after it."""
-        bits = _draw(state.key, state.step - 1, count)
+        bits = draw(state.key, state.step - 1, count)
         side = self._sides(problem, state.step - 1, count)
-        if is_patch(problem, side):
-            return _patched(problem, state.best_x, int(side[0, 0]), bits)
         rows = problem.rows_of().repeat_interleave(count)
         new = _proposed(problem.select(rows), state.best_x[rows], side.flatten(), bits.flatten())
         return new.view(-1, count, *new.shape[1:])
 
     def _sides(self, problem: Problem, step: Tensor, count: int = 1) -> Tensor:
         """(N, count) the sides of the windows of each image's query and of those after it."""
-        height, width = problem.x.shape[2:]
-        table = sides(self.queries, self.share, height, width, problem.threat.norm)
         steps = step[:, None] + torch.arange(count, device=step.device)
-        return table.to(steps.device)[steps.clamp_max(self.queries - 1)]
+        return self._table(problem).to(steps.device)[steps.clamp_max(self.queries - 1)]
+
+    def _table(self, problem: Problem) -> Tensor:
+        height, width = problem.x.shape[2:]
+        return sides(self.queries, self.share, height, width, problem.threat.norm)
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert isinstance(state, SquareState)
         if some(better := seen.loss > state.best):
             put(state.best_x, better, state.x_t)
             state.best = seen.loss.where(better, state.best)
-        is_single = self._at_once(problem, state) == 1
+        is_single = self._at_once(problem, state) == 0
         state.has_point = torch.full_like(better, is_single)
         return self._one(problem, state) if is_single else state.x_t
 
@@ -169,81 +240,14 @@ def _proposed(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Ten
     return _moved_mass(problem, best, side, bits, mix(bits))
 
 
-def _draw(key: Tensor, step: Tensor, count: int) -> Tensor:
-    """(N, count) the bits of a query and of those after it."""
-    steps = step[:, None] + torch.arange(count, device=step.device)
-    return mix(key[:, None] ^ mix(2 * steps + 1))
-
-
 def _drawn(state: SquareState, ahead: int = 0) -> Tensor:
     """(N,) the bits of this query."""
     step = state.step + ahead
     block, place = step // AHEAD, step % AHEAD
     if some(begins := block != state.block):
-        put(state.drawn, begins, _draw(state.key, block * AHEAD, AHEAD))
+        put(state.drawn, begins, draw(state.key, block * AHEAD, AHEAD))
         state.block = block
     return state.drawn.gather(1, place[:, None])[:, 0]
-
-
-@lru_cache
-def sides(queries: int, share: float, height: int, width: int, norm: Norm) -> Tensor:
-    """(queries,) the side of the window at each query."""
-    found = []
-    for query in range(queries):
-        p = share / 2 ** sum(query > h for h in HALVINGS)
-        side = round(math.sqrt(p * height * width))
-        if norm == "Linf":
-            side = max(side, 1)
-        else:
-            side = max(side, 3)
-            side += 1 - side % 2
-        found.append(min(side, height, width))
-    return torch.tensor(found)
-
-
-def _position(bits: Tensor, side: Tensor, length: int) -> Tensor:
-    """(N,) where a window begins: as in the reference the last place is never drawn."""
-    return bits % (length - side).clamp_min(1)
-
-
-def _corner(bits: Tensor, side: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The first row and column of a window drawn from 32 bits."""
-    height, width = shape[-2:]
-    return (
-        _position(bits & 0xFFFF, side, height),
-        _position((bits >> 16) & 0xFFFF, side, width),
-    )
-
-
-def _window(bits: Tensor, side: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Rows and columns relative to a window drawn from 32 bits: (N, H) and (N, W)."""
-    height, width = shape[2:]
-    top, left = _corner(bits, side, shape)
-    device = bits.device
-    rows = torch.arange(height, device=device) - top[:, None]
-    return rows, torch.arange(width, device=device) - left[:, None]
-
-
-def _mask(rows: Tensor, columns: Tensor, side: Tensor) -> Tensor:
-    """(N, 1, H, W) the window itself."""
-    down = (rows >= 0) & (rows < side[:, None])
-    along = (columns >= 0) & (columns < side[:, None])
-    return (down[:, :, None] & along[:, None, :])[:, None]
-
-
-def _signs(bits: Tensor, channels: int, like: Tensor) -> Tensor:
-    """(N, C, 1, 1) random signs, from the upper half of 64 bits, and more where 32 do not do."""
-    return (2 * _ups(bits, channels) - 1).to(like.dtype)[:, :, None, None]
-
-
-def _ups(bits: Tensor, channels: int) -> Tensor:
-    """(N, C) random zeros and ones."""
-    rows = []
-    for first in range(0, channels, 32):
-        bits = mix(bits) if first else bits
-        count = min(32, channels - first)
-        rows.append((bits[:, None] >> torch.arange(32, 32 + count, device=bits.device)) & 1)
-    return torch.cat(rows, 1)
 
 
 def _stripes(problem: Problem, key: Tensor) -> Tensor:
@@ -259,134 +263,10 @@ def _stripes(problem: Problem, key: Tensor) -> Tensor:
 def _squares(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Tensor:
     assert problem.bounds is not None
     low, high = problem.bounds
-    up = _ups(bits, best.shape[1]).to(low.dtype)[:, :, None, None]
-    window = _mask(*_window(bits, side, best.shape), side).to(low.dtype)
+    up = ups_of(bits, best.shape[1]).to(low.dtype)[:, :, None, None]
+    here = mask(*window(bits, side, best.shape), side).to(low.dtype)
     # Weights of 0 and 1: a choice, but many times faster on a processor than `where`.
-    return torch.lerp(best, torch.lerp(low, high, up), window)
-
-
-def _patched(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
-    """The points of queries with small windows of one size: only their pixels are looked at.
-
-    Several queries (N, K) of bits give (N, K, C, H, W).
-    """
-    filled = _corner_patches if problem.threat.norm == "Linf" else _mass_patches
-    return filled(problem, best, side, bits).view(*bits.shape, *best.shape[1:])
-
-
-def _places(bits: Tensor, side: int, shape: torch.Size) -> Tensor:
-    """(N, K, C * side * side) the pixels of each window, as places in the image."""
-    top, left = _corner(bits, torch.tensor(side), shape)
-    return (top * shape[-1] + left)[:, :, None] + _block(side, *shape[1:])
-
-
-def _taken(values: Tensor, place: Tensor) -> Tensor:
-    """(N, K, C, pixels) the values (N, C, H, W) at the pixels of windows."""
-    n, count = place.shape[:2]
-    found = values.flatten(1).gather(1, place.view(n, -1))
-    return found.view(n, count, values.shape[1], -1)
-
-
-def _corner_patches(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
-    """What `_squares` gives."""
-    assert problem.bounds is not None
-    n, channels = best.shape[:2]
-    place = _places(bits, side, best.shape)
-    low, high = (_taken(bound, place) for bound in problem.bounds)
-    up = _ups(bits.flatten(), channels).to(best.dtype).view(n, -1, channels, 1)
-    new = best.view(n, 1, -1).repeat(1, bits.shape[1], 1)
-    return new.scatter_(2, place, torch.lerp(low, high, up).flatten(2))
-
-
-def _mass_patches(problem: Problem, best: Tensor, side: int, bits: Tensor) -> Tensor:
-    """What `_moved_mass` gives, but for rounding."""
-    x, norm, more = problem.x, problem.threat.norm, mix(bits)
-    is_l2, (n, channels) = norm == "L2", best.shape[:2]
-    here, there = (_places(b, side, best.shape) for b in (bits, more))
-    delta = best - x
-    inside, outside = _taken(delta, here), _taken(delta, there)
-    outside = outside * ~_overlap(bits, more, side, best.shape)
-
-    def mass(values: Tensor) -> Tensor:
-        return (values.square() if is_l2 else values.abs()).sum(-1, keepdim=True)
-
-    inner, total = mass(inside), mass(delta.flatten(1)).view(n, 1, 1, 1)
-    lying = shift(more, 40) & 1
-    shape = patterns(side, norm)[lying, side].to(x).flatten(2)[:, :, None]
-    signs = _signs(bits.flatten(), channels, x).view(n, -1, channels, 1)
-    new = torch.addcmul(inside / ((inner.sqrt() if is_l2 else inner) + TINY), shape, signs)
-    share = budget(problem, total, inner + mass(outside))
-    new.mul_(share / ((mass(new).sqrt() if is_l2 else mass(new)) + TINY))
-    moved = delta.view(n, 1, -1).repeat(1, bits.shape[1], 1)
-    moved.scatter_(2, there, 0.0).scatter_(2, here, new.flatten(2))
-    if problem.threat.norm == "L1":
-        copies = x.repeat_interleave(bits.shape[1], 0)
-        scale = x.new_full((len(copies),), INSIDE)
-        return problem.threat.project(copies, copies + moved.view_as(copies), scale)
-    length = moved.norm(dim=2, keepdim=True) + TINY
-    return moved.mul_(problem.threat.eps / length).add_(x.view(n, 1, -1)).clamp_(0, 1)
-
-
-def _overlap(bits: Tensor, more: Tensor, side: int, shape: torch.Size) -> Tensor:
-    """(N, K, 1, pixels) which pixels of the second window are in the first too."""
-    across = torch.arange(side)
-    first, second = (_corner(b, torch.tensor(side), shape) for b in (bits, more))
-    down, along = (
-        ((b - a)[:, :, None] + across >= 0) & ((b - a)[:, :, None] + across < side)
-        for a, b in zip(first, second, strict=True)
-    )
-    return (down[..., :, None] & along[..., None, :]).flatten(2)[:, :, None]
-
-
-def budget(problem: Problem, total: Tensor, taken: Tensor) -> Tensor:
-    """The length that the new values of each channel may have: what was taken, and what is free.
-
-    Of all values and of those taken the sums of squares are given in L2, of sizes in L1.
-    """
-    eps, channels = problem.threat.eps, problem.x.shape[1]
-    if problem.threat.norm == "L2":
-        return ((eps**2 - total).clamp_min(0) / channels + taken).sqrt()
-    return channels * ((eps - total).clamp_min(0) / channels + taken)
-
-
-@lru_cache
-def _block(side: int, channels: int, height: int, width: int) -> Tensor:
-    """(channels * side * side,) the pixels of a window at the origin, as places in the image."""
-    across = torch.arange(side)
-    plane = (across[:, None] * width + across).flatten()
-    return (torch.arange(channels)[:, None] * (height * width) + plane).flatten()
-
-
-@lru_cache
-def bump(height: int, width: int, power: int) -> Tensor:
-    """A pyramid of nested squares around the middle: the k-th adds 1 / (k + 1)^power."""
-    rows = (torch.arange(height) - height // 2).abs()[:, None]
-    columns = (torch.arange(width) - width // 2).abs()[None, :]
-    ring = rows.maximum(columns)
-    heights = torch.zeros(height, width, dtype=torch.float64)
-    for k in range(max(height // 2, width // 2) + 1):
-        heights += (ring <= k) / float(k + 1) ** power
-    return heights
-
-
-@lru_cache
-def pattern(side: int, norm: Norm) -> Tensor:
-    """Two opposite bumps, one above the other, of unit norm."""
-    order, power = (2, 2) if norm == "L2" else (1, 4)
-    halves = [bump(rows, side, power) for rows in (side // 2, side - side // 2)]
-    halves = [h / max(float(h.norm(order)), TINY) for h in halves]
-    both = torch.cat([halves[0], -halves[1]])
-    return both / both.norm(order)
-
-
-@lru_cache
-def patterns(largest: int, norm: Norm) -> Tensor:
-    """(2, largest + 1, largest, largest) patterns of all sides, upright and lying, padded."""
-    bank = torch.zeros(2, largest + 1, largest, largest)
-    for side in range(2, largest + 1):
-        bank[0, side, :side, :side] = pattern(side, norm)
-        bank[1, side, :side, :side] = pattern(side, norm).T
-    return bank
+    return torch.lerp(best, torch.lerp(low, high, up), here)
 
 
 def _tiles(problem: Problem, key: Tensor) -> Tensor:
@@ -403,7 +283,7 @@ def _tiles(problem: Problem, key: Tensor) -> Tensor:
         shape = bank[shift(bits, 5) & 1][:, None]
         top, left = down + side * (tile // tiles_along), along + side * (tile % tiles_along)
         place = delta[:, :, top : top + side, left : left + side]
-        place += shape * _signs(bits, channels, x)
+        place += shape * signs_of(bits, channels, x)
     return _on_border(problem, delta)
 
 
@@ -413,9 +293,9 @@ def _moved_mass(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, more
     order = 2 if norm == "L2" else 1
     channels = x.shape[1]
     delta = best - x
-    rows, columns = _window(bits, side, x.shape)
-    here = _mask(rows, columns, side).to(x.dtype)
-    both = _mask(*_window(more, side, x.shape), side).to(x.dtype).maximum(here)
+    rows, columns = window(bits, side, x.shape)
+    here = mask(rows, columns, side).to(x.dtype)
+    both = mask(*window(more, side, x.shape), side).to(x.dtype).maximum(here)
     mass = delta.square() if order == 2 else delta.abs()
 
     def norm_of(values: Tensor) -> Tensor:
@@ -425,7 +305,7 @@ def _moved_mass(problem: Problem, best: Tensor, side: Tensor, bits: Tensor, more
     inner, taken = norm_of(mass * here), (mass * both).flatten(2).sum(2)[:, :, None, None]
     total = mass.flatten(1).sum(1).view(-1, 1, 1, 1)
     shape = _shape(norm, (rows, columns), side, shift(more, 40) & 1).to(x)
-    new = torch.addcmul(delta / (inner + TINY), shape, _signs(bits, channels, x)).mul_(here)
+    new = torch.addcmul(delta / (inner + TINY), shape, signs_of(bits, channels, x)).mul_(here)
     size = norm_of(new.square() if order == 2 else new.abs()) + TINY
     share = budget(problem, total, taken) / size
     return _on_border(problem, torch.addcmul(delta * (1 - both), new, share))
@@ -439,7 +319,7 @@ def _shape(norm: Norm, window: tuple[Tensor, Tensor], side: Tensor, lying: Tenso
     if side.device.type == "cpu" and bool((side == largest).all()):  # much the faster way
         (n, height), width = rows.shape, columns.shape[1]
         start = -rows[:, 0] * width - columns[:, 0]
-        place = start[:, None] + _block(largest, 1, height, width)
+        place = start[:, None] + footprint(largest, 1, height, width)
         found = torch.zeros(n, height * width).scatter_(1, place, bank[lying, largest].flatten(1))
         return found.view(n, 1, height, width)
     i, j = rows.clamp(0, largest - 1), columns.clamp(0, largest - 1)
