@@ -44,7 +44,7 @@ class Fast(Ensemble):
 
     1. 10 sparse steps for each of the 9 most likely other classes.
     2. `apgd-t` on the margin, 40 steps for each of 3 classes.
-    3. 60 steps for each of 9, for samples that kept at most 12% of their clean margin.
+    3. 60 steps for each of 9, for samples that kept at most 20% of their clean margin.
     4. 100 steps for each of 3 with 3 restarts, for those that kept at most 5%.
 
     Last in every norm: `square` with 1000 queries, only for samples whose gradients are zero or not
@@ -80,7 +80,7 @@ class Fast(Ensemble):
         return [
             Stage(_margins(max(1, self.steps // 2), nine)),
             Stage(wide(40, 3)),
-            Stage(wide(60, 9), 0.12),
+            Stage(wide(60, 9), 0.2),
             Stage(wide(100, 3, 3 * self.effort), 0.05),
             square,
         ]

@@ -168,7 +168,7 @@ class Trial:
                 continue  # it warms up
             least = min(least[0], took[0]), min(least[1], took[1])  # a disturbance only adds
             share = least[1] / least[0]
-            if share > 2 or (turn == 2 and abs(share - 1) > CLEAR):
+            if share > 2 or (turn == 2 and abs(share - 1) > CLEAR) or (turn > 2 and share > 1):
                 break
         return share
 
@@ -193,7 +193,7 @@ def _full(model: nn.Module, x: Tensor) -> int | None:
             seconds = _seconds(model, rows, grad=False)
             each[count] = min(each.get(count, math.inf), (seconds + BESIDES) / count)
             gain = each.get(count // 2, math.inf) / each[count]
-            if not turn and seconds > TURN / 2 and (seconds > 2 * TURN or gain < NEARLY):
+            if not turn and seconds > TURN / 2 and (seconds > TURN or gain < NEARLY):
                 break  # more images would only take longer
         if turn and time.perf_counter() - started > ENOUGH:
             break

@@ -38,6 +38,7 @@ EARLY = 200  # queries that are tried one by one, because many of them are kept
 MOST = 16  # queries of an image that are tried at once, where few images are left
 WASTE = 0.04  # of the queries may be tried in vain for that
 MEMORY = 64  # queries over which the share of those that are kept is averaged
+KEPT = 0.1  # that share, before it is known
 ROUNDS = 16  # passes between two looks of the loop, where nothing is found
 PIXELS = 2**22  # of windows that are drawn ahead
 PAUSE = 0.5  # seconds after which the loop is to look, for those who watch
@@ -94,15 +95,16 @@ class Square(Attack):
         key = problem.streams.keys(run).to(problem.x.device)
         start = _stripes if problem.threat.norm == "Linf" else _tiles
         x_t = start(problem, key)
+        best = x_t.new_full((len(x_t),), -torch.inf)
         return SquareState(
             x_t,
             best_x=x_t.clone(),
-            best=x_t.new_full((len(x_t),), -torch.inf),
+            best=best,
             key=key,
             drawn=draw(key, torch.zeros_like(key), AHEAD),
             block=torch.zeros_like(key),
             has_point=torch.ones_like(key, dtype=torch.bool),
-            kept=x_t.new_ones(len(x_t)),
+            kept=torch.full_like(best, KEPT),
         )
 
     def look(self, problem: Problem, state: State) -> Seen:
