@@ -16,6 +16,7 @@ import torch
 from buttress.cores import usable_cores
 from buttress.errors import RunError
 from buttress.progress import Progress
+from buttress.running.launch import ending_on_term
 
 LONG = 60.0  # seconds: who took longer does not run again
 
@@ -29,11 +30,17 @@ class Job:
 
     def run(self) -> dict[str, Any]:
         command = [sys.executable, "-m", self.module, json.dumps(self.given)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        racer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with racer:
+            try:
+                shown, errors = racer.communicate()
+            finally:
+                racer.kill()  # does nothing if it has ended
+                racer.wait()
+        if racer.returncode:
+            last = errors.strip().splitlines()[-1:] or ["no message"]
             raise RunError(last[0])
-        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        found: dict[str, Any] = json.loads(shown.strip().splitlines()[-1])
         return found
 
 
@@ -45,15 +52,16 @@ def in_turns(
     failed: set[str] = set()
     task = progress.task(title, repeats * len(jobs))
     try:
-        for _ in range(repeats):
-            for name, job in jobs.items():
-                if name not in failed and all(r["seconds"] < LONG for r in found[name]):
-                    try:
-                        found[name].append(job.run())
-                    except RunError as error:  # another tool may not work here
-                        failed.add(name)
-                        progress.log(f"{name} failed: {error}; it is left out")
-                task.advance(1, name)
+        with ending_on_term():  # no racer outlives a race that was ended
+            for _ in range(repeats):
+                for name, job in jobs.items():
+                    if name not in failed and all(r["seconds"] < LONG for r in found[name]):
+                        try:
+                            found[name].append(job.run())
+                        except RunError as error:  # another tool may not work here
+                            failed.add(name)
+                            progress.log(f"{name} failed: {error}; it is left out")
+                    task.advance(1, name)
     finally:
         task.close()
     return found
