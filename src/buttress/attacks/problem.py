@@ -75,30 +75,29 @@ class Problem:
     streams: Streams
     clean: Tensor | None = None  # (N, K) logits of x, once they are known
     meter: Meter | None = None
-    rows: Tensor | None = field(default=None, repr=False)  # where these samples are in the meter
+    rows: Tensor | None = field(default=None, repr=False)
     full: int = 128  # rows with which a processor is busy: more of them go no faster
 
     def select(self, keep: Tensor) -> Problem:
         """The same problem for some of its samples."""
-        rows = torch.arange(len(self.x), device=self.x.device) if self.rows is None else self.rows
         return replace(
             self,
             x=self.x[keep],
             y=self.y[keep],
             streams=self.streams.select(keep),
             clean=None if self.clean is None else self.clean[keep],
-            rows=rows[keep],
+            rows=self.meter_rows[keep],
         )
-
-    def rows_only(self, keep: Tensor) -> Problem:
-        """Some rows, possibly repeated, of a problem that is only looked at: no image is copied."""
-        rows = self.rows_of() if self.rows is None else self.rows
-        return replace(self, rows=rows[keep])
 
     @property
     def num_classes(self) -> int:
         assert self.clean is not None
         return self.clean.shape[1]
+
+    @property
+    def meter_rows(self) -> Tensor:
+        """Where these samples are in the meter."""
+        return self.rows_of() if self.rows is None else self.rows
 
     def rows_of(self, n: int | None = None) -> Tensor:
         """The positions of the first ``n`` samples, of all if not given."""
@@ -184,7 +183,7 @@ class Problem:
                 seen = seen._replace(grad=slope)
         if self.meter is None:
             return seen
-        rows = self.rows_of() if self.rows is None else self.rows
+        rows = self.meter_rows
         self.meter.add(rows, ~seen.loss.isfinite())
         if size is not None:
             chosen = slice(None) if wanted is None else wanted

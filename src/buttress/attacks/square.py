@@ -170,8 +170,7 @@ class Square(Attack):
             if time.monotonic() - began > PAUSE:
                 break
         if problem.meter is not None:
-            rows = problem.rows_of() if problem.rows is None else problem.rows
-            problem.meter.add(rows, ~sums.isfinite(), tries)
+            problem.meter.add(problem.meter_rows, ~sums.isfinite(), tries)
         weight = (done / (done + MEMORY)).to(kept)
         state.kept = torch.lerp(state.kept, kept / done, weight)
         state.x_t, state.step = state.best_x, state.step + done - 1
