@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from buttress.attacks import square as squares
-from buttress.attacks import square_patches, square_windows
+from buttress.attacks import square_patches, square_sprint, square_windows
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
@@ -245,7 +245,7 @@ def test_sprints_find_what_queries_one_by_one_find(most: int, norm: Norm, eps: f
     for early in (10_000, 200):
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {"EARLY": early, "MOST": most, "WASTE": 0.5}.items():
-                patch.setattr(squares, name, value)
+                patch.setattr(squares if name == "EARLY" else square_sprint, name, value)
             found.append(run_attack(chosen, model, x, y, Threat(norm, eps)))
     assert torch.equal(found[0].broken, found[1].broken)
     torch.testing.assert_close(found[0].x_adv, found[1].x_adv, rtol=0, atol=1e-9)
@@ -302,7 +302,7 @@ def test_some_of_the_windows_drawn_ahead(norm: Norm, first: int) -> None:
     patches = square_patches.draw_patches(problem, 3, bits)
     assert len(patches) == 12
     starts = torch.tensor([first, 0, 7, 2])
-    points = patches.some(starts, 5).on(problem, best)
+    points = patches.pick(torch.arange(4), starts[:, None] + torch.arange(5)).on(problem, best)
     whole = patches.on(problem, best)
     for row, start in enumerate(starts.tolist()):
         torch.testing.assert_close(points[row], whole[row, start : start + 5], rtol=0, atol=1e-12)

@@ -73,7 +73,7 @@ class AutoAttack(Ensemble):
     def members(self, norm: Norm) -> tuple[Attack, ...]:
         """The attacks of this version in a norm, in their order."""
         steps, is_l1 = self.steps, norm == "L1"
-        square, fab_t = Square(queries=self.queries), FABT(steps=steps)
+        square, fab_t = Square(queries=self.queries, forecast=True), FABT(steps=steps)
         if self.version == "standard":
             ce = APGDCE(steps=steps, restarts=5 if is_l1 else 1)
             return ce, APGDT(steps=steps, targets=5 if is_l1 else 9), fab_t, square

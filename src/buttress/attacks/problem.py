@@ -48,9 +48,9 @@ class Meter:
         self.broken_numerics[rows] |= other.broken_numerics
         self.flat[rows] &= other.flat
 
-    def add(self, rows: Tensor, is_wrong: Tensor, passes: int = 1) -> None:
-        """Forward passes; a sample may be in several rows."""
-        self.forward.index_add_(0, rows, torch.full_like(rows, passes))
+    def add(self, rows: Tensor, is_wrong: Tensor, passes: Tensor | None = None) -> None:
+        """Forward passes, one if not given; a sample may be in several rows."""
+        self.forward.index_add_(0, rows, torch.ones_like(rows) if passes is None else passes)
         if is_wrong.device.type != "cpu" or is_wrong.any():
             self.broken_numerics[rows[is_wrong]] = True
 

@@ -6,7 +6,6 @@ sample from its own stream, where the reference shares them in the batch.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,9 +13,12 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put, some
+from buttress.attacks.freeze import gives_gradients
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
-from buttress.attacks.square_patches import INSIDE, Patches, draw_patches
+from buttress.attacks.square_patches import INSIDE, draw_patches
+from buttress.attacks.square_sprint import KEPT, sprint
+from buttress.attacks.square_state import SquareState
 from buttress.attacks.square_windows import (
     budget,
     draw,
@@ -34,27 +36,7 @@ from buttress.threat import TINY, Norm
 
 AHEAD = 64  # queries whose random numbers are drawn at once
 SMALL = 0.4  # of the image's side: smaller windows are written pixel by pixel
-EARLY = 200  # queries that are tried one by one, because many of them are kept
-MOST = 16  # queries of an image that are tried at once, where few images are left
-WASTE = 0.04  # of the queries may be tried in vain for that
-MEMORY = 64  # queries over which the share of those that are kept is averaged
-KEPT = 0.1  # that share, before it is known
-ROUNDS = 16  # passes between two looks of the loop, where nothing is found
-PIXELS = 2**22  # of windows that are drawn ahead
-PAUSE = 0.5  # seconds after which the loop is to look, for those who watch
-
-
-@dataclass
-class SquareState(State):
-    """Per run: the best point so far, its margin, and the key of its random numbers."""
-
-    best_x: Tensor
-    best: Tensor  # (N,)
-    key: Tensor  # (N,) int64
-    drawn: Tensor  # (N, AHEAD) int64: the random bits of a block of queries
-    block: Tensor  # (N,) int64: which block that is
-    has_point: Tensor  # (N,) x_t is the point to look at; else it is made when many are looked at
-    kept: Tensor  # (N,) the share of the last queries that were better
+EARLY = 201  # queries that are tried one by one, because many of them are kept
 
 
 @ATTACKS.register("square", paper="arXiv:1912.00049", tags=("black_box", "iterative"))
@@ -75,6 +57,7 @@ class Square(Attack):
     queries: int = 5000
     restarts: int = 1
     share: float = 0.8
+    forecast: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(queries=self.queries, restarts=self.restarts)
@@ -105,91 +88,31 @@ class Square(Attack):
             block=torch.zeros_like(key),
             has_point=torch.ones_like(key, dtype=torch.bool),
             kept=torch.full_like(best, KEPT),
+            slope=torch.zeros_like(x_t) if self.forecast else x_t.new_empty(len(x_t), 0),
+            slope_block=torch.full_like(key, -1),
+            error=torch.full_like(best, torch.inf),
+            squares=torch.zeros_like(best),
+            counted=torch.zeros_like(best),
         )
 
     def look(self, problem: Problem, state: State) -> Seen:
-        """One query of each image; later, when almost none is kept, many of them.
-
-        Then the next ones are tried in the same pass, as if the first were not kept. Of each image
-        the first that is better counts, and those after it will be tried again on top of it. What
-        is found is what queries one by one find.
-        """
+        """One query of each image; later, when almost none is kept, many of them."""
         assert isinstance(state, SquareState)
-        if count := self._at_once(problem, state):
-            return self._sprint(problem, state, count)
+        if self._is_sprint(problem, state):
+            # In L1 a query costs a projection, as much as a pass of a small network.
+            is_cheap = problem.threat.norm != "L1" and gives_gradients(problem.model)
+            table = self._table(problem)
+            return sprint(problem, state, table, forecast=self.forecast and is_cheap)
         if not state.has_point.all():
             state.x_t = state.x_t.where(column(state.has_point), self._one(problem, state, -1))
         return super().look(problem, state)
 
-    def _at_once(self, problem: Problem, state: SquareState) -> int:
-        """How many queries of each image are tried in one pass; 0 if the loop is to look at each.
-
-        As many as the processor is not yet busy with, but only few in vain.
-        """
-        if state.x_t.device.type != "cpu" or bool((state.step < EARLY).any()):
-            return 0
-        fit = problem.full // len(state.step)
-        cheap = 1 + int(2 * WASTE / max(float(state.kept.mean()), WASTE / MOST))
-        return max(1, min(MOST, fit, cheap, self._left(state)))
-
-    def _left(self, state: SquareState) -> int:
-        """Queries that the image with the fewest still has, the one at hand included."""
-        return self.queries + 1 - int(state.step.max())
-
-    def _sprint(self, problem: Problem, state: SquareState, count: int) -> Seen:
-        """Passes with ``count`` queries of each image, until the loop must look.
-
-        Shows the best points; where none is new, nothing.
-        """
-        n, ahead, began = len(state.step), self._ahead(problem, state, count), time.monotonic()
-        labels = problem.y.repeat_interleave(count)
-        logits = state.best_x.new_full((n, problem.num_classes), torch.nan)
-        done, kept, sums = (torch.zeros_like(t) for t in (state.step, state.kept, state.best))
-        tries, is_found = 0, False
-        while not is_found and tries + count <= (count if ahead is None else len(ahead)):
-            if ahead is None:
-                tried = self._many(problem, state, count)
-            else:
-                tried = ahead.some(done, count).on(problem, state.best_x)
-            tried = tried.flatten(0, 1)
-            with torch.no_grad():
-                shown = problem.model(tried)
-            loss = margin(shown, labels)
-            by_image = loss.view(n, count)
-            is_better = by_image > state.best[:, None]
-            done, sums, tries = done + count, sums + by_image.sum(1), tries + count
-            if is_better.any():
-                rows = is_better.any(1).nonzero()[:, 0]
-                first = is_better[rows].int().argmax(1)
-                chosen = rows * count + first
-                state.best_x[rows], state.best[rows] = tried[chosen], loss[chosen]
-                logits[rows] = shown[chosen]
-                done[rows] += first + 1 - count
-                kept[rows] += 1
-                is_found = bool((loss[chosen] > 0).any())
-            if time.monotonic() - began > PAUSE:
-                break
-        if problem.meter is not None:
-            problem.meter.add(problem.meter_rows, ~sums.isfinite(), tries)
-        weight = (done / (done + MEMORY)).to(kept)
-        state.kept = torch.lerp(state.kept, kept / done, weight)
-        state.x_t, state.step = state.best_x, state.step + done - 1
-        return Seen(logits, state.best, None)
-
-    def _ahead(self, problem: Problem, state: SquareState, count: int) -> Patches | None:
-        """The windows of the next queries; None if they are not all small and of one size."""
-        first, last = int(state.step.min()) - 1, int(state.step.max()) - 1
+    def _is_sprint(self, problem: Problem, state: SquareState) -> bool:
+        """Whether few queries are kept, and windows are small; one by one on an accelerator."""
+        if state.x_t.device.type != "cpu" or bool((state.step <= EARLY).any()):
+            return False
         table = self._table(problem)
-        side = int(table[first])
-        if side > SMALL * problem.x.shape[3]:
-            return None
-        fit = PIXELS // (len(state.step) * problem.x.shape[1] * side**2)
-        most = min(max(count, min(fit, ROUNDS * count)), self._left(state))
-        while most >= count and int(table[last + most - 1]) != side:
-            most //= 2
-        if most < count:
-            return None
-        return draw_patches(problem, side, draw(state.key, state.step - 1, most))
+        return int(table[state.step.min() - 1]) <= SMALL * problem.x.shape[3]
 
     def _one(self, problem: Problem, state: SquareState, ahead: int = 0) -> Tensor:
         """(N, C, H, W) what each image's query tries, on top of the best point so far."""
@@ -198,14 +121,6 @@ class Square(Attack):
             patches = draw_patches(problem, int(side[0, 0]), bits[:, None])
             return patches.on(problem, state.best_x)[:, 0]
         return _proposed(problem, state.best_x, side[:, 0], bits)
-
-    def _many(self, problem: Problem, state: SquareState, count: int) -> Tensor:
-        """(N, count, C, H, W) the same for this query and the ones after it."""
-        bits = draw(state.key, state.step - 1, count)
-        side = self._sides(problem, state.step - 1, count)
-        rows = problem.rows_of().repeat_interleave(count)
-        new = _proposed(problem.select(rows), state.best_x[rows], side.flatten(), bits.flatten())
-        return new.view(-1, count, *new.shape[1:])
 
     def _sides(self, problem: Problem, step: Tensor, count: int = 1) -> Tensor:
         """(N, count) the sides of the windows of each image's query and of those after it."""
@@ -221,7 +136,7 @@ class Square(Attack):
         if some(better := seen.loss > state.best):
             put(state.best_x, better, state.x_t)
             state.best = seen.loss.where(better, state.best)
-        is_single = self._at_once(problem, state) == 0
+        is_single = not self._is_sprint(problem, state)
         state.has_point = torch.full_like(better, is_single)
         return self._one(problem, state) if is_single else state.x_t
 

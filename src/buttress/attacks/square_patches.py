@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,15 @@ from buttress.threat import TINY
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
 
 P = TypeVar("P", bound="Patches")
+Rows = Tensor | slice
+ALL = slice(None)
+
+
+class Effect(NamedTuple):
+    """What queries do where a model is linear."""
+
+    change: Tensor  # (N, K) of the margin
+    size: Tensor  # (N, K) how far the point moves, in L2
 
 
 @dataclass
@@ -31,18 +40,23 @@ class Patches(ABC):
         """Queries of each image."""
         return int(getattr(self, fields(self)[0].name).shape[1])
 
-    def some(self: P, first: Tensor, count: int) -> P:
-        """``count`` queries of each image, from its own first one on."""
-        tensors = [getattr(self, field.name) for field in fields(self)]
-        n, ahead = tensors[0].shape[:2]
-        start = first + torch.arange(n) * ahead
-        chosen = (start[:, None] + torch.arange(count)).flatten()
-        taken = (t.flatten(0, 1).index_select(0, chosen) for t in tensors)
-        return type(self)(*(t.view(n, count, *t.shape[1:]) for t in taken))
+    def pick(self: P, rows: Tensor, which: Tensor) -> P:
+        """(R, Q) queries, of the images ``rows`` (R,) the queries ``which`` (R, Q)."""
+        chosen = (rows[:, None] * len(self) + which).flatten()
+        tensors = (getattr(self, field.name).flatten(0, 1) for field in fields(self))
+        taken = (t.index_select(0, chosen) for t in tensors)
+        return type(self)(*(t.view(*which.shape, *t.shape[1:]) for t in taken))
 
     @abstractmethod
-    def on(self, problem: Problem, best: Tensor) -> Tensor:
-        """(N, K, C, H, W) the points that these queries try, on top of (N, C, H, W)."""
+    def on(self, problem: Problem, best: Tensor, rows: Rows = ALL) -> Tensor:
+        """(N, K, C, H, W) the points that these queries try, on top of ``best`` (N, C, H, W).
+
+        ``rows`` says which images of the problem those are.
+        """
+
+    @abstractmethod
+    def effect(self, problem: Problem, best: Tensor, slope: Tensor, rows: Rows = ALL) -> Effect:
+        """What they change where the gradient of the margin is ``slope`` (N, C, H, W)."""
 
 
 def draw_patches(problem: Problem, side: int, bits: Tensor) -> Patches:
@@ -67,10 +81,25 @@ class Corners(Patches):
         up = ups_of(bits.flatten(), channels).to(low.dtype).view(*bits.shape, channels, 1)
         return cls(place, torch.lerp(low, high, up).flatten(2))
 
-    def on(self, problem: Problem, best: Tensor) -> Tensor:
+    def on(self, problem: Problem, best: Tensor, rows: Rows = ALL) -> Tensor:
         new = _copies(best, self.place.shape[1])
         new.scatter_(2, self.place, self.value)
         return new.view(*new.shape[:2], *best.shape[1:])
+
+    def effect(self, problem: Problem, best: Tensor, slope: Tensor, rows: Rows = ALL) -> Effect:
+        move = self.value - _taken(best, self.place).flatten(2)
+        rate = _taken(slope, self.place).flatten(2)
+        return Effect(torch.linalg.vecdot(move, rate), torch.linalg.vecdot(move, move).sqrt_())
+
+
+class Move(NamedTuple):
+    """What a query in L2 or L1 does to a displacement, before it is scaled to the ball."""
+
+    inside: Tensor  # (N, K, C, pixels) what was in the first window
+    outside: Tensor  # what was in the second and not in the first
+    new: Tensor  # what comes into the first
+    scale: Tensor  # (N, K, 1, 1) L2: what all of it is multiplied with
+    rest: Tensor  # (N, K, 1, 1) L2: the square of what neither window touches
 
 
 @dataclass
@@ -91,9 +120,41 @@ class Masses(Patches):
         apart = (~_overlap(bits, more, side, x.shape)).to(x.dtype)
         return cls(here, there, apart, bumps * signs)
 
-    def on(self, problem: Problem, best: Tensor) -> Tensor:
-        x, threat, count = problem.x, problem.threat, self.here.shape[1]
-        is_l2, delta = threat.norm == "L2", best - x
+    def on(self, problem: Problem, best: Tensor, rows: Rows = ALL) -> Tensor:
+        x, threat, count = problem.x[rows], problem.threat, self.here.shape[1]
+        delta = best - x
+        move = self._move(problem, delta)
+        if threat.norm == "L1":
+            moved = _copies(delta, count)
+            moved.scatter_(2, self.there, 0.0).scatter_(2, self.here, move.new.flatten(2))
+            copies = x.repeat_interleave(count, 0)
+            scale = x.new_full((len(copies),), INSIDE)
+            near = threat.project(copies, copies + moved.view_as(copies), scale)
+            return near.view(-1, count, *x.shape[1:])
+        scale, flat = move.scale[..., 0], x.flatten(1)[:, None]
+        moved = torch.addcmul(flat, delta.flatten(1)[:, None], scale).clamp_(0, 1)
+        clean = _taken(x, torch.cat([self.there, self.here], 1)).flatten(2)
+        moved.scatter_(2, self.there, clean[:, :count])
+        filled = torch.addcmul(clean[:, count:], move.new.flatten(2), scale).clamp_(0, 1)
+        return moved.scatter_(2, self.here, filled).view(-1, count, *x.shape[1:])
+
+    def effect(self, problem: Problem, best: Tensor, slope: Tensor, rows: Rows = ALL) -> Effect:
+        """In L2 only, from the pieces; what the box cuts off is left out."""
+        assert problem.threat.norm == "L2"
+        delta = best - problem.x[rows]
+        move, whole = self._move(problem, delta), (delta * slope).flatten(1).sum(1)[:, None]
+        here, there = _taken(slope, self.here), _taken(slope, self.there)
+        scale = move.scale[..., 0, 0]
+        gained = ((move.new - move.inside) * here - move.outside * there).flatten(2).sum(2)
+        change = (scale - 1) * whole + scale * gained
+        square = (scale - 1).square() * move.rest[..., 0, 0] + (
+            (move.scale * move.new - move.inside).square() + move.outside.square()
+        ).flatten(2).sum(2)
+        return Effect(change, square.sqrt_())
+
+    def _move(self, problem: Problem, delta: Tensor) -> Move:
+        """What is taken away and put in its place."""
+        is_l2 = problem.threat.norm == "L2"
         inside, outside = _taken(delta, self.here), _taken(delta, self.there) * self.apart
 
         def mass(values: Tensor) -> Tensor:
@@ -106,22 +167,10 @@ class Masses(Patches):
         total = mass(delta.flatten(1)).view(-1, 1, 1, 1)
         new = (inside / length(inside)).add_(self.shape)
         new.mul_(budget(problem, total, taken) / length(new))
-        if not is_l2:
-            moved = _copies(delta, count)
-            moved.scatter_(2, self.there, 0.0).scatter_(2, self.here, new.flatten(2))
-            copies = x.repeat_interleave(count, 0)
-            scale = x.new_full((len(copies),), INSIDE)
-            near = threat.project(copies, copies + moved.view_as(copies), scale)
-            return near.view(-1, count, *x.shape[1:])
         # The length of the whole is known from its pieces, so that no image is read for it.
         square = total + (mass(new) - taken).sum(2, keepdim=True)
-        scale = threat.eps / (square.clamp_min(0).sqrt() + TINY)  # (N, K, 1, 1)
-        flat = x.flatten(1)[:, None]
-        moved = torch.addcmul(flat, delta.flatten(1)[:, None], scale[..., 0]).clamp_(0, 1)
-        clean = _taken(x, torch.cat([self.there, self.here], 1)).flatten(2)
-        moved.scatter_(2, self.there, clean[:, :count])
-        filled = torch.addcmul(clean[:, count:], new.flatten(2), scale[..., 0]).clamp_(0, 1)
-        return moved.scatter_(2, self.here, filled).view(-1, count, *x.shape[1:])
+        scale = problem.threat.eps / (square.clamp_min(0).sqrt() + TINY)
+        return Move(inside, outside, new, scale, (total - taken.sum(2, keepdim=True)).clamp_min_(0))
 
 
 def _copies(best: Tensor, count: int) -> Tensor:
