@@ -18,6 +18,7 @@ from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, 
 from buttress.attacks.losses import dlr, targeted_dlr, targeted_margin
 from buttress.attacks.problem import Problem, Seen
 from buttress.attacks.targets import choose_target
+from buttress.errors import UserError
 
 RISING = 0.75  # a window in which at most this share of the steps rose halves the step
 SHARE = 0.75  # of a move that is new; the rest repeats the last move
@@ -210,20 +211,31 @@ class APGDT(APGD):
 
     Targets by the clean logits, at most as many as there are other classes. Any wrong class is a
     success. With fewer than four classes, and with ``loss="margin"``, the loss is z_t - z_y.
+    ``skip`` passes over the first classes.
     """
 
     targets: int = 9
     loss: Literal["dlr", "margin"] = "dlr"
+    skip: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least_one(targets=self.targets)
+        if self.skip < 0:
+            raise UserError(f"`skip >= 0` must hold, but got skip={self.skip}")
 
     def runs(self, problem: Problem) -> int:
-        return min(self.targets, problem.num_classes - 1) * self.restarts
+        others = problem.num_classes - 1
+        return max(1, min(self.targets, others - self.skip)) * self.restarts
+
+    def ranks(self, problem: Problem) -> Tensor:
+        return self._rank(torch.arange(self.runs(problem)), problem)
+
+    def _rank(self, run: Tensor, problem: Problem) -> Tensor:
+        return (self.skip + run // self.restarts) % (problem.num_classes - 1)
 
     def target_of(self, problem: Problem, run: Tensor) -> Tensor:
-        return choose_target(problem, "each", run // self.restarts)
+        return choose_target(problem, "each", self._rank(run, problem))
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         assert isinstance(state, APGDState | apgd_l1.L1State)

@@ -72,6 +72,9 @@ class Attack(ABC):
 
     norms: ClassVar[tuple[Norm, ...]] = NORMS
     needs_grad: ClassVar[bool] = True
+    reorders: ClassVar[bool] = (
+        False  # an ensemble whose parts aim first where parts before came near
+    )
 
     @property
     @abstractmethod
@@ -98,6 +101,10 @@ class Attack(ABC):
     def runs(self, problem: Problem) -> int:
         """Restarts, or targets, or both multiplied."""
         return 1
+
+    def ranks(self, problem: Problem) -> Tensor | None:
+        """(runs,) which of the other classes each run aims at: 0 the nearest; None: at none."""
+        return None
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         """(N,) what is to rise."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack, Standing, State, put, some
-from buttress.attacks.losses import margin
+from buttress.attacks.losses import margin, true
 from buttress.attacks.problem import Meter, Problem, Seen
+from buttress.attacks.targets import by_distance, ranked
 
 REFILL = 1 / 8  # of the batch must be free before new runs are taken in: each intake has its price
 SLACK = 1.25  # of the batch size: a few rows more are better than a second, small batch
@@ -32,12 +33,18 @@ class Outcome:
     margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
     meter: Meter
     names: tuple[str, ...] = ()  # of the parts, for an ensemble
+    reached: Tensor | None = None  # (N, runs) the largest margin of each run, if they have targets
 
     def replace(self, rows: Tensor, other: Outcome) -> None:
         """Takes over the results of a second search on some rows, and adds its cost."""
         self.x_adv[rows], self.broken[rows] = other.x_adv, other.broken
         self.margin[rows] = other.margin
         self.meter.merge(rows, other.meter)
+        if other.reached is not None:
+            if self.reached is None:
+                shape = len(self.margin), other.reached.shape[1]
+                self.reached = other.reached.new_full(shape, -torch.inf)
+            self.reached[rows] = self.reached[rows].maximum(other.reached)
 
     def afresh(self, rows: Tensor) -> Outcome:
         """Where some rows stand, with nothing spent yet: for a search that goes on from there."""
@@ -70,7 +77,9 @@ def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Out
     """All runs of an attack; what they find and cost is put into ``so_far``."""
     problem = replace(problem, meter=so_far.meter, rows=problem.rows_of())
     queue = Queue(problem.rows_of(), attack.runs(problem), problem.full)
-    best = Best(so_far.x_adv, so_far.margin, so_far.broken)
+    if attack.ranks(problem) is not None:
+        so_far.reached = so_far.margin.new_full((len(so_far.margin), queue.runs), -torch.inf)
+    best = Best(so_far.x_adv, so_far.margin, so_far.broken, so_far.reached)
     told = None if ways.on_step is None else _told(ways.on_step, len(queue))
     _drain(attack, problem, queue, best, ways, told)
     return so_far
@@ -101,6 +110,7 @@ def run(
     parts = attack.parts(problem)
     drop = stop_when_broken or len(parts) > 1
     costs = [_cost(part, problem) for part in parts]
+    near = clean - true(clean, problem.y)[:, None]  # how near each class came
     for number, part in enumerate(parts):
         here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
         rows = everyone[~best.broken] if drop else everyone
@@ -113,11 +123,24 @@ def run(
         told = _within(on_step, sum(costs[:number]) / sum(costs), costs[number] / sum(costs))
         if len(rows):
             ways = Ways(batch_size, drop, told)
-            best.replace(rows, search(part, here.select(rows), best.afresh(rows), ways))
+            best.reached = None
+            found = search(part, here.select(rows), best.afresh(rows), ways)
+            best.replace(rows, found)
+            if attack.reorders and (ranks := part.ranks(problem)) is not None:
+                problem = replace(problem, order=_order(problem, near, rows, found, ranks))
         if told is not None:
             told(1.0)
     meter.flat &= meter.backward > 0  # where there was no gradient at all, none was zero
     return best
+
+
+def _order(problem: Problem, near: Tensor, rows: Tensor, found: Outcome, ranks: Tensor) -> Tensor:
+    """The other classes by the margins that runs towards them reached; takes ``near`` along."""
+    assert found.reached is not None
+    aims = ranked(problem)[rows][:, ranks.to(rows.device)]  # (R, runs)
+    reached = near[rows].scatter_reduce(1, aims, found.reached, "amax")
+    near[rows] = reached
+    return by_distance(near, problem.y)
 
 
 def _within(on_step: OnStep | None, before: float, share: float) -> OnStep | None:
@@ -187,6 +210,7 @@ def _drain(
     """Works off the queue, and keeps what is found in ``best``."""
     is_cpu = problem.x.device.type == "cpu"
     rows, here, state = problem.rows_of(0), problem, None
+    runs = rows.clone()
     alive, turn = torch.ones_like(rows, dtype=torch.bool), 0
     batch = _even(len(queue), ways.batch_size, SLACK if is_cpu else 1.0)
     while True:
@@ -201,11 +225,12 @@ def _drain(
                 else:
                     rows, state = torch.cat([rows, new]), state.joined(begun)
                     here = problem.select(rows)
+                runs = torch.cat([runs, number])
                 alive = torch.cat([alive, torch.ones_like(new, dtype=torch.bool)])
         if state is None or not len(rows):
             return
         seen = attack.look(here, state)
-        best.improve(rows, alive, attack, here, state, seen.logits)
+        best.improve((rows, runs), alive, attack, here, state, seen.logits)
         if told is not None and (is_cpu or turn % PATIENCE == 0):
             under_way = float(state.step.sum()) / max(1, attack.length)
             told(queue.taken - len(rows) + under_way)
@@ -217,6 +242,7 @@ def _drain(
         turn += 1
         if (is_cpu or turn % PATIENCE == 0) and not alive.all():
             rows, here, state = rows[alive], here.select(alive), state.select(alive)
+            runs = runs[alive]
             grad = None if seen.grad is None else seen.grad[alive]
             seen, alive = Seen(seen.logits[alive], seen.loss[alive], grad), alive[alive]
         if len(rows):
@@ -276,18 +302,27 @@ class Best:
     x: Tensor
     margin: Tensor
     broken: Tensor
+    reached: Tensor | None  # (N, runs) the largest margin of each run, if that is wanted
 
     def improve(
         self,
-        rows: Tensor,
+        where: tuple[Tensor, Tensor],
         alive: Tensor,
         attack: Attack,
         problem: Problem,
         state: State,
         logits: Tensor,
     ) -> None:
-        """Takes over the current points that are better, of the runs that are alive."""
+        """Takes over the current points that are better, of the runs that are alive.
+
+        ``where`` has the sample and the number of each run.
+        """
+        rows, runs = where
         gap, old_gap = _rank(margin(logits, problem.y)), self.margin[rows]
+        if self.reached is not None:
+            inside = attack.inside(problem, state, torch.ones_like(alive))
+            new = gap if inside is None else gap.where(inside, -torch.inf)
+            self.reached[rows, runs] = self.reached[rows, runs].maximum(new)
         if not some(better := alive & (gap > old_gap)):
             return  # what is broken has a larger margin than all that is not
         broken, old_broken = wrong(logits, problem.y), self.broken[rows]

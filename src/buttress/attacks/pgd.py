@@ -56,6 +56,10 @@ class Ascent(Attack):
     def runs(self, problem: Problem) -> int:
         return self.restarts
 
+    def ranks(self, problem: Problem) -> Tensor | None:
+        each = torch.arange(self.runs(problem)) % (problem.num_classes - 1)
+        return each if self.target == "each" else None
+
     def begin(self, problem: Problem, run: Tensor) -> State:
         if self.start == "gaussian":
             noise = problem.streams.normal(problem.x, run)

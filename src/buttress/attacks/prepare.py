@@ -20,13 +20,14 @@ from buttress.attacks.problem import gradient
 CLOSE = 1e-4  # logits may differ by this much of their size: sums in another order
 CLOSE_SLOPE = 2e-2  # gradients by more: a rounding may take another side of a ReLU
 WORTH = 0.97  # of the time before: less gain is not worth another network
-WORTH_LOW = 0.7  # low precision needs a second look at survivors, so it must gain more
+WORTH_LOW = 0.5  # low precision needs a second look at survivors, so it must gain much
 PROBE = 128  # images that are timed and compared, at most
-TURN = 0.04  # seconds that one pass over the probe may take
-TURNS, WARM = 8, 3
-CLEAR = 0.15  # a difference that two turns are enough for
+TURN = 0.02  # seconds that one pass over the probe may take
+TURNS, FEWEST, WARM = 12, 3, 3
+LONG = 0.1  # seconds that a form is timed at least
+CLEAR, UNSURE = 0.15, 0.03  # a share that is below or above by more needs no more turns
 ROWS = (8, 16, 32, 64, 128, 256)  # tried to see how many images keep a processor busy
-SWEEPS, ENOUGH = 5, 0.3  # times that each of them is timed, if that does not take seconds
+SWEEPS, ENOUGH = 5, 0.15  # times that each of them is timed, if that does not take seconds
 BESIDES = 3e-3  # seconds that an attack spends on a step beside its pass, about
 NEARLY = 1.08  # of the least time per image
 
@@ -105,7 +106,7 @@ class Trial:
         if isinstance(made, str):
             self.notes.append(f"{form.name}: not used, {made}")
             return
-        share = self._share(made, form.grad)
+        share = self._share(made, form.grad, WORTH)
         if share <= WORTH:
             self.best = made
         used = "" if share <= WORTH else "not used, "
@@ -120,13 +121,13 @@ class Trial:
         if isinstance(made, str):
             self.notes.append(f"bfloat16: not used, {made}")
             return None
-        few = self.x[:1]  # it can be many times slower where a processor does not have it
+        few = self.x[:4]  # it can be many times slower where a processor does not have it
         if min(_seconds(made, few, grad=True) for _ in range(2)) > 2 * min(
             _seconds(self.best, few, grad=True) for _ in range(2)
         ):
             self.notes.append("bfloat16: not used, more than 2 times the time")
             return None
-        share = self._share(made, grad=True)
+        share = self._share(made, True, WORTH_LOW)
         used = "" if share <= WORTH_LOW else "not used, "
         self.notes.append(f"bfloat16: {used}{share:.2f} of the time before")
         return made if share <= WORTH_LOW else None
@@ -159,16 +160,20 @@ class Trial:
         if (gap := _gap(self.slope, _slope(made, self.x))) > CLOSE_SLOPE:
             raise Different(f"its gradients differ by {gap:.1e} of their size")
 
-    def _share(self, made: nn.Module, grad: bool) -> float:
-        """Time of a form over that of the best so far: both in turns, so that load hits both."""
-        least = math.inf, math.inf
+    def _share(self, made: nn.Module, grad: bool, worth: float) -> float:
+        """Time of a form over that of the best so far: both in turns, so that load hits both.
+
+        Turns end once it is clear whether the share is below ``worth``.
+        """
+        least, started = (math.inf, math.inf), time.perf_counter()
         for turn in range(TURNS + 1):
             took = [_seconds(m, self.x, grad) for m in (self.best, made)]
             if not turn:
                 continue  # it warms up
             least = min(least[0], took[0]), min(least[1], took[1])  # a disturbance only adds
             share = least[1] / least[0]
-            if share > 2 or (turn == 2 and abs(share - 1) > CLEAR) or (turn > 2 and share > 1):
+            is_known = turn >= FEWEST and time.perf_counter() - started > LONG
+            if share > 2 or (is_known and not worth - CLEAR < share < worth + UNSURE):
                 break
         return share
 

@@ -74,6 +74,7 @@ class Problem:
     threat: Threat
     streams: Streams
     clean: Tensor | None = None  # (N, K) logits of x, once they are known
+    order: Tensor | None = None  # (N, K - 1) other classes, the nearest first, if that is known
     meter: Meter | None = None
     rows: Tensor | None = field(default=None, repr=False)
     full: int = 128  # rows with which a processor is busy: more of them go no faster
@@ -86,6 +87,7 @@ class Problem:
             y=self.y[keep],
             streams=self.streams.select(keep),
             clean=None if self.clean is None else self.clean[keep],
+            order=None if self.order is None else self.order[keep],
             rows=self.meter_rows[keep],
         )
 

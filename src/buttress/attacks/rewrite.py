@@ -56,8 +56,8 @@ def normed(
 
 def channels_last(model: nn.Module, x: Tensor) -> nn.Module:
     """Weights, and so the features, with the channels of a pixel side by side in memory."""
-    if not any(isinstance(m, nn.Conv2d) for m in model.modules()):
-        raise ValueError("there is no convolution")
+    if not any(_overlaps(m) for m in model.modules()):
+        raise ValueError("there is no convolution but of patches side by side")
     return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
@@ -75,11 +75,16 @@ def strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
     return new
 
 
+def _overlaps(module: nn.Module) -> bool:
+    """Whether it is a convolution whose windows share pixels, not a cut into patches."""
+    return isinstance(module, nn.Conv2d) and max(module.kernel_size) > min(module.stride)
+
+
 FEW = 8  # input channels: with more the library's own gradient is as fast
 
 
 def _is_strided(m: nn.Module) -> bool:
-    if type(m) is not nn.Conv2d or not isinstance(m.padding, tuple):
+    if type(m) is not nn.Conv2d or not isinstance(m.padding, tuple) or not _overlaps(m):
         return False
     is_square = len({*m.stride}) == len({*m.padding}) == len({*m.kernel_size}) == 1
     is_plain = m.groups == 1 and set(m.dilation) == {1} and m.padding_mode == "zeros"

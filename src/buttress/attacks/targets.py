@@ -36,7 +36,12 @@ def choose_target(problem: Problem, how: Target | int, run: Tensor) -> Tensor:
 
 
 def ranked(problem: Problem) -> Tensor:
-    """(N, K - 1) the other classes, the most likely first, by the clean logits."""
+    """(N, K - 1) the other classes, the nearest first: by what is known, or the clean logits."""
     assert problem.clean is not None
-    others = problem.clean.scatter(1, problem.y[:, None], -torch.inf)
-    return others.argsort(dim=1, descending=True, stable=True)[:, : problem.num_classes - 1]
+    return by_distance(problem.clean, problem.y) if problem.order is None else problem.order
+
+
+def by_distance(scores: Tensor, y: Tensor) -> Tensor:
+    """(N, K - 1) the other classes, those with the highest scores (N, K) first."""
+    others = scores.scatter(1, y[:, None], -torch.inf)
+    return others.argsort(dim=1, descending=True, stable=True)[:, : scores.shape[1] - 1]
