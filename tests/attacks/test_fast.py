@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.core import Standing
+from buttress.attacks.core import Standing, State
+from buttress.attacks.pgd import PGD
+from buttress.attacks.problem import Problem
 from buttress.threat import Norm, Threat
 from conftest import Linear, images, small_net
 
@@ -63,3 +65,36 @@ def test_hidden_gradients_are_met_with_queries() -> None:
     assert out.broken.float().mean() > 0.3
     searched = run_attack(create_attack("pgd"), model, x, y, Threat("Linf", 0.03))
     assert out.broken.sum() > searched.broken.sum()
+
+
+class Rising(nn.Module):
+    """Ten classes, of which only the last rises with the image, from far behind to near."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.flatten(1).mean(1, keepdim=True)
+        still = 0.9 - 0.01 * torch.arange(8.0) + 0 * mean
+        return torch.cat([torch.ones_like(mean), still, 0.5 + 16 * (mean - 0.5)], 1)
+
+
+def test_later_parts_aim_where_earlier_ones_came_near() -> None:
+    aimed: list[Tensor] = []
+    begin = PGD.begin
+
+    def spied(self: PGD, problem: Problem, run: Tensor) -> State:
+        state = begin(self, problem, run)
+        aimed.append(state.target)  # type: ignore[attr-defined]
+        return state
+
+    x, y = torch.full((3, 3, 8, 8), 0.5), torch.zeros(3, dtype=torch.int64)
+    fast, threat = create_attack("fast"), Threat("Linf", 0.03)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PGD, "begin", spied)
+        out = run_attack(fast, Rising(), x, y, threat, how=How(workers=1))
+    assert not out.broken.any()
+    runs = torch.cat(aimed)
+    first, later = runs[:27], runs[27:]
+    assert sorted(first[::3].tolist()) == list(range(1, 10)), "each class once"
+    assert int(first[0]) == 1, "the most likely one first"
+    assert set(later.tolist()) == {9}, "then the one that came near, and no other"
+    assert len(later) == 9, "from three starts for each of three images"
+    assert bool((out.meter.spared == 1 << 2).all())

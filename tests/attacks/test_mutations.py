@@ -19,11 +19,13 @@ import test_threat as threat
 from attacks import test_apgd as apgd
 from attacks import test_autoattack as autoattack
 from attacks import test_contract as contract
+from attacks import test_fast as fast
 from attacks import test_hyperplane as hyperplane
 from attacks import test_loop as loop
 from attacks import test_losses as losses
 from attacks import test_oracles as oracles
 from attacks import test_square as square
+from attacks import test_square_forecast as forecast
 from buttress.errors import RunError
 
 # How a test, or the check of every result, says no. Whatever else is raised is no catch: a change
@@ -139,10 +141,10 @@ MUTATIONS = [
       contract.test_the_hinge_on_the_batch_sum_stops_everyone),
     M("a drawn target may be the label", "attacks.targets:choose_target",
       "(problem.y + 1 + (draw", "(problem.y + (draw", NOT_LABEL, ("random", 10)),
-    M("a ranked target may be the label", "attacks.targets:ranked",
-      ".scatter(1, problem.y[:, None], -torch.inf)", "", NOT_LABEL, ("each", 3)),
+    M("a ranked target may be the label", "attacks.targets:by_distance",
+      ".scatter(1, y[:, None], -torch.inf)", "", NOT_LABEL, ("each", 3)),
     M("more targets than classes", "attacks.apgd:APGDT.runs",
-      "min(self.targets, problem.num_classes - 1)", "self.targets",
+      "min(self.targets, others - self.skip)", "self.targets",
       apgd.test_there_are_never_more_targets_than_other_classes, ("apgd-t", 3, 2)),
     M("the ratio divides by the second gap", "attacks.losses:dlr",
       "top[:, 2]", "top[:, 1]", losses.test_ratio_divides_by_the_first_less_the_third),
@@ -187,8 +189,7 @@ MUTATIONS = [
       autoattack.test_rand_averages_twenty_passes_at_every_point),
     # The loop.
     M("a pass is not counted", "attacks.problem:Meter.add",
-      "self.forward.index_add_(0, rows, torch.full_like(rows, passes))",
-      "self.forward.index_add_(0, rows[1:], torch.full_like(rows[1:], passes))",
+      "torch.ones_like(rows) if passes", "torch.zeros_like(rows) if passes",
       contract.test_passes_are_counted),
     M("gradients of some rows are counted for all", "attacks.problem:Problem._some",
       "slope), wanted)", "slope))",
@@ -217,12 +218,36 @@ MUTATIONS = [
     M("worse squares are kept", "attacks.square:Square.advance",
       "seen.loss > state.best", "seen.loss < torch.inf",
       square.test_only_a_better_point_is_kept),
-    M("a sprint keeps the last better query", "attacks.square:Square._sprint",
-      "is_better[rows].int().argmax(1)", "count - 1 - is_better[rows].int().flip(1).argmax(1)",
+    M("a sprint keeps the last better query", "attacks.square_sprint:_firsts",
+      "is_first[1:] = found[1:] != found[:-1]", "is_first[:-1] = found[1:] != found[:-1]",
       square.test_sprints_find_what_queries_one_by_one_find, (5, "Linf", 0.02)),
-    M("a sprint goes on from the old best point", "attacks.square:Square._sprint",
-      "done[rows] += first + 1 - count", "done[rows] += 0 * first",
+    M("a sprint goes on from the old best point", "attacks.square_sprint:Course.run",
+      "done[better] = place[first] + 1", "done[better] += 0",
       square.test_sprints_find_what_queries_one_by_one_find, (5, "Linf", 0.02)),
+    M("a forecast has the wrong sign", "attacks.square_patches:Corners.effect",
+      "self.value - _taken", "-self.value + _taken",
+      forecast.test_what_queries_are_said_to_change, ("Linf",)),
+    M("a forecast forgets the second window", "attacks.square_patches:Masses.effect",
+      "- move.outside * there", "- 0 * move.outside * there",
+      forecast.test_what_queries_are_said_to_change, ("L2",)),
+    M("forecasts are trusted whatever their error", "attacks.square_forecast:Hopes.of",
+      "-TRUST * state.error[rows].sqrt()", "0 * state.best[rows]",
+      forecast.test_a_lying_gradient_loses_nothing, ("backwards",)),
+    M("errors of forecasts are forgotten", "attacks.square_forecast:Hopes.end",
+      "state.squares[rows] += self.squares", "state.squares[rows] += 0",
+      forecast.test_a_lying_gradient_loses_nothing, ("backwards",)),
+    M("no query is tried against its forecast", "attacks.square_forecast:Hopes.of_queries",
+      "hopeful |= self.is_sampled[rows[:, None], query]", "pass",
+      forecast.test_forecasts_decide_as_one_query_after_the_other, ("Linf", 0.03)),
+    M("a gradient is kept over blocks", "attacks.square_forecast:begin_block",
+      "state.slope_block[rows] != block", "state.slope_block[rows] < 0",
+      forecast.test_forecasts_decide_as_one_query_after_the_other, ("Linf", 0.03)),
+    M("classes are taken as they came", "attacks.loop:_order",
+      "by_distance(near, problem.y)", "ranked(problem)",
+      fast.test_later_parts_aim_where_earlier_ones_came_near),
+    M("hopeless classes are aimed at", "attacks.loop:Queue.take",
+      "self.reach[found] > self.ranks[number]", "self.reach[found] > -1",
+      fast.test_later_parts_aim_where_earlier_ones_came_near),
     M("the shortest move ignores the box", "attacks.hyperplane:Plane.amounts",
       "rises.mul_(-gap.sign()[:, None]).add_(0.5)", "torch.full_like(point, 1e3)",
       hyperplane.test_the_move_is_feasible_and_as_short_as_can_be, ("Linf", 3)),

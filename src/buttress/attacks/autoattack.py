@@ -16,6 +16,7 @@ from buttress.errors import UserError
 from buttress.threat import Norm
 
 Version = Literal["standard", "plus", "rand", "custom"]
+FORECAST = 0.3  # of the queries, usually: those that a forecast does not rule out
 EOT = 20  # passes averaged in the version for randomised models
 
 
@@ -30,6 +31,8 @@ class AutoAttack(Ensemble):
       `fab-t` with 9 targets; in L1 without the larger balls.
     - rand, for randomised models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
+
+    `square` leaves out queries that a gradient says will not be kept (its ``forecast``).
 
     ``steps`` and ``queries`` shorten the parts of the first three, for tests. There are never more
     targets than other classes. Departure from the reference in rand: the prediction is the mean of
@@ -69,6 +72,10 @@ class AutoAttack(Ensemble):
         for member in members:
             check_norm(member, problem.threat)
         return members
+
+    def usual_share(self, number: int, norm: Norm) -> float:
+        part = self.members(norm)[number]
+        return FORECAST if isinstance(part, Square) and part.forecast and norm != "L1" else 1.0
 
     def members(self, norm: Norm) -> tuple[Attack, ...]:
         """The attacks of this version in a norm, in their order."""

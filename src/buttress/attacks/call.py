@@ -129,7 +129,7 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
         shares = [problem.rows_of()[k::count] for k in range(min(count, len(problem.x)))]
         if len(shares) == 1:
             return _searched(attack, problem, so_far, ways, how.prepared)
-        few = max(1, ways.batch_size // len(shares))
+        few = max(1, ways.batch_size // len(shares), _busy(how, ways.batch_size))
 
         def task(rows: Tensor) -> Task[Outcome]:
             part, before = problem.select(rows), so_far.afresh(rows)
@@ -154,6 +154,12 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
         on_step=how.on_step,
         search=search,
     )
+
+
+def _busy(how: How, batch_size: int) -> int:
+    """Rows with which one process is busy, if that was measured: small networks need many."""
+    full = None if how.prepared is None else how.prepared.full
+    return min(full or 1, batch_size)
 
 
 def _searched(

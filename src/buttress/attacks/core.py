@@ -7,6 +7,7 @@ seen at the last ones. Every row of a batch counts its own steps, so that rows c
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -94,8 +95,15 @@ class Attack(ABC):
         """(N,) which of the samples left part ``number`` of an ensemble is for; None: all."""
         return None
 
+    def aims(self, number: int, norm: Norm) -> float:
+        """Part ``number`` aims only at classes that parts before it came this near.
+
+        In shares of the clean margin that were left. Only for an ensemble that `reorders`.
+        """
+        return math.inf
+
     def usual_share(self, number: int, norm: Norm) -> float:
-        """Of the samples left, those that part ``number`` is usually for: only plans use it."""
+        """Of the passes of part ``number`` for all samples left, what is usual: only for plans."""
         return 1.0
 
     def runs(self, problem: Problem) -> int:

@@ -18,15 +18,17 @@ from buttress.attacks.square import Square
 from buttress.threat import Norm
 
 NEAR, BLIND = 0.2, 0.02  # of those left, usually: near the border; those that look hidden
+AIMED = 0.3  # of the classes, usually: those that are worth a run
 STUCK = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
 
 
 @dataclass(frozen=True)
 class Stage:
-    """An attack, and the samples it is for: those that kept at most this much of their margin."""
+    """An attack, and what it is for: what kept at most this much of the clean margin."""
 
     attack: Attack
-    near: float = math.inf
+    near: float = math.inf  # samples
+    aims: float = math.inf  # classes of such a sample
 
 
 @ATTACKS.register("fast", tags=("ensemble",))
@@ -38,16 +40,17 @@ class Fast(Ensemble):
 
     1. 20 steps on z_t - z_y for each of the 9 most likely other classes: sign steps (Linf) or unit
        steps (L2) whose length falls as a cosine from 2 eps to 0.
-    2. 50 steps for each of 9 classes from new starts, only for samples that kept at most 20% of
-       their clean margin.
+    2. 50 steps from each of 3 new starts, only for samples that kept at most 20% of their clean
+       margin, and only towards classes that left at most 30%.
 
     L1, where larger balls find more:
 
     1. 5 sparse steps for each of the 3 most likely other classes.
-    2. `apgd-t` on the margin, 25 steps for each of 3 classes.
+    2. `apgd-t` on the margin, 25 steps for each of the 3 nearest classes.
     3. 20 steps for each of the other 6, for samples that kept at most half of their clean margin.
-    4. 60 steps for each of 9, for those that kept at most 15%.
-    5. 100 steps for each of 3 with 3 restarts, for those that kept at most 6%.
+    4. 60 steps, for samples that kept at most 15%, towards classes that left at most 30%.
+    5. 100 steps from each of 3 starts, for samples that kept at most 6%, towards at most 4 classes
+       that left at most 12%.
 
     Each part takes the classes first that the parts before it came nearest to.
 
@@ -75,8 +78,8 @@ class Fast(Ensemble):
         """The parts in a norm, for so many classes beside the right one."""
         square, nine = Stage(Square(queries=self.queries)), min(9, others)
         if norm != "L1":
-            again = _margins(5 * self.steps // 2, nine * self.effort)
-            return [Stage(_margins(self.steps, nine)), Stage(again, 0.2), square]
+            again = _margins(5 * self.steps // 2, nine, 3 * self.effort)
+            return [Stage(_margins(self.steps, nine)), Stage(again, 0.2, 0.3), square]
 
         def wide(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> Attack:
             steps = max(1, steps * self.steps // 20)
@@ -86,8 +89,8 @@ class Fast(Ensemble):
             Stage(_margins(max(1, self.steps // 4), min(3, others))),
             Stage(wide(25, 3)),
             Stage(wide(20, 6, skip=3), 0.5),
-            Stage(wide(60, 9), 0.15),
-            Stage(wide(100, 3, 3 * self.effort), 0.06),
+            Stage(wide(60, 9), 0.15, 0.3),
+            Stage(wide(100, 4, 3 * self.effort), 0.06, 0.12),
             square,
         ]
 
@@ -99,14 +102,20 @@ class Fast(Ensemble):
         near = stages[number].near
         return None if math.isinf(near) else left <= near
 
+    def aims(self, number: int, norm: Norm) -> float:
+        return self.stages(norm, 1)[number].aims
+
     def usual_share(self, number: int, norm: Norm) -> float:
         stages = self.stages(norm, 1)
         if number == len(stages) - 1:
             return BLIND
-        return 1.0 if math.isinf(stages[number].near) else NEAR
+        stage = stages[number]
+        samples = 1.0 if math.isinf(stage.near) else NEAR
+        return samples if math.isinf(stage.aims) else samples * AIMED
 
 
-def _margins(steps: int, runs: int) -> PGD:
+def _margins(steps: int, targets: int, restarts: int = 1) -> PGD:
     return PGD(
-        steps=steps, rel_step=2.0, restarts=runs, loss="margin", schedule="cosine", target="each"
-    )
+        steps=steps, rel_step=2.0, restarts=targets * restarts, loss="margin", schedule="cosine",
+        target="each", targets=targets,
+    )  # fmt: skip

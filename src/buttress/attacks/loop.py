@@ -7,7 +7,7 @@ for; a run that is over, or whose sample is broken, leaves at once and the next 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -77,7 +77,8 @@ def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Out
     """All runs of an attack; what they find and cost is put into ``so_far``."""
     problem = replace(problem, meter=so_far.meter, rows=problem.rows_of())
     queue = Queue(problem.rows_of(), attack.runs(problem), problem.full)
-    if attack.ranks(problem) is not None:
+    if (ranks := attack.ranks(problem)) is not None:
+        queue.ranks, queue.reach = ranks.tolist(), problem.reach
         so_far.reached = so_far.margin.new_full((len(so_far.margin), queue.runs), -torch.inf)
     best = Best(so_far.x_adv, so_far.margin, so_far.broken, so_far.reached)
     told = None if ways.on_step is None else _told(ways.on_step, len(queue))
@@ -110,7 +111,8 @@ def run(
     parts = attack.parts(problem)
     drop = stop_when_broken or len(parts) > 1
     costs = [_cost(part, problem) for part in parts]
-    near = clean - true(clean, problem.y)[:, None]  # how near each class came
+    near = clean - true(clean, problem.y)[:, None]  # how near each other class came
+    near.scatter_(1, problem.y[:, None], -torch.inf)
     for number, part in enumerate(parts):
         here = problem if len(parts) == 1 else _renamed(problem, f"/{number}")
         rows = everyone[~best.broken] if drop else everyone
@@ -120,6 +122,9 @@ def run(
             meter.spared[rows[~chosen]] |= 1 << number
             rows = rows[chosen]
         meter.parts[rows] |= 1 << number
+        if not math.isinf(most := attack.aims(number, problem.threat.norm)):
+            left = near / gap.clamp_max(-1e-12)[:, None]
+            here = replace(here, reach=(left <= most).sum(1).clamp_min(1))
         told = _within(on_step, sum(costs[:number]) / sum(costs), costs[number] / sum(costs))
         if len(rows):
             ways = Ways(batch_size, drop, told)
@@ -172,6 +177,8 @@ class Queue:
     samples: Tensor
     runs: int
     full: int = 128  # rows with which a processor is busy
+    ranks: Sequence[int] = ()  # of the class that each run aims at
+    reach: Tensor | None = None  # (N,) of each sample only lower ranks are worth a run
     taken: int = 0
 
     def __len__(self) -> int:
@@ -197,6 +204,8 @@ class Queue:
             self.taken += len(found)
             if out is not None:
                 found = found[~out[found]]
+            if self.reach is not None:
+                found = found[self.reach[found] > self.ranks[number]]
             samples.append(found)
             numbers.append(torch.full_like(found, number))
             busy = torch.cat([busy, found])

@@ -41,11 +41,13 @@ class Ascent(Attack):
     noise: float = 1e-3  # the standard deviation of a Gaussian start, as TRADES has it
     schedule: Literal["constant", "cosine"] = "constant"
     target: Target | int = "none"
+    targets: int | None = None  # classes that "each" goes through; all if not given
     keep: Keep = "best"
     projection: Literal["exact", "radial"] = "exact"
 
     def __post_init__(self) -> None:
         at_least_one(steps=self.steps, restarts=self.restarts)
+        at_least_one(targets=1 if self.targets is None else self.targets)
         if not self.rel_step > 0:
             raise UserError(f"`rel_step > 0` must hold, but got rel_step={self.rel_step}")
 
@@ -57,8 +59,12 @@ class Ascent(Attack):
         return self.restarts
 
     def ranks(self, problem: Problem) -> Tensor | None:
-        each = torch.arange(self.runs(problem)) % (problem.num_classes - 1)
-        return each if self.target == "each" else None
+        runs = torch.arange(self.runs(problem))
+        return self._rank(runs, problem) if self.target == "each" else None
+
+    def _rank(self, run: Tensor, problem: Problem) -> Tensor:
+        others = problem.num_classes - 1
+        return run % min(self.targets or others, others)
 
     def begin(self, problem: Problem, run: Tensor) -> State:
         if self.start == "gaussian":
@@ -70,7 +76,9 @@ class Ascent(Attack):
             x_t = problem.random_start(run)
         if self.start == "clean":  # the first run; others must differ
             x_t = problem.x.where(column(run == 0), x_t)
-        target = None if self.target == "none" else choose_target(problem, self.target, run)
+        target, rank = None, self._rank(run, problem) if self.target == "each" else run
+        if self.target != "none":
+            target = choose_target(problem, self.target, rank)
         return AscentState(x_t, target=target)
 
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:

@@ -1,0 +1,244 @@
+"""Forecasts of the Square attack: they spare passes, and lose nothing where gradients mislead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks import square as squares
+from buttress.attacks import square_forecast as forecasts
+from buttress.attacks import square_sprint as sprints
+from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.loop import Outcome
+from buttress.attacks.losses import margin
+from buttress.attacks.problem import Problem, gradient
+from buttress.attacks.square import Square
+from buttress.attacks.square_patches import draw_patches
+from buttress.attacks.square_windows import draw, sides
+from buttress.streams import Streams, shift
+from buttress.threat import Norm, Threat
+from conftest import Linear, images, small_net
+
+SIZE = 17  # every pixel counts: no two points have the same loss
+Case = tuple[nn.Module, Tensor, Tensor]
+
+
+def case(n: int, model: nn.Module | None = None) -> Case:
+    model = (small_net(size=SIZE) if model is None else model).double()
+    x = images(n, size=SIZE)[0].double()
+    with torch.no_grad():
+        return model, x, model(x).argmax(1)
+
+
+def found(attack: Square, case: Case, threat: Threat, **how: Any) -> Outcome:
+    return run_attack(attack, *case, threat, how=How(workers=1, **how))
+
+
+class Plain:
+    """The attack as it is described, one query after the other, for one image."""
+
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, sample: int) -> None:
+        streams = Streams(0, "square", torch.tensor([sample]))
+        self.model, self.problem = model, Problem(model, x[None], y[None], threat, streams)
+        state = Square().begin(self.problem, torch.zeros(1, dtype=torch.int64))
+        self.key, self.best_x = state.key, state.x_t  # type: ignore[attr-defined]
+        self.best, self.passes = self.margin(self.best_x), 2  # of the clean image, and the start
+
+    def margin(self, x: Tensor) -> float:
+        with torch.no_grad():
+            return float(margin(self.model(x), self.problem.y))
+
+    def slope(self) -> Tensor:
+        point = self.best_x.clone().requires_grad_(True)
+        return gradient(margin(self.model(point), self.problem.y).sum(), point)
+
+    def run(self, queries: int) -> None:
+        table = sides(queries, 0.8, SIZE, SIZE, self.problem.threat.norm)
+        error, errors = torch.inf, []  # type: float, list[float]
+        for query in range(queries):
+            bits = draw(self.key, torch.tensor([query]), 1)[0]
+            new = squares._proposed(self.problem, self.best_x, table[query][None], bits)
+            if query > 200 and (query - 1) % forecasts.BLOCK == 0:
+                slope = self.slope()
+                self.passes += 1
+                weight = 0 if error == torch.inf else forecasts.MEMORY
+                if weight + len(errors) >= forecasts.LEAST:
+                    known = weight * error if weight else 0.0
+                    error = (known + sum(e**2 for e in errors)) / (weight + len(errors))
+                    errors = []
+            if query > 200:
+                patches = draw_patches(self.problem, int(table[query]), bits[None])
+                effect = patches.effect(self.problem, self.best_x, slope)
+                change, size = float(effect.change), float(effect.size)
+                is_worse = change < -forecasts.TRUST * error**0.5 * size
+                is_sampled = int(shift(bits, 59)) % forecasts.SAMPLE == 0
+                if size == 0 or (is_worse and not is_sampled):
+                    continue
+            loss = self.margin(new)
+            self.passes += 1
+            if query > 200:
+                errors.append((loss - self.best - change) / size)
+            if loss > self.best:
+                self.best, self.best_x = loss, new
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.03), ("L2", 0.3)])
+def test_forecasts_decide_as_one_query_after_the_other(norm: Norm, eps: float) -> None:
+    """Whatever shares a batch, and however many queries are tried at once."""
+    model, x, y = case(4)
+    attack, threat, outs = Square(queries=800, forecast=True), Threat(norm, eps), []
+    for most in (1, 8):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sprints, "MOST", most)
+            patch.setattr(sprints, "WASTE_FORECAST", 5.0)
+            outs.append(found(attack, (model, x, y), threat))
+    for row in range(len(x)):
+        plain = Plain(model, x[row], y[row], threat, row)
+        plain.run(800)
+        for out in outs:
+            torch.testing.assert_close(out.x_adv[row], plain.best_x[0], rtol=0, atol=1e-9)
+            assert float(out.margin[row]) == pytest.approx(plain.best, abs=1e-9)
+            assert int(out.meter.backward[row]) == 6, "one gradient for a hundred queries"
+        one, many = (int(out.meter.forward[row]) for out in outs)
+        assert one == plain.passes
+        assert plain.passes < many < 2 * plain.passes, "some are tried in vain"
+
+
+@pytest.mark.parametrize("most", [1, 4, 16])
+def test_how_many_are_tried_at_once_changes_nothing(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threat, attack = Threat("Linf", 0.03), Square(queries=600, forecast=True)
+    together = found(attack, case(6), threat)
+    monkeypatch.setattr(sprints, "MOST", most)
+    monkeypatch.setattr(sprints, "WASTE_FORECAST", 5.0)
+    again = found(attack, case(6), threat, batch_size=4)
+    torch.testing.assert_close(again.x_adv, together.x_adv, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.03), ("L2", 0.3)])
+def test_where_a_model_is_linear_a_few_passes_find_the_same(norm: Norm, eps: float) -> None:
+    linear = case(5, Linear(3 * SIZE**2, 10))
+    threat = Threat(norm, eps / 30)
+    plain, quick = (found(Square(queries=1500, forecast=f), linear, threat) for f in (False, True))
+    assert not plain.broken.any()
+    torch.testing.assert_close(quick.margin, plain.margin, rtol=0, atol=1e-6)
+    assert float((quick.x_adv - plain.x_adv).abs().max()) < (1e-9 if norm == "Linf" else 1e-4)
+    late = quick.meter.forward - 203
+    assert int(late.max()) < 0.45 * 1300
+
+
+def test_most_passes_are_spared_and_hardly_anything_is_lost() -> None:
+    net, threat = case(8), Threat("Linf", 0.01)
+    plain, quick = (found(Square(queries=1500, forecast=f), net, threat) for f in (False, True))
+    assert quick.meter.forward.sum() < 0.6 * plain.meter.forward.sum()
+    gained = plain.margin - margin(net[0](net[1]), net[2])
+    assert bool((quick.margin - plain.margin).abs().mean() < 0.02 * gained.mean())
+
+
+class Lying(nn.Module):
+    """Right answers, and gradients that mislead."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.inner, self.how = small_net(size=SIZE), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(_Wrong.apply(x, self.how))  # type: ignore[no-any-return]
+
+
+class _Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, how: str) -> Tensor:
+        ctx.how = how
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grad = grads[0]
+        noise = torch.sin(1e6 * torch.arange(grad[0].numel())).view_as(grad[0]).to(grad)
+        wrong = {
+            "zero": grad * 0,
+            "backwards": -grad,
+            "noise": noise.expand_as(grad) * grad.abs().mean(),
+            "huge": 1e4 * noise.expand_as(grad),
+            "nothing": torch.full_like(grad, torch.nan),
+        }
+        return wrong[ctx.how], None
+
+
+@pytest.mark.parametrize("how", ["zero", "backwards", "noise", "huge", "nothing"])
+def test_a_lying_gradient_loses_nothing(how: str) -> None:
+    threat, lying = Threat("Linf", 0.01), case(6, Lying(how))
+    plain, quick = (found(Square(queries=1000, forecast=f), lying, threat) for f in (False, True))
+    clean = margin(lying[0](lying[1]), lying[2])
+    gained = (plain.margin - clean).detach()
+    assert bool(((quick.margin - plain.margin) > -0.1 * gained).all())
+    tried = quick.meter.forward.sum() / plain.meter.forward.sum()
+    assert tried > 0.9, "forecasts that err are not heeded"
+    if how == "zero":
+        torch.testing.assert_close(quick.x_adv, plain.x_adv, rtol=0, atol=1e-9)
+
+
+def test_autoattack_breaks_what_only_queries_break() -> None:
+    """Gradients that are zero: the three parts before Square find nothing."""
+    hidden = case(12, Lying("zero"))
+    threat, attack = Threat("Linf", 0.12), create_attack("autoattack", steps=3, queries=1000)
+    whole = run_attack(attack, *hidden, threat)
+    alone = run_attack(create_attack("square", queries=1000), *hidden, threat)
+    assert int(alone.broken.sum()) > 0
+    assert int(whole.broken.sum()) >= int(alone.broken.sum())
+
+
+def test_no_forecasts_in_l1_and_without_gradients() -> None:
+    class Blind(nn.Module):
+        gives_gradients = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small_net(size=SIZE)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.detach())  # type: ignore[no-any-return]
+
+    attack = Square(queries=400, forecast=True)
+    for net, threat in (
+        (case(3), Threat("L1", 3.0)),
+        (case(3, Blind()), Threat("Linf", 0.02)),
+    ):
+        out = found(attack, net, threat)
+        assert not out.meter.backward.any()
+        assert bool((out.meter.forward >= 402).all())
+        plain = found(Square(queries=400), net, threat)
+        torch.testing.assert_close(out.x_adv, plain.x_adv, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_what_queries_are_said_to_change(norm: Norm) -> None:
+    x, key = 0.4 + 0.2 * images(4, size=11)[0].double(), torch.arange(4)  # the box cuts nothing
+    eps = 0.05 if norm == "Linf" else 0.5
+    problem = Problem(small_net(), x, key, Threat(norm, eps), Streams(0, "square", key))
+    best, slope = problem.random_start(1), images(8, size=11)[0][4:].double() - 0.5
+    patches = draw_patches(problem, 3, draw(key, torch.zeros_like(key), 40))
+    move = (patches.on(problem, best) - best[:, None]).flatten(2)
+    effect = patches.effect(problem, best, slope)
+    right = torch.einsum("nkp,np->nk", move, slope.flatten(1))
+    torch.testing.assert_close(effect.change, right, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(effect.size, move.norm(dim=2), rtol=1e-6, atol=1e-7)
+
+
+def test_a_query_that_moves_nothing_is_never_tried() -> None:
+    """In the corner of the ball that is best for a linear model, every query leaves or stays."""
+    model = Linear(3 * SIZE**2, 2).double()
+    with torch.no_grad():
+        model.weight[0], model.weight[1] = 0.0, 1.0
+        model.bias[0] = 1e4
+    x = 0.25 + 0.5 * images(3, size=SIZE)[0].double()
+    y = torch.zeros(3, dtype=torch.int64)
+    out = found(Square(queries=900, forecast=True), (model, x, y), Threat("Linf", 0.01))
+    at_border = (out.x_adv - x).flatten(1) > 0.0099
+    assert float(at_border.double().mean()) > 0.9
+    assert int(out.meter.forward.max()) < 203 + 0.4 * 700
