@@ -26,7 +26,7 @@ from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.04, "L2": 0.4, "L1": 1.5}  # breaks some, not all
 TINY = 1e-3  # a radius at which nothing breaks
-SQUARE = Square(queries=5000, restarts=1)
+SQUARE = Square(queries=5000, restarts=1, forecast=True)
 FAB_T = FABT(steps=100, targets=9, restarts=1)
 
 

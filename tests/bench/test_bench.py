@@ -75,9 +75,24 @@ def test_the_table_shows_ratios() -> None:
     ]
     rows.append({**row, "racer": "odd", "seconds": 2.0, "floor": 0.0, "memory": 0.0})
     text = "\n".join(lines(rows))
-    assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |" in text, "nothing to compare with"
+    assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |  |" in text, "nothing to compare with"
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
-    assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |" in text
+    assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |  |" in text
+
+
+def test_the_table_shows_where_verdicts_differ_from_the_reference() -> None:
+    heat = Heat("autoattack", (Race("a", "vit", 4, "Linf:8/255"),))
+    row = {"title": heat.title, "images": 4, "forward": 2.0, "backward": 2.0, "robust": 2,
+           "seconds": 1.0, "floor": 0.5, "memory": 10.0}  # fmt: skip
+    rows = [
+        {**row, "racer": "pyautoattack", "left": [1, 2]},
+        {**row, "racer": "same", "left": [1, 2]},
+        {**row, "racer": "other", "left": [1, 3]},
+    ]
+    shown = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines(rows)}
+    assert shown["| same"] == "100.0% |"
+    assert shown["| other"] == "50.0% |"
+    assert shown["| pyautoattack"] == " |"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from buttress.progress import Progress
 from buttress.statistics import wilson
 
 PGD_IMAGES = 256
+REFERENCE = "pyautoattack"
 
 EVENTS = {
     "pgd": "PGD-20",
@@ -71,8 +72,9 @@ def run_heat(heat: Heat, repeats: int, progress: Progress) -> list[dict[str, Any
 
 
 def _row(heat: Heat, race: Race, results: Sequence[Result]) -> dict[str, Any]:
-    middle = {key: statistics.median(asdict(r)[key] for r in results) for key in asdict(results[0])}
-    what = {"event": heat.event, **asdict(race), "title": heat.title}
+    keys = [key for key in asdict(results[0]) if key != "left"]
+    middle = {key: statistics.median(asdict(r)[key] for r in results) for key in keys}
+    what = {"event": heat.event, **asdict(race), "title": heat.title, "left": results[0].left}
     return {**what, **middle, "repeats": len(results), "all_seconds": [r.seconds for r in results]}
 
 
@@ -83,6 +85,7 @@ HEAD = (
     "passes per image (F, B)",
     "MB",
     "robust",
+    "verdicts as the reference",
 )
 
 
@@ -91,6 +94,7 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
     for title in dict.fromkeys(row["title"] for row in rows):
         here = [row for row in rows if row["title"] == title]
         slowest = max(row["seconds"] for row in here)
+        reference = next((row for row in here if row["racer"] == REFERENCE), None)
         mark = "#" * level + " " if level else ""
         yield f"\n{mark}{title}, {here[0]['images']} images\n"
         yield "| | " + " | ".join(HEAD) + " |"
@@ -103,6 +107,7 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
                 f"{row['forward']:.0f}, {row['backward']:.0f}" if row["floor"] else "",
                 f"{row['memory']:.0f}",
                 "" if row["racer"] == "bare passes" else _robust(row),
+                _agreement(row, reference),
             )
             yield f"| {row['racer']} | " + " | ".join(cells) + " |"
 
@@ -113,6 +118,13 @@ def _robust(row: dict[str, Any]) -> str:
     return f"{row['robust']:.0f} ({100 * low:.0f} to {100 * high:.0f}%)"
 
 
+def _agreement(row: dict[str, Any], reference: dict[str, Any] | None) -> str:
+    """The share of images on which a racer and the reference say the same."""
+    if reference is None or row is reference or "left" not in row:
+        return ""
+    return f"{1 - len(set(row['left']) ^ set(reference['left'])) / row['images']:.1%}"
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The races with the reference AutoAttack in one short Markdown table."""
     yield "| network, threat | pyautoattack | `autoattack` | `fast` | robust images |"
@@ -120,9 +132,9 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     heats = [row for row in rows if row["event"] == "autoattack"]
     for title in dict.fromkeys(row["title"] for row in heats):
         here = {row["racer"]: row for row in heats if row["title"] == title}
-        if "pyautoattack" not in here:
+        if REFERENCE not in here:
             continue
-        base = here["pyautoattack"]
+        base = here[REFERENCE]
         ours, fast = (here[f"buttress {name}"] for name in ("autoattack", "fast"))
         where = f"{networks.NETWORKS[base['network']].title}, {base['threat']}"
         times = [

@@ -34,7 +34,7 @@ class Network:
 NETWORKS = {
     "small": Network("small network", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5")),
     "slim": Network("slim ResNet-18", "resnet_18_slim", 24, 4),
-    "vit": Network("ViT mini", "vit_mini", 48, 8),
+    "vit": Network("ViT mini", "vit_mini", 64, 8),
 }
 
 

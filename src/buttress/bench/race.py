@@ -51,6 +51,7 @@ class Result:
     backward: float
     memory: float  # MB by which memory grew at its peak
     floor: float  # seconds of the same passes and nothing else
+    left: tuple[int, ...] = ()  # which images are still right
 
 
 class Counting(nn.Module):
@@ -87,8 +88,9 @@ def run(race: Race) -> Result:
         counting.backward_count / len(x),
     )
     with torch.no_grad():
-        robust = int((model(found.x_adv).argmax(1) == y).sum())
-    return Result(seconds, robust, *passes, watch.grown, floor(model, x, *passes))
+        left = (model(found.x_adv).argmax(1) == y).nonzero()[:, 0].tolist()
+    least = floor(model, x, *passes)
+    return Result(seconds, len(left), *passes, watch.grown, least, tuple(left))
 
 
 def _timed(
