@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from buttress.attacks import ATTACKS, loop, problem
+from buttress.attacks import ATTACKS, loop, problem, square_sprint
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.prepare import Prepared, prepare
-from buttress.attacks.square import Square
+from buttress.attacks.square_forecast import Hopes
 from buttress.attacks.square_patches import Corners, Patches
 from buttress.bench import networks
 from buttress.progress import Silent
@@ -29,7 +29,7 @@ from buttress.threat import Threat
 PARTS: dict[str, dict[str, Any]] = {
     "apgd-t": {"steps": 30, "targets": 1},
     "fab-t": {"steps": 30, "targets": 1},
-    "square": {"queries": 1000},
+    "square": {"queries": 1000, "forecast": True},
 }
 IMAGES = 32
 spent: dict[str, float] = defaultdict(float)
@@ -67,7 +67,8 @@ def main() -> None:
     for name in PARTS:
         kind = ATTACKS.get(name)
         kind.advance = timed("steps", kind.advance)  # type: ignore[method-assign]
-    for owner, name in ((Patches, "some"), (Corners, "on"), (Square, "_ahead")):  # in sprints
+    in_sprints = ((Patches, "pick"), (Corners, "on"), (Corners, "effect"), (Hopes, "of_queries"))
+    for owner, name in (*in_sprints, (square_sprint, "draw_patches")):
         setattr(owner, name, timed("steps", getattr(owner, name)))
     print("| network | attack | passes | steps | loop | seconds per image |")
     print("| --- | --- | --- | --- | --- | --- |")

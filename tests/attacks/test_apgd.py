@@ -15,6 +15,7 @@ from buttress.attacks.apgd import APGDCE, APGDT, APGDState, windows
 from buttress.attacks.apgd_l1 import L1State, phases_of
 from buttress.attacks.call import create_attack, run_attack
 from buttress.attacks.problem import Problem, Seen
+from buttress.errors import UserError
 from buttress.streams import Streams
 from buttress.threat import Norm, Threat
 from conftest import Linear, images, small_net
@@ -227,3 +228,19 @@ def test_restarts_of_a_targeted_attack_stay_with_their_class() -> None:
     chosen = [int(APGDT(restarts=2).target_of(problem, torch.tensor([run]))) for run in range(4)]
     assert chosen[0] == chosen[1] != chosen[2] == chosen[3]
     assert 0 not in chosen
+
+
+@pytest.mark.parametrize(("classes", "skip", "expected"), [(10, 3, [3, 4, 5]), (3, 1, [1])])
+def test_the_first_classes_can_be_passed_over(classes: int, skip: int, expected: list[int]) -> None:
+    x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
+    clean = -torch.arange(float(classes)).expand(2, classes)
+    streams = Streams(0, "apgd-t", torch.arange(2))
+    problem = Problem(small_net(classes), x, y, Threat("Linf", 0.1), streams, clean=clean)
+    attack = create_attack("apgd-t", targets=3, skip=skip)
+    assert attack.ranks(problem).tolist() == expected  # type: ignore[union-attr]
+    for run, rank in enumerate(expected):
+        state = attack.begin(problem, torch.tensor([run, run]))
+        assert isinstance(state, APGDState)
+        assert state.target.tolist() == [rank + 1, rank + 1]
+    with pytest.raises(UserError, match="`skip >= 0` must hold"):
+        create_attack("apgd-t", skip=-1)

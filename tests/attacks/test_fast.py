@@ -98,3 +98,17 @@ def test_later_parts_aim_where_earlier_ones_came_near() -> None:
     assert set(later.tolist()) == {9}, "then the one that came near, and no other"
     assert len(later) == 9, "from three starts for each of three images"
     assert bool((out.meter.spared == 1 << 2).all())
+
+
+def test_two_processes_aim_at_the_same_classes() -> None:
+    model, (x, _) = small_net(), images(9)
+    y, fast = model(x).argmax(1), create_attack("fast")
+    outs = [
+        run_attack(fast, model, x, y, Threat("L1", 0.4), how=How(workers=n)) for n in (1, 2)
+    ]
+    left = ~outs[0].broken
+    assert left.any()
+    assert torch.equal(outs[0].broken, outs[1].broken)
+    for key in ("forward", "backward", "parts", "spared"):
+        one, two = (getattr(out.meter, key)[left] for out in outs)
+        assert torch.equal(one, two), key

@@ -136,3 +136,22 @@ def test_a_form_with_other_gradients_is_dropped(monkeypatch: pytest.MonkeyPatch)
     ready = prepare(model, images(8)[0])
     assert ready.model is model
     assert "its gradients differ" in ready.notes[0]
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_low_precision_is_only_for_samples_that_stay(leave: bool) -> None:
+    class Seen(nn.Module):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small_net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    model, low, (x, _) = small_net(), Seen().eval(), images(4)
+    y, how = model(x).argmax(1), How(prepared=Prepared(model, low=low), stop_when_broken=leave)
+    run_attack(create_attack("pgd", steps=3), model, x, y, Threat("Linf", 0.01), how=how)
+    assert (low.calls == 0) == leave

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from buttress.attacks.last_token import OneToken, last_token
 from buttress.attacks.rewrite import (
     Strided,
     TwoForms,
+    channels_last,
     frozen_forward,
     strided_gradients,
 )
@@ -95,3 +98,11 @@ def test_the_last_block_for_the_class_token_only(name: str) -> None:
 def test_a_network_that_reads_all_its_tokens_keeps_its_last_block() -> None:
     with pytest.raises(ValueError, match="class token"):
         last_token(create_model("resnet_tiny", num_classes=10, image_size=32), images(1)[0])
+
+
+@pytest.mark.parametrize("change", [channels_last, strided_gradients])
+def test_a_cut_into_patches_is_left_alone(change: Callable[..., nn.Module]) -> None:
+    patches, windows = (nn.Sequential(nn.Conv2d(3, 4, kernel, 4)) for kernel in (4, 5))
+    with pytest.raises(ValueError, match="there is no"):
+        change(patches, images(2)[0])
+    change(windows, images(2)[0])

@@ -64,7 +64,7 @@ class Plain:
             if query > 200 and (query - 1) % forecasts.BLOCK == 0:
                 slope = self.slope()
                 self.passes += 1
-                weight = 0 if error == torch.inf else forecasts.MEMORY
+                weight = 0 if error == torch.inf else forecasts.PRIOR
                 if weight + len(errors) >= forecasts.LEAST:
                     known = weight * error if weight else 0.0
                     error = (known + sum(e**2 for e in errors)) / (weight + len(errors))
@@ -117,6 +117,18 @@ def test_how_many_are_tried_at_once_changes_nothing(
     monkeypatch.setattr(sprints, "WASTE_FORECAST", 5.0)
     again = found(attack, case(6), threat, batch_size=4)
     torch.testing.assert_close(again.x_adv, together.x_adv, rtol=0, atol=1e-9)
+
+
+def test_images_that_come_later_change_nothing() -> None:
+    """Small batches are filled up while others are under way; each image goes its own way."""
+    threat, attack = Threat("Linf", 0.09), Square(queries=900, forecast=True)
+    net = case(16)
+    outs = [found(attack, net, threat, batch_size=n, stop_when_broken=True) for n in (64, 5)]
+    late = outs[0].broken & (outs[0].meter.forward > 250)
+    assert late.any(), "some leave when others are in sprints"
+    assert not outs[0].broken.all()
+    assert torch.equal(outs[0].broken, outs[1].broken)
+    torch.testing.assert_close(outs[0].x_adv, outs[1].x_adv, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.03), ("L2", 0.3)])

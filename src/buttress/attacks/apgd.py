@@ -211,7 +211,7 @@ class APGDT(APGD):
 
     Targets by the clean logits, at most as many as there are other classes. Any wrong class is a
     success. With fewer than four classes, and with ``loss="margin"``, the loss is z_t - z_y.
-    ``skip`` passes over the first classes.
+    ``skip`` passes over the first classes; where no others are left it begins again.
     """
 
     targets: int = 9
@@ -229,13 +229,13 @@ class APGDT(APGD):
         return max(1, min(self.targets, others - self.skip)) * self.restarts
 
     def ranks(self, problem: Problem) -> Tensor:
-        return self._rank(torch.arange(self.runs(problem)), problem)
+        return self._rank_of(torch.arange(self.runs(problem)), problem)
 
-    def _rank(self, run: Tensor, problem: Problem) -> Tensor:
+    def _rank_of(self, run: Tensor, problem: Problem) -> Tensor:
         return (self.skip + run // self.restarts) % (problem.num_classes - 1)
 
     def target_of(self, problem: Problem, run: Tensor) -> Tensor:
-        return choose_target(problem, "each", self._rank(run, problem))
+        return choose_target(problem, "each", self._rank_of(run, problem))
 
     def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
         assert isinstance(state, APGDState | apgd_l1.L1State)

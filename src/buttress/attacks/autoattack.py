@@ -32,7 +32,8 @@ class AutoAttack(Ensemble):
     - rand, for randomised models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
 
-    `square` leaves out queries that a gradient says will not be kept (its ``forecast``).
+    Departure from the reference: in the first two `square` leaves out queries that a gradient says
+    will not be kept, in Linf and L2 on a processor (its ``forecast``).
 
     ``steps`` and ``queries`` shorten the parts of the first three, for tests. There are never more
     targets than other classes. Departure from the reference in rand: the prediction is the mean of

@@ -41,16 +41,16 @@ class Fast(Ensemble):
     1. 20 steps on z_t - z_y for each of the 9 most likely other classes: sign steps (Linf) or unit
        steps (L2) whose length falls as a cosine from 2 eps to 0.
     2. 50 steps from each of 3 new starts, only for samples that kept at most 20% of their clean
-       margin, and only towards classes that left at most 30%.
+       margin, and only towards classes whose runs left at most 30%.
 
     L1, where larger balls find more:
 
     1. 5 sparse steps for each of the 3 most likely other classes.
     2. `apgd-t` on the margin, 25 steps for each of the 3 nearest classes.
     3. 20 steps for each of the other 6, for samples that kept at most half of their clean margin.
-    4. 60 steps, for samples that kept at most 15%, towards classes that left at most 30%.
+    4. 60 steps, for samples that kept at most 15%, towards classes whose runs left at most 30%.
     5. 100 steps from each of 3 starts, for samples that kept at most 6%, towards at most 4 classes
-       that left at most 12%.
+       whose runs left at most 12%.
 
     Each part takes the classes first that the parts before it came nearest to.
 

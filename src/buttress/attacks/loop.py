@@ -330,7 +330,7 @@ class Best:
         gap, old_gap = _rank(margin(logits, problem.y)), self.margin[rows]
         if self.reached is not None:
             inside = attack.inside(problem, state, torch.ones_like(alive))
-            new = gap if inside is None else gap.where(inside, -torch.inf)
+            new = gap.where(alive if inside is None else alive & inside, -torch.inf)
             self.reached[rows, runs] = self.reached[rows, runs].maximum(new)
         if not some(better := alive & (gap > old_gap)):
             return  # what is broken has a larger margin than all that is not

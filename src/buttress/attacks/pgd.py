@@ -60,9 +60,9 @@ class Ascent(Attack):
 
     def ranks(self, problem: Problem) -> Tensor | None:
         runs = torch.arange(self.runs(problem))
-        return self._rank(runs, problem) if self.target == "each" else None
+        return self._rank_of(runs, problem) if self.target == "each" else None
 
-    def _rank(self, run: Tensor, problem: Problem) -> Tensor:
+    def _rank_of(self, run: Tensor, problem: Problem) -> Tensor:
         others = problem.num_classes - 1
         return run % min(self.targets or others, others)
 
@@ -76,7 +76,7 @@ class Ascent(Attack):
             x_t = problem.random_start(run)
         if self.start == "clean":  # the first run; others must differ
             x_t = problem.x.where(column(run == 0), x_t)
-        target, rank = None, self._rank(run, problem) if self.target == "each" else run
+        target, rank = None, self._rank_of(run, problem) if self.target == "each" else run
         if self.target != "none":
             target = choose_target(problem, self.target, rank)
         return AscentState(x_t, target=target)

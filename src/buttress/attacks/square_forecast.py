@@ -5,7 +5,7 @@ that one gradient tells of a hundred queries by how much each will change it, an
 clearly worse that no pass is needed to know. By how much forecasts err is measured for each image
 on the queries that are tried, among them one in 32 whatever its forecast. A query is left out only
 where its forecast is below zero by twice that error. Where gradients mislead, errors are as large
-as forecasts and every query is tried; where they are zero, too.
+as forecasts and nearly every query is tried; where they are zero, every one.
 
 Blocks of queries have one gradient and one error, those of their beginning, so that what is decided
 depends on the image and its earlier queries alone, not on what shares a batch with it.
@@ -27,7 +27,7 @@ from buttress.streams import shift
 
 BLOCK = 100  # queries of one gradient; windows change their size only where a block begins
 TRUST = 2.0  # a query is left out where its forecast is below zero by so many errors
-MEMORY = 32  # queries that what was known before counts as
+PRIOR = 32  # queries that what was known before counts as
 LEAST = 16  # queries that an error is first known from
 WIDE = 64  # queries of an image that are looked at in one go, at most
 SAMPLE = 32  # of so many queries one is tried whatever its forecast
@@ -48,7 +48,7 @@ def begin_block(problem: Problem, state: SquareState, rows: Tensor) -> None:
     state.slope[new] = seen.grad
     state.slope_block[new] = block_of(state.step[new] - 1)
     error, squares, counted = (t[new] for t in (state.error, state.squares, state.counted))
-    before = torch.where(error.isfinite(), MEMORY, 0).to(counted)
+    before = torch.where(error.isfinite(), PRIOR, 0).to(counted)
     is_enough = before + counted >= LEAST
     known = (torch.nan_to_num(error, posinf=0.0) * before + squares) / (before + counted)
     state.error[new] = known.where(is_enough, error)
@@ -78,7 +78,7 @@ class Hopes:
 
     def of_queries(self, effect: Effect, rows: Tensor, query: Tensor) -> Tensor:
         """(N, Q) queries that may be kept, and a sample of the others; none that moves nothing."""
-        hopeful = effect.change >= self.limit[rows] * effect.size
+        hopeful = ~(effect.change < self.limit[rows] * effect.size)  # also where it is no number
         hopeful |= self.is_sampled[rows[:, None], query]
         hopeful &= effect.size > 0
         self.share += 0.1 * (float(hopeful.float().mean()) - self.share)

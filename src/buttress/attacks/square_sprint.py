@@ -125,6 +125,7 @@ class Course:
     ) -> tuple[Tensor, Tensor, Effect | None]:
         """(R, Q) the next queries, which of them may be kept, and what they are said to do."""
         wide = count if self.hopes is None else self.hopes.width(count)
+        wide = min(wide, int((self.left - self.done)[going].max()))
         query = self.done[going][:, None] + torch.arange(wide)
         is_open = query < self.left[going][:, None]
         query.clamp_max_(len(self.ahead) - 1)

@@ -120,7 +120,7 @@ def _robust(row: dict[str, Any]) -> str:
 
 def _agreement(row: dict[str, Any], reference: dict[str, Any] | None) -> str:
     """The share of images on which a racer and the reference say the same."""
-    if reference is None or row is reference or "left" not in row:
+    if reference is None or row is reference or not all("left" in r for r in (row, reference)):
         return ""
     return f"{1 - len(set(row['left']) ^ set(reference['left'])) / row['images']:.1%}"
 

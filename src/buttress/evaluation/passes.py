@@ -27,7 +27,10 @@ class Passes(NamedTuple):
 def passes_of(
     attack: str, args: Mapping[str, Any], threat: Threat | None, num_classes: int
 ) -> Passes:
-    """The passes for an image that nothing breaks: no image takes more, broken ones take fewer."""
+    """The passes for an image that nothing breaks; broken ones take fewer.
+
+    Square may try some queries twice and take a gradient for each hundred: those are not in it.
+    """
     return _sum(attack, args, threat, num_classes, usual=False)
 
 
