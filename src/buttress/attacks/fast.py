@@ -114,8 +114,8 @@ class Fast(Ensemble):
         return samples if math.isinf(stage.aims) else samples * AIMED
 
 
-def _margins(steps: int, targets: int, restarts: int = 1) -> PGD:
+def _margins(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> PGD:
     return PGD(
         steps=steps, rel_step=2.0, restarts=targets * restarts, loss="margin", schedule="cosine",
-        target="each", targets=targets,
+        target="each", targets=targets, skip=skip,
     )  # fmt: skip

@@ -42,12 +42,15 @@ class Ascent(Attack):
     schedule: Literal["constant", "cosine"] = "constant"
     target: Target | int = "none"
     targets: int | None = None  # classes that "each" goes through; all if not given
+    skip: int = 0  # classes that it passes over; where no others are left it begins again
     keep: Keep = "best"
     projection: Literal["exact", "radial"] = "exact"
 
     def __post_init__(self) -> None:
         at_least_one(steps=self.steps, restarts=self.restarts)
         at_least_one(targets=1 if self.targets is None else self.targets)
+        if self.skip < 0:
+            raise UserError(f"`skip >= 0` must hold, but got skip={self.skip}")
         if not self.rel_step > 0:
             raise UserError(f"`rel_step > 0` must hold, but got rel_step={self.rel_step}")
 
@@ -64,7 +67,8 @@ class Ascent(Attack):
 
     def _rank_of(self, run: Tensor, problem: Problem) -> Tensor:
         others = problem.num_classes - 1
-        return run % min(self.targets or others, others)
+        count = max(1, min(self.targets or others, others - self.skip))
+        return (self.skip + run % count) % others
 
     def begin(self, problem: Problem, run: Tensor) -> State:
         if self.start == "gaussian":
