@@ -29,6 +29,7 @@ class Stage:
     attack: Attack
     near: float = math.inf  # samples
     aims: float = math.inf  # classes of such a sample
+    is_other: bool = False  # it aims at other classes, and is for samples that nothing moved too
 
 
 @ATTACKS.register("fast", tags=("ensemble",))
@@ -38,16 +39,18 @@ class Fast(Ensemble):
 
     Linf and L2:
 
-    1. 20 steps on z_t - z_y for each of the 9 most likely other classes: sign steps (Linf) or unit
+    1. 20 steps on z_t - z_y for each of the 3 most likely other classes: sign steps (Linf) or unit
        steps (L2) whose length falls as a cosine from 2 eps to 0.
-    2. 50 steps from each of 3 new starts, only for samples that kept at most 20% of their clean
-       margin, and only towards classes whose runs left at most 30%.
+    2. The same for 6 more, for samples that kept at most 60% of their clean margin, or all of it.
+    3. 50 steps from each of 3 new starts, for samples that kept at most 20%, towards classes whose
+       runs left at most 30%.
 
     L1, where larger balls find more:
 
     1. 5 sparse steps for each of the 3 most likely other classes.
     2. `apgd-t` on the margin, 25 steps for each of the 3 nearest classes.
-    3. 20 steps for each of the other 6, for samples that kept at most half of their clean margin.
+    3. 20 steps for each of 6 more, for samples that kept at most half of their clean margin, or all
+       of it.
     4. 60 steps, for samples that kept at most 15%, towards classes whose runs left at most 30%.
     5. 100 steps from each of 3 starts, for samples that kept at most 6%, towards at most 4 classes
        whose runs left at most 12%.
@@ -76,10 +79,14 @@ class Fast(Ensemble):
 
     def stages(self, norm: Norm, others: int) -> list[Stage]:
         """The parts in a norm, for so many classes beside the right one."""
-        square, nine = Stage(Square(queries=self.queries)), min(9, others)
+        square = Stage(Square(queries=self.queries))
         if norm != "L1":
-            again = _margins(5 * self.steps // 2, nine, 3 * self.effort)
-            return [Stage(_margins(self.steps, nine)), Stage(again, 0.2, 0.3), square]
+            return [
+                Stage(_margins(self.steps, min(3, others))),
+                Stage(_margins(self.steps, max(1, min(6, others - 3)), skip=3), 0.6, is_other=True),
+                Stage(_margins(5 * self.steps // 2, min(9, others), 3 * self.effort), 0.2, 0.3),
+                square,
+            ]
 
         def wide(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> Attack:
             steps = max(1, steps * self.steps // 20)
@@ -88,7 +95,7 @@ class Fast(Ensemble):
         return [
             Stage(_margins(max(1, self.steps // 4), min(3, others))),
             Stage(wide(25, 3)),
-            Stage(wide(20, 6, skip=3), 0.5),
+            Stage(wide(20, 6, skip=3), 0.5, is_other=True),
             Stage(wide(60, 9), 0.15, 0.3),
             Stage(wide(100, 4, 3 * self.effort), 0.06, 0.12),
             square,
@@ -97,9 +104,11 @@ class Fast(Ensemble):
     def enlists(self, number: int, standing: Standing) -> Tensor | None:
         left = standing.margin / standing.clean.clamp_max(-1e-12)  # 1: not moved, 0: at the border
         stages = self.stages(standing.norm, 1)
+        is_stuck, near = standing.is_blind | (left >= STUCK), stages[number].near
         if number == len(stages) - 1:
-            return standing.is_blind | (left >= STUCK)
-        near = stages[number].near
+            return is_stuck
+        if stages[number].is_other:
+            return is_stuck | (left <= near)
         return None if math.isinf(near) else left <= near
 
     def aims(self, number: int, norm: Norm) -> float:
