@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_budgets_can_be_shortened() -> None:
 
 def test_a_custom_list_takes_names_and_mappings() -> None:
     attack = AutoAttack("custom", attacks=["fab-t", {"attack": "pgd", "steps": 3}, "square"])
-    assert attack.members("L2") == (FAB_T, PGD(steps=3), SQUARE)
+    assert attack.members("L2") == (FAB_T, PGD(steps=3), replace(SQUARE, forecast=False))
     model, (x, y) = small_net(), images(4)
     out = run_attack(
         create_attack("autoattack", version="custom", attacks=[{"attack": "pgd", "steps": 3}]),
