@@ -7,43 +7,31 @@ One process, one thread, images that a short attack leaves, 5,000 queries each.
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 
 import torch
+from survivors import arguments, loaded, survivors
 
-from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.call import How, run_attack
 from buttress.attacks.loop import Outcome
 from buttress.attacks.losses import margin
 from buttress.attacks.prepare import prepare
 from buttress.attacks.square import Square
 from buttress.bench import networks
-from buttress.progress import Silent
 from buttress.threat import Threat
 
 IMAGES = {"small": 64, "slim": 6, "vit": 12}  # what takes a minute
-SOME = 10  # times as many are looked through for images that survive
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", default="small,slim,vit")
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--checkpoint")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     torch.set_num_threads(1)
     print("| network, threat | passes F, B | with forecasts | time | same point | margin gained |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name in args.networks.split(","):
-        checkpoint = args.checkpoint if name == "small" else None
-        if checkpoint is None:
-            networks.make(name, args.data, Silent())
-        model = networks.load(name, args.data, checkpoint)
+    for name, model in loaded(args):
         for threat in map(Threat.parse, networks.network(name).threats[:2]):
-            x, y = networks.images(args.data, SOME * IMAGES[name])
-            quick = run_attack(create_attack("pgd", loss="margin"), model, x, y, threat)
-            x, y = (rows[~quick.broken][: IMAGES[name]] for rows in (x, y))
+            x, y = survivors(model, args.data, threat, IMAGES[name])
             ready = replace(prepare(model, x), low=None)
             how, outs, seconds = How(prepared=ready, workers=1), [], []
             for forecast in (False, True):

@@ -8,13 +8,13 @@ the network, the arithmetic of the attack's steps, and the loop around them.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from survivors import arguments, loaded, survivors
 from torch import nn
 
 from buttress.attacks import ATTACKS, loop, problem, square_sprint
@@ -23,7 +23,6 @@ from buttress.attacks.prepare import Prepared, prepare
 from buttress.attacks.square_forecast import Hopes
 from buttress.attacks.square_patches import Corners, Patches
 from buttress.bench import networks
-from buttress.progress import Silent
 from buttress.threat import Threat
 
 PARTS: dict[str, dict[str, Any]] = {
@@ -56,11 +55,7 @@ class Timed(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", default="small,slim,vit")
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--checkpoint")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     torch.set_num_threads(1)
     problem.gradient = timed("passes", problem.gradient)
     loop.Best.improve = timed("loop", loop.Best.improve)  # type: ignore[method-assign]
@@ -72,15 +67,9 @@ def main() -> None:
         setattr(owner, name, timed("steps", getattr(owner, name)))
     print("| network | attack | passes | steps | loop | seconds per image |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name in args.networks.split(","):
-        checkpoint = args.checkpoint if name == "small" else None
-        if checkpoint is None:
-            networks.make(name, args.data, Silent())
-        model = networks.load(name, args.data, checkpoint)
-        x, y = networks.images(args.data, 10 * IMAGES)
+    for name, model in loaded(args):
         threat = Threat.parse(networks.network(name).threats[0])
-        quick = run_attack(create_attack("pgd", loss="margin"), model, x, y, threat)
-        x, y = (rows[~quick.broken][:IMAGES] for rows in (x, y))
+        x, y = survivors(model, args.data, threat, IMAGES)
         ready = Prepared(Timed(prepare(model, x).model))
         for attack, options in PARTS.items():
             spent.clear()
