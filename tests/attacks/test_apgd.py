@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from buttress.attacks.apgd import APGDCE, APGDT, APGDState, windows
 from buttress.attacks.apgd_l1 import L1State, phases_of
@@ -170,7 +170,9 @@ def test_phases_in_l1() -> None:
     assert phases.radius.tolist() == [3.0] * 31 + [2.0] * 31 + [1.0] * 41
     assert phases.is_first.nonzero()[:, 0].tolist() == [0, 31, 62]
     assert phases.is_over.nonzero()[:, 0].tolist() == [30, 61]
+    assert phases.is_return.nonzero()[:, 0].tolist() == [62]
     one = phases_of(100, False)
+    assert not one.is_return.any()
     assert one.radius.tolist() == [1.0] * 101
     assert not one.is_over.any()
     assert one.is_update.nonzero()[:, 0].tolist() == list(range(4, 101, 4))
@@ -209,6 +211,49 @@ def test_points_of_the_larger_balls_do_not_count_in_l1() -> None:
         inside = attack.inside(problem, state, torch.tensor([True]))
         assert inside is not None
         assert bool(inside) == counts
+
+
+class OnePixel(nn.Module):
+    """Class 1 wins once the first pixel is brighter by more than ``need``."""
+
+    def __init__(self, need: float) -> None:
+        super().__init__()
+        self.need = need
+
+    def forward(self, x: Tensor) -> Tensor:
+        more = x[:, 0, 0, 0] - 0.5 - self.need
+        return torch.stack([torch.zeros_like(more), more], 1)
+
+
+def passes_in_l1(need: float, give_up: bool) -> tuple[int, int]:
+    """Forward and backward passes of 100 steps in a ball of 0.05, beside the clean image's."""
+    x, y = torch.full((1, 1, 8, 8), 0.5), torch.zeros(1, dtype=torch.int64)
+    attack = create_attack("apgd-t", steps=100, give_up=give_up)
+    out = run_attack(attack, OnePixel(need), x, y, Threat("L1", 0.05))
+    assert not out.broken.any()
+    return int(out.meter.forward) - 1, int(out.meter.backward)
+
+
+@pytest.mark.parametrize("need", [0.12, 0.2])  # the first falls in the ball of 3 eps only
+def test_a_run_is_given_up_that_fooled_nothing_in_the_larger_ball(need: float) -> None:
+    assert passes_in_l1(need, give_up=True) == (63, 62), "one look back in the ball itself"
+    assert passes_in_l1(need, give_up=False) == (103, 102)
+
+
+def test_a_run_goes_on_that_fooled_the_model_in_the_larger_ball() -> None:
+    assert passes_in_l1(0.08, give_up=True) == (103, 102)
+
+
+def test_giving_up_changes_no_verdict_here() -> None:
+    model, (x, _) = small_net(), images(24)
+    y, threat = model(x).argmax(1), Threat("L1", 0.6)
+    patient, hasty = (
+        run_attack(create_attack("apgd-t", steps=25, give_up=ends), model, x, y, threat)
+        for ends in (False, True)
+    )
+    assert 0 < int(patient.broken.sum()) < 24, "the case must have both kinds"
+    assert torch.equal(patient.broken, hasty.broken)
+    assert hasty.meter.backward.sum() < patient.meter.backward.sum()
 
 
 @pytest.mark.parametrize("name", ["apgd-t", "fab-t"])

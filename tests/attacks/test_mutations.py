@@ -19,6 +19,7 @@ import test_threat as threat
 from attacks import test_apgd as apgd
 from attacks import test_autoattack as autoattack
 from attacks import test_contract as contract
+from attacks import test_deal as deal
 from attacks import test_fast as fast
 from attacks import test_hyperplane as hyperplane
 from attacks import test_loop as loop
@@ -248,9 +249,33 @@ MUTATIONS = [
     M("classes are taken as they came", "attacks.loop:_order",
       "by_distance(near, problem.y)", "ranked(problem)",
       fast.test_later_parts_aim_where_earlier_ones_came_near),
-    M("hopeless classes are aimed at", "attacks.loop:Queue.take",
-      "self.reach[found] > self.ranks[number]", "self.reach[found] > -1",
+    M("hopeless classes are aimed at", "attacks.loop:run",
+      "ranks.to(hopeful) < hopeful.clamp_min(1)", "ranks.to(hopeful) < hopeful + 9",
       fast.test_later_parts_aim_where_earlier_ones_came_near),
+    M("runs are made that nobody asked for", "attacks.loop:Queue.take",
+      "self.asked[found, number]", "self.asked[found, number] | True",
+      fast.test_later_parts_aim_where_earlier_ones_came_near),
+    M("whole images are dealt out only", "attacks.deal:dealt",
+      "asked & (owner == k)", "asked & (owner[:, :1] == k)",
+      deal.test_an_image_over_is_cut_in_the_middle_of_its_runs),
+    M("images are dealt out as they follow", "attacks.deal:dealt",
+      "torch.cat([images[k::count] for k in range(count)])", "images",
+      deal.test_images_that_follow_each_other_go_to_different_processes),
+    M("what the last process found counts", "attacks.loop:Outcome.improve",
+      "larger.where(as_broken, other.broken)", "larger | True",
+      deal.test_the_better_of_two_points_counts),
+    M("a larger margin beats a broken point", "attacks.loop:Outcome.improve",
+      "larger.where(as_broken, other.broken)", "larger",
+      deal.test_the_better_of_two_points_counts),
+    M("all runs in L1 are given up", "attacks.apgd_l1:is_hopeless",
+      "_at(phases.is_return, state) & ~state.fooled", "_at(phases.is_return, state)",
+      apgd.test_a_run_goes_on_that_fooled_the_model_in_the_larger_ball),
+    M("no run in L1 is given up", "attacks.apgd_l1:is_hopeless",
+      "_at(phases.is_return, state) & ~state.fooled", "_at(phases.is_return, state) & False",
+      apgd.test_a_run_is_given_up_that_fooled_nothing_in_the_larger_ball, (0.12,)),
+    M("what fooled in the largest ball is enough", "attacks.apgd_l1:advance",
+      "state.fooled & ~is_first", "state.fooled",
+      apgd.test_a_run_is_given_up_that_fooled_nothing_in_the_larger_ball, (0.12,)),
     M("the shortest move ignores the box", "attacks.hyperplane:Plane.amounts",
       "rises.mul_(-gap.sign()[:, None]).add_(0.5)", "torch.full_like(point, 1e3)",
       hyperplane.test_the_move_is_feasible_and_as_short_as_can_be, ("Linf", 3)),

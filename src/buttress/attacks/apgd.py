@@ -48,6 +48,7 @@ class APGD(Attack):
     restarts: int = 1
     eot: int = 1
     wide_start: bool = True
+    give_up: bool = False
 
     def __post_init__(self) -> None:
         at_least_one(steps=self.steps, restarts=self.restarts, eot=self.eot)
@@ -90,10 +91,13 @@ class APGD(Attack):
         return apgd_l1.phases_of(self.steps, self.wide_start)
 
     def wants_grad(self, state: State) -> bool | Tensor:
-        return state.step < _end(self, state) if state.step.device.type == "cpu" else True
+        return ~self.finished(state) if state.step.device.type == "cpu" else True
 
-    def finished(self, state: State) -> Tensor | None:
-        return state.step >= _end(self, state)
+    def finished(self, state: State) -> Tensor:
+        if not isinstance(state, apgd_l1.L1State):
+            return state.step >= self.steps
+        over = state.step >= self.phases.length
+        return over | apgd_l1.is_hopeless(state, self.phases) if self.give_up else over
 
     def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
         if isinstance(state, apgd_l1.L1State):
@@ -113,10 +117,6 @@ class APGD(Attack):
         new.addcmul_(x_t - state.last, column(1 - share))
         state.last = x_t
         return problem.rescale(new)
-
-
-def _end(attack: APGD, state: State) -> int:
-    return attack.phases.length if isinstance(state, apgd_l1.L1State) else attack.steps
 
 
 def _remember(state: APGDState, seen: Seen, steps: int) -> Tensor:
@@ -180,7 +180,8 @@ class APGDCE(APGD):
     16 ... 6 steps (of 100) :math:`\eta` is halved and the best point taken up again, where at most
     75% of the steps rose or the best loss did not. In L1 (arXiv:2103.01208): balls of 3, 2 and 1
     eps for 30, 30 and 40% of the steps, steps on the largest gradients only, their number from the
-    sparsity of the best point; ``wide_start=False`` leaves the larger balls out.
+    sparsity of the best point; ``wide_start=False`` leaves the larger balls out. With ``give_up`` a
+    run in L1 ends early that fooled the model nowhere in the ball of 2 eps.
 
     As in the reference :math:`\Pi` draws a point straight towards the image and clips it in L2,
     which costs a fraction of the exact projection. Departures from it: the sparsity in L1 counts

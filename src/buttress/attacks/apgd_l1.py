@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import State, column, put, some
+from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
 
 SPARSE = 1.5  # the next step moves this many times fewer coordinates than the best point changed
@@ -25,6 +26,7 @@ class Phases(NamedTuple):
     is_first: Tensor  # the first look of a phase
     is_over: Tensor  # the last look of a phase but the last
     is_update: Tensor  # step size and sparsity are set anew
+    is_return: Tensor  # the first look in the ball itself, after larger ones
     length: int
 
 
@@ -39,6 +41,7 @@ class L1State(State):
     best_loss: Tensor
     support: Tensor  # (N,) coordinates that the best point changed at the last update
     density: Tensor  # (N,) share of the coordinates that the next step moves
+    fooled: Tensor  # (N,) bool: some point of this phase was misclassified
 
 
 @lru_cache
@@ -58,11 +61,17 @@ def phases_of(steps: int, wide_start: bool) -> Phases:
     if radii[-1] != 1:  # so few steps that only larger balls were left
         radii = torch.ones_like(radii)
     flags = table > 0
-    return Phases(radii, flags[:, 1], flags[:, 2], flags[:, 3], len(rows) - 1)
+    is_return = (radii == 1) & (radii.roll(1) > 1)
+    return Phases(radii, flags[:, 1], flags[:, 2], flags[:, 3], is_return, len(rows) - 1)
 
 
 def is_last_phase(state: State, phases: Phases) -> Tensor:
     return _at(phases.radius, state) == 1
+
+
+def is_hopeless(state: L1State, phases: Phases) -> Tensor:
+    """(N,) runs back in the ball that found nothing in one twice as large."""
+    return _at(phases.is_return, state) & ~state.fooled
 
 
 def begin(problem: Problem, run: Tensor, target: Tensor, phases: Phases) -> L1State:
@@ -78,12 +87,15 @@ def begin(problem: Problem, run: Tensor, target: Tensor, phases: Phases) -> L1St
         best_loss=zero - torch.inf,
         support=zero + x[:1].numel(),
         density=zero + FIRST,
+        fooled=zero > 0,
     )  # fmt: skip
 
 
 def advance(problem: Problem, state: L1State, seen: Seen, phases: Phases) -> Tensor:
     assert seen.grad is not None
-    better = (seen.loss > state.best_loss) | _at(phases.is_first, state)
+    is_first = _at(phases.is_first, state)
+    state.fooled = (margin(seen.logits, problem.y) > 0) | (state.fooled & ~is_first)
+    better = (seen.loss > state.best_loss) | is_first
     put(state.best_x, better, state.x_t)
     put(state.best_grad, better, seen.grad)
     state.best_loss = seen.loss.where(better, state.best_loss)

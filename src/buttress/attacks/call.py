@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from buttress.allocator import keep_freed_memory
 from buttress.attacks.core import ATTACKS, Attack, check_norm
+from buttress.attacks.deal import dealt
 from buttress.attacks.fork import Task, in_processes, processes
 from buttress.attacks.freeze import device_of, frozen, gives_gradients, on_device_of
 from buttress.attacks.loop import OnStep, Outcome, Ways, attack_cost, run, search, wrong
@@ -122,17 +123,19 @@ def _names(parts: Sequence[Attack]) -> tuple[str, ...]:
 
 
 def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
-    """Each attack in one process or in several, to which the images that are left are dealt out."""
+    """Each attack in one process or in several, to which the runs of what is left are dealt out."""
     count = how.workers or 1
 
     def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Outcome:
-        shares = [problem.rows_of()[k::count] for k in range(min(count, len(problem.x)))]
-        if len(shares) == 1:
+        shares = dealt(_asked(attack, problem), count) if count > 1 else []
+        if len(shares) < 2:
             return _searched(attack, problem, so_far, ways, how.prepared)
         few = max(1, ways.batch_size // len(shares), _busy(how, ways.batch_size))
+        images = [share.any(1).nonzero()[:, 0] for share in shares]
 
-        def task(rows: Tensor) -> Task[Outcome]:
-            part, before = problem.select(rows), so_far.afresh(rows)
+        def task(asked: Tensor, rows: Tensor) -> Task[Outcome]:
+            part = dataclasses.replace(problem, asked=asked).select(rows)
+            before = so_far.afresh(rows)
 
             def work(told: OnStep) -> Outcome:
                 own = dataclasses.replace(ways, batch_size=few, on_step=told)
@@ -140,10 +143,9 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
 
             return work
 
-        for rows, found in zip(
-            shares, in_processes([task(rows) for rows in shares], ways.on_step), strict=True
-        ):
-            so_far.replace(rows, found)
+        tasks = [task(*share) for share in zip(shares, images, strict=True)]
+        for rows, found in zip(images, in_processes(tasks, ways.on_step), strict=True):
+            so_far.improve(rows, found)
         return so_far
 
     return run(
@@ -154,6 +156,13 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
         on_step=how.on_step,
         search=search,
     )
+
+
+def _asked(attack: Attack, problem: Problem) -> Tensor:
+    """(N, runs) the runs that are asked for."""
+    if problem.asked is not None:
+        return problem.asked
+    return torch.ones(len(problem.x), attack.runs(problem), dtype=torch.bool)
 
 
 def _busy(how: How, batch_size: int) -> int:

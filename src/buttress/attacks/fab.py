@@ -7,6 +7,7 @@ Constants follow the reference implementation in AutoAttack.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class FABState(State):
 class Boundary(Attack):
     """Steps to the nearest boundary of the linear model, and back."""
 
+    has_queries: ClassVar[bool] = True
     steps: int = 100
     restarts: int = 1
 

@@ -52,8 +52,10 @@ class Fast(Ensemble):
     3. 20 steps for each of 6 more, for samples that kept at most half of their clean margin, or all
        of it.
     4. 60 steps, for samples that kept at most 15%, towards classes whose runs left at most 30%.
-    5. 100 steps from each of 3 starts, for samples that kept at most 6%, towards at most 4 classes
+    5. 100 steps from each of 2 starts, for samples that kept at most 6%, towards at most 4 classes
        whose runs left at most 12%.
+
+    In 2 to 5 a run ends early that fooled the model nowhere in the ball of 2 eps.
 
     Each part takes the classes first that the parts before it came nearest to.
 
@@ -90,14 +92,17 @@ class Fast(Ensemble):
 
         def wide(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> Attack:
             steps = max(1, steps * self.steps // 20)
-            return APGDT(steps=steps, targets=targets, restarts=restarts, loss="margin", skip=skip)
+            return APGDT(
+                steps=steps, targets=targets, restarts=restarts, loss="margin", skip=skip,
+                give_up=True,
+            )  # fmt: skip
 
         return [
             Stage(_margins(max(1, self.steps // 4), min(3, others))),
             Stage(wide(25, 3)),
             Stage(wide(20, 6, skip=3), 0.5, is_other=True),
             Stage(wide(60, 9), 0.15, 0.3),
-            Stage(wide(100, 4, 3 * self.effort), 0.06, 0.12),
+            Stage(wide(100, 4, 2 * self.effort), 0.06, 0.12),
             square,
         ]
 

@@ -7,7 +7,7 @@ for; a run that is over, or whose sample is broken, leaves at once and the next 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -39,6 +39,22 @@ class Outcome:
         """Takes over the results of a second search on some rows, and adds its cost."""
         self.x_adv[rows], self.broken[rows] = other.x_adv, other.broken
         self.margin[rows] = other.margin
+        self._add(rows, other)
+
+    def improve(self, rows: Tensor, other: Outcome) -> None:
+        """Takes over what other runs of some rows found, where that is better, and adds their cost.
+
+        A broken point is better than any other, else the larger margin counts.
+        """
+        as_broken = other.broken == self.broken[rows]
+        larger = other.margin > self.margin[rows]
+        better = larger.where(as_broken, other.broken)
+        chosen = rows[better]
+        self.x_adv[chosen], self.broken[chosen] = other.x_adv[better], other.broken[better]
+        self.margin[chosen] = other.margin[better]
+        self._add(rows, other)
+
+    def _add(self, rows: Tensor, other: Outcome) -> None:
         self.meter.merge(rows, other.meter)
         if other.reached is not None:
             if self.reached is None:
@@ -76,9 +92,8 @@ class Search(Protocol):
 def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Outcome:
     """All runs of an attack; what they find and cost is put into ``so_far``."""
     problem = replace(problem, meter=so_far.meter, rows=problem.rows_of())
-    queue = Queue(problem.rows_of(), attack.runs(problem), problem.full)
-    if (ranks := attack.ranks(problem)) is not None:
-        queue.ranks, queue.reach = ranks.tolist(), problem.reach
+    queue = Queue(problem.rows_of(), attack.runs(problem), problem.full, problem.asked)
+    if attack.ranks(problem) is not None:
         so_far.reached = so_far.margin.new_full((len(so_far.margin), queue.runs), -torch.inf)
     best = Best(so_far.x_adv, so_far.margin, so_far.broken, so_far.reached)
     told = None if ways.on_step is None else _told(ways.on_step, len(queue))
@@ -104,7 +119,7 @@ def run(
     """
     meter = Meter.of(len(problem.x), problem.x.device)
     everyone = torch.arange(len(problem.x), device=problem.x.device)
-    problem = replace(problem, meter=meter, rows=everyone)
+    problem = replace(problem, meter=meter, rows=everyone, asked=None)
     clean = _clean_logits(problem, batch_size, attack.passes)
     problem, gap = replace(problem, clean=clean), margin(clean, problem.y)
     best = Outcome(problem.x.clone(), wrong(clean, problem.y), _rank(gap), meter)
@@ -122,16 +137,17 @@ def run(
             meter.spared[rows[~chosen]] |= 1 << number
             rows = rows[chosen]
         meter.parts[rows] |= 1 << number
-        if not math.isinf(most := attack.aims(number, problem.threat.norm)):
-            left = near / gap.clamp_max(-1e-12)[:, None]
-            here = replace(here, reach=(left <= most).sum(1).clamp_min(1))
+        ranks, most = part.ranks(problem), attack.aims(number, problem.threat.norm)
+        if ranks is not None and not math.isinf(most):
+            hopeful = (near / gap.clamp_max(-1e-12)[:, None] <= most).sum(1, keepdim=True)
+            here = replace(here, asked=ranks.to(hopeful) < hopeful.clamp_min(1))
         told = _within(on_step, sum(costs[:number]) / sum(costs), costs[number] / sum(costs))
         if len(rows):
             ways = Ways(batch_size, drop, told)
             best.reached = None
             found = search(part, here.select(rows), best.afresh(rows), ways)
             best.replace(rows, found)
-            if attack.reorders and (ranks := part.ranks(problem)) is not None:
+            if attack.reorders and ranks is not None:
                 problem = replace(problem, order=_order(problem, near, rows, found, ranks))
         if told is not None:
             told(1.0)
@@ -177,8 +193,7 @@ class Queue:
     samples: Tensor
     runs: int
     full: int = 128  # rows with which a processor is busy
-    ranks: Sequence[int] = ()  # of the class that each run aims at
-    reach: Tensor | None = None  # (N,) of each sample only lower ranks are worth a run
+    asked: Tensor | None = None  # (N, runs) which of them are wanted; None: all
     taken: int = 0
 
     def __len__(self) -> int:
@@ -204,8 +219,8 @@ class Queue:
             self.taken += len(found)
             if out is not None:
                 found = found[~out[found]]
-            if self.reach is not None:
-                found = found[self.reach[found] > self.ranks[number]]
+            if self.asked is not None:
+                found = found[self.asked[found, number]]
             samples.append(found)
             numbers.append(torch.full_like(found, number))
             busy = torch.cat([busy, found])

@@ -61,17 +61,21 @@ REWRITES = (
 COMPILED = Rewrite("compiled", rewrite.compiled)
 
 
-def prepare(model: nn.Module, x: Tensor, *, compile: bool = False) -> Prepared:
+def prepare(
+    model: nn.Module, x: Tensor, *, compile: bool = False, queries: bool = True
+) -> Prepared:
     """The fastest form of a model that gives its answers on the images ``x``.
 
     Forms are tried one upon the other; each is compared with the original, logits and gradients,
-    and timed in turns with the best so far. ``compile`` tries torch.compile too.
+    and timed in turns with the best so far. ``compile`` tries torch.compile too. Without
+    ``queries`` there will be few passes that need no gradient, so nothing is tried for them.
     """
     keep_freed_memory()
     with frozen(model), threads_of_one(len(x), x.device):
         trial = Trial(model, x[: _probe(model, x[:PROBE])])
         for form in (*REWRITES, *([COMPILED] if compile else [])):
-            trial.attempt(form)
+            if form.grad or queries:
+                trial.attempt(form)
         low = trial.low_precision()
         full = _full(trial.best, x)
     notes = (*trial.notes, f"the processor is busy with {full} images") if full else trial.notes
@@ -193,8 +197,6 @@ def _full(model: nn.Module, x: Tensor) -> int | None:
     for turn in range(SWEEPS):  # all counts in turns, so that a load does not hit one of them
         for count in tuple(each) or ROWS:
             rows = x[torch.arange(count) % len(x)]
-            if not turn:
-                _seconds(model, rows, grad=False)
             seconds = _seconds(model, rows, grad=False)
             each[count] = min(each.get(count, math.inf), (seconds + BESIDES) / count)
             gain = each.get(count // 2, math.inf) / each[count]

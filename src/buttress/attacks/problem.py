@@ -75,7 +75,7 @@ class Problem:
     streams: Streams
     clean: Tensor | None = None  # (N, K) logits of x, once they are known
     order: Tensor | None = None  # (N, K - 1) other classes, the nearest first, if that is known
-    reach: Tensor | None = None  # (N,) how many of those are worth a run, if not all
+    asked: Tensor | None = None  # (N, runs) bool: which runs are asked for, if not all
     meter: Meter | None = None
     rows: Tensor | None = field(default=None, repr=False)
     full: int = 128  # rows with which a processor is busy: more of them go no faster
@@ -89,7 +89,7 @@ class Problem:
             streams=self.streams.select(keep),
             clean=None if self.clean is None else self.clean[keep],
             order=None if self.order is None else self.order[keep],
-            reach=None if self.reach is None else self.reach[keep],
+            asked=None if self.asked is None else self.asked[keep],
             rows=self.meter_rows[keep],
         )
 

@@ -58,6 +58,7 @@ class Square(Attack):
     """
 
     needs_grad: ClassVar[bool] = False
+    has_queries: ClassVar[bool] = True
     queries: int = 5000
     restarts: int = 1
     share: float = 0.8
