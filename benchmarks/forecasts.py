@@ -8,7 +8,6 @@ One process, one thread, images that a short attack leaves, 5,000 queries each.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import torch
 from survivors import arguments, loaded, survivors
@@ -32,7 +31,9 @@ def main() -> None:
     for name, model in loaded(args):
         for threat in map(Threat.parse, networks.network(name).threats[:2]):
             x, y = survivors(model, args.data, threat, IMAGES[name])
-            ready = replace(prepare(model, x), low=None)
+            ready = prepare(model, x)
+            ready.low = None
+            ready.expect_queries()
             how, outs, seconds = How(prepared=ready, workers=1), [], []
             for forecast in (False, True):
                 started = time.perf_counter()

@@ -70,7 +70,9 @@ def main() -> None:
     for name, model in loaded(args):
         threat = Threat.parse(networks.network(name).threats[0])
         x, y = survivors(model, args.data, threat, IMAGES)
-        ready = Prepared(Timed(prepare(model, x).model))
+        made = prepare(model, x)
+        made.expect_queries()
+        ready = Prepared(Timed(made.model))
         for attack, options in PARTS.items():
             spent.clear()
             chosen, how = create_attack(attack, **options), How(prepared=ready, workers=1)

@@ -118,6 +118,25 @@ def test_torch_compile_is_tried_only_if_asked(monkeypatch: pytest.MonkeyPatch) -
     assert len(ready.model) == 1
 
 
+@pytest.mark.parametrize(("name", "args"), [("square", {"queries": 5}), ("pgd", {"steps": 2})])
+def test_the_form_for_queries_is_made_when_they_come(
+    name: str, args: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "WORTH", 100.0)
+    model, (x, y) = small_net(), images(8)
+    ready = prepare(model, x)
+    before = ready.model
+    assert not any("frozen forward" in note for note in ready.notes)
+    for _ in range(2):  # the second attack finds it made
+        run_attack(
+            create_attack(name, **args), model, x, y, Threat("Linf", 0.01), how=How(prepared=ready)
+        )
+        count = sum("frozen forward" in note for note in ready.notes)
+        assert count == (name == "square")
+        assert (ready.model is before) == (name == "pgd")
+    assert sum("busy with" in note for note in ready.notes) == 1
+
+
 def test_a_form_with_other_gradients_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits alone do not show it: an attack would climb the wrong slope."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
 from buttress.attacks.core import ATTACKS, Attack, check_norm
@@ -40,7 +40,6 @@ class AutoAttack(Ensemble):
     the 20 passes, where the reference takes the last one.
     """
 
-    has_queries: ClassVar[bool] = True
     version: Version = "standard"
     attacks: Sequence[str | Mapping[str, Any]] = ()
     steps: int = 100

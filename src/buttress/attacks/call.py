@@ -103,8 +103,6 @@ def run_attack(
             xb, yb = on_device_of(model, x[piece]), y[piece].to(device_of(model))
             streams = Streams(how.seed, name, ids[piece])
             problem = Problem(model, xb, yb, threat, streams)
-            if how.prepared is not None and how.prepared.full is not None:
-                problem = dataclasses.replace(problem, full=how.prepared.full)
             first = check_logits(model, xb[:1], yb)
             told = _within(how.on_step, piece, len(x))
             sized = dataclasses.replace(problem, clean=first)
@@ -127,6 +125,9 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
     count = how.workers or 1
 
     def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Outcome:
+        if how.prepared is not None and attack.has_queries:
+            how.prepared.expect_queries()
+        problem = _sized(problem, how.prepared)
         shares = dealt(_asked(attack, problem), count) if count > 1 else []
         if len(shares) < 2:
             return _searched(attack, problem, so_far, ways, how.prepared)
@@ -163,6 +164,12 @@ def _asked(attack: Attack, problem: Problem) -> Tensor:
     if problem.asked is not None:
         return problem.asked
     return torch.ones(len(problem.x), attack.runs(problem), dtype=torch.bool)
+
+
+def _sized(problem: Problem, ready: Prepared | None) -> Problem:
+    """With as many rows as keep the processor busy, if that was measured."""
+    full = None if ready is None else ready.full
+    return problem if full is None else dataclasses.replace(problem, full=full)
 
 
 def _busy(how: How, batch_size: int) -> int:

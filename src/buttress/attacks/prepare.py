@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -32,7 +33,7 @@ BESIDES = 3e-3  # seconds that an attack spends on a step beside its pass, about
 NEARLY = 1.08  # of the least time per image
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
     """What an attack searches in. Successes are confirmed by the original."""
 
@@ -40,6 +41,17 @@ class Prepared:
     low: nn.Module | None = None  # bfloat16, for a first search; survivors are searched in `model`
     notes: tuple[str, ...] = ()  # what was done, and what was not and why
     full: int | None = None  # rows with which the processor is busy, if that was measured
+    trial: Trial | None = field(default=None, repr=False)  # where more forms can be tried
+
+    def expect_queries(self) -> None:
+        """Tries what gains only for passes without a gradient: before an attack that makes many."""
+        if self.trial is None:
+            return
+        trial, self.trial = self.trial, None
+        with trial.as_in_an_attack():
+            trial.attempt(QUICK)
+            self.full = _full(trial.best, trial.given)
+        self.model, self.notes = trial.best, trial.told(self.full)
 
 
 @dataclass(frozen=True)
@@ -56,30 +68,26 @@ REWRITES = (
     Rewrite("one token in the last block", last_token),
     Rewrite("strided gradients", rewrite.strided_gradients),
     Rewrite("channels last", rewrite.channels_last),
-    Rewrite("frozen forward", rewrite.frozen_forward, grad=False),
 )
+QUICK = Rewrite("frozen forward", rewrite.frozen_forward, grad=False)
 COMPILED = Rewrite("compiled", rewrite.compiled)
 
 
-def prepare(
-    model: nn.Module, x: Tensor, *, compile: bool = False, queries: bool = True
-) -> Prepared:
+def prepare(model: nn.Module, x: Tensor, *, compile: bool = False) -> Prepared:
     """The fastest form of a model that gives its answers on the images ``x``.
 
     Forms are tried one upon the other; each is compared with the original, logits and gradients,
-    and timed in turns with the best so far. ``compile`` tries torch.compile too. Without
-    ``queries`` there will be few passes that need no gradient, so nothing is tried for them.
+    and timed in turns with the best so far. ``compile`` tries torch.compile too.
     """
     keep_freed_memory()
-    with frozen(model), threads_of_one(len(x), x.device):
-        trial = Trial(model, x[: _probe(model, x[:PROBE])])
+    trial = Trial(model, x)
+    with trial.as_in_an_attack():
+        trial.start()
         for form in (*REWRITES, *([COMPILED] if compile else [])):
-            if form.grad or queries:
-                trial.attempt(form)
+            trial.attempt(form)
         low = trial.low_precision()
         full = _full(trial.best, x)
-    notes = (*trial.notes, f"the processor is busy with {full} images") if full else trial.notes
-    return Prepared(trial.best, low, tuple(notes), full)
+    return Prepared(trial.best, low, trial.told(full), full, trial)
 
 
 class Different(Exception):
@@ -91,11 +99,22 @@ class Trial:
     """The best form so far."""
 
     model: nn.Module
-    x: Tensor
+    given: Tensor  # images
     notes: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.best = self.model
+    @contextmanager
+    def as_in_an_attack(self) -> Iterator[None]:
+        """The model frozen, and as many threads as each process of an attack has."""
+        with frozen(self.model), threads_of_one(len(self.given), self.given.device):
+            yield
+
+    def told(self, full: int | None) -> tuple[str, ...]:
+        busy = [f"the processor is busy with {full} images"] if full else []
+        return (*self.notes, *busy)
+
+    def start(self) -> None:
+        """Sees what the model answers, on no more images than are needed."""
+        self.best, self.x = self.model, self.given[: _probe(self.model, self.given[:PROBE])]
         # also on points that no data set has: a trace knows one way only
         self.points = torch.cat([self.x, 1 - self.x[:1], torch.zeros_like(self.x[:1])])
         with torch.no_grad():

@@ -61,10 +61,8 @@ def _ours(name: str, how: How, *, is_prepared: bool = False, **args: object) -> 
     def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
         if how.workers is not None:
             torch.set_num_threads(1)
-        chosen, here = create_attack(name, **args), how
-        if is_prepared:
-            here = replace(how, prepared=prepare(model, x, queries=chosen.has_queries))
-        out = run_attack(chosen, model, x, y, threat, how=here)
+        here = replace(how, prepared=prepare(model, x) if is_prepared else None)
+        out = run_attack(create_attack(name, **args), model, x, y, threat, how=here)
         counts = [float(c.double().mean()) for c in (out.meter.forward, out.meter.backward)]
         return Found(out.x_adv, (counts[0], counts[1]))
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from buttress.attacks.call import check_gradients, check_images, check_logits, create_attack
-from buttress.attacks.core import ATTACKS
 from buttress.attacks.freeze import frozen, gives_gradients
 from buttress.attacks.problem import Problem
 from buttress.data import Dataset
@@ -84,8 +83,6 @@ def evaluate_network(network: Network, data: Dataset, spec: SuiteSpec, ways: Way
     entries = resolve_suite(spec, data.budgets, data.name)
     if len(data) == 0 or ways.batch_size < 1:
         raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {ways.batch_size}")
-    attacks = [e.attack for e in entries if e.threat is not None]
-    network.queries = any(ATTACKS.get(name).has_queries for name in attacks)
     patient = _first_look(network.model, data, entries)
     looked = examine(patient, "look")
     warnings = [*getattr(network.model, "caveats", ()), *texts(looked)]

@@ -33,7 +33,6 @@ class Network:
 
     model: nn.Module
     compile: bool = False
-    queries: bool = True  # attacks will make many passes that need no gradient
     prepared: Prepared | None = None
 
     @cached_property
@@ -45,7 +44,7 @@ class Network:
         if self.prepared is None and gives_gradients(self.model):  # else nothing to rewrite
             x, _, _ = data.take(torch.arange(min(PROBE, len(data))))
             x = on_device_of(self.model, x)
-            self.prepared = prepare(self.model, x, compile=self.compile, queries=self.queries)
+            self.prepared = prepare(self.model, x, compile=self.compile)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ def time_model(spec: RunSpec, device: str) -> Timed:
         n = _fitting(partial(_attack_step, model, shape), spec.recipe.batch_size)
         form: nn.Module = model
         if n == spec.recipe.batch_size:  # others are so slow that trying forms would take long
-            form = prepare(model, _batch(model, shape, n)[0]).model
+            made = prepare(model, _batch(model, shape, n)[0])
+            made.expect_queries()
+            form = made.model
         forward = _timed(partial(_pass, form, _batch(model, shape, n)[0])) / n
         grad = _timed(partial(_attack_step, form, shape, n)) / n
     model.train()
