@@ -29,7 +29,7 @@ def main() -> None:
     print("| network, threat | passes F, B | with forecasts | time | same point | margin gained |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, model in loaded(args):
-        for threat in map(Threat.parse, networks.network(name).threats[:2]):
+        for threat in map(Threat.parse, networks.network(name).threats):
             x, y = survivors(model, args.data, threat, IMAGES[name])
             ready = prepare(model, x)
             ready.low = None

@@ -33,7 +33,7 @@ class AutoAttack(Ensemble):
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
 
     Departure from the reference: in the first two `square` leaves out queries that a gradient says
-    will not be kept, in Linf and L2 on a processor (its ``forecast``).
+    will not be kept, on a processor (its ``forecast``).
 
     ``steps`` and ``queries`` shorten the parts of the first three, for tests. There are never more
     targets than other classes. Departure from the reference in rand: the prediction is the mean of
@@ -76,7 +76,7 @@ class AutoAttack(Ensemble):
 
     def usual_share(self, number: int, norm: Norm) -> float:
         part = self.members(norm)[number]
-        return FORECAST if isinstance(part, Square) and part.forecast and norm != "L1" else 1.0
+        return FORECAST if isinstance(part, Square) and part.forecast else 1.0
 
     def members(self, norm: Norm) -> tuple[Attack, ...]:
         """The attacks of this version in a norm, in their order."""

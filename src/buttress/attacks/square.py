@@ -49,9 +49,9 @@ class Square(Attack):
     :math:`\pm\epsilon`, one sign per channel. L2 and L1: mass is moved from one window to another,
     shaped as two opposite bumps.
 
-    ``forecast=True`` leaves out queries that a gradient says will not be kept, in Linf and L2 on a
-    processor (see the page on performance). Then it is no black-box attack any more, and some few
-    queries that would have been kept are lost.
+    ``forecast=True`` leaves out queries that a gradient says will not be kept, on a processor (see
+    the page on performance). Then it is no black-box attack any more, and some few queries that
+    would have been kept are lost.
 
     Departures: windows and signs are drawn per sample; a tie of logits is no success; images that
     are not square are tiled over both sides.
@@ -107,10 +107,8 @@ class Square(Attack):
         if is_late.any() and not is_late.all():
             return self._look_at(problem, state, ~is_late)
         if is_late.all():
-            # In L1 a query costs a projection, as much as a pass of a small network.
-            is_cheap = problem.threat.norm != "L1" and gives_gradients(problem.model)
-            table = self._table(problem)
-            return sprint(problem, state, table, forecast=self.forecast and is_cheap)
+            forecast = self.forecast and gives_gradients(problem.model)
+            return sprint(problem, state, self._table(problem), forecast=forecast)
         if not state.has_point.all():
             state.x_t = state.x_t.where(column(state.has_point), self._one(problem, state, -1))
         return super().look(problem, state)

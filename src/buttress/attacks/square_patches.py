@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.problem import Problem
+from buttress.attacks.square_shrink import Shrunk, Values, shrunk_effect
 from buttress.attacks.square_windows import budget, corner, footprint, patterns, signs_of, ups_of
 from buttress.streams import mix, shift
 from buttress.threat import TINY
 
 INSIDE = 1 - 1e-6  # of eps: the L1 ball that points are projected to
+NOTHING = 3e-5  # of eps: both windows were empty, and only what INSIDE leaves free was moved
 
 P = TypeVar("P", bound="Patches")
 Rows = Tensor | slice
@@ -139,9 +141,10 @@ class Masses(Patches):
         return moved.scatter_(2, self.here, filled).view(-1, count, *x.shape[1:])
 
     def effect(self, problem: Problem, best: Tensor, slope: Tensor, rows: Rows = ALL) -> Effect:
-        """In L2 only, from the pieces; what the box cuts off is left out."""
-        assert problem.threat.norm == "L2"
+        """From the pieces; what the box cuts off is left out."""
         delta = best - problem.x[rows]
+        if problem.threat.norm == "L1":
+            return self._effect_l1(problem, delta, slope)
         move, whole = self._move(problem, delta), (delta * slope).flatten(1).sum(1)[:, None]
         here, there = _taken(slope, self.here), _taken(slope, self.there)
         scale = move.scale[..., 0, 0]
@@ -151,6 +154,22 @@ class Masses(Patches):
             (move.scale * move.new - move.inside).square() + move.outside.square()
         ).flatten(2).sum(2)
         return Effect(change, square.sqrt_())
+
+    def _effect_l1(self, problem: Problem, delta: Tensor, slope: Tensor) -> Effect:
+        """Two windows change, then all that there is shrinks into the ball."""
+        move = self._move(problem, delta)
+        here, there = _taken(slope, self.here).flatten(2), _taken(slope, self.there).flatten(2)
+        inside, outside, new = (v.flatten(2) for v in move[:3])
+        old = Values(torch.cat([inside, outside], 2), torch.cat([here, there], 2))
+        base, filled = Shrunk.of(delta.flatten(1), slope.flatten(1)), Values(new, here)
+        amount = base.amount(old, filled, INSIDE * problem.threat.eps)
+        left = new.sign() * (new.abs() - amount[..., None].to(new)).clamp_min_(0)
+        change, square = base.effect(amount)
+        gain, length = shrunk_effect(old, amount)  # the windows were counted as if they stayed
+        change = change - gain + ((left - inside) * here - outside * there).sum(2)
+        square = square - length + ((left - inside).square() + outside.square()).sum(2)
+        size = square.clamp_min_(0).sqrt_().to(slope)
+        return Effect(change.to(slope), size.masked_fill_(size < NOTHING * problem.threat.eps, 0))
 
     def _move(self, problem: Problem, delta: Tensor) -> Move:
         """What is taken away and put in its place."""
