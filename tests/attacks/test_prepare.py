@@ -30,6 +30,7 @@ def test_every_family_is_prepared_without_another_answer(
     x = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     weights = {k: v.clone() for k, v in model.state_dict().items()}
     ready = prepare(model, x)
+    ready.expect_queries()
     more = torch.rand(7, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         torch.testing.assert_close(ready.model(more), model(more), rtol=1e-3, atol=1e-4)
@@ -59,6 +60,7 @@ def test_what_cannot_be_prepared_says_why() -> None:
             return self.inner(x)  # type: ignore[no-any-return]
 
     ready = prepare(Stubborn().eval(), images(8)[0])
+    ready.expect_queries()
     assert any("BatchNorm folded: not used, " in note for note in ready.notes)
 
 
@@ -73,6 +75,7 @@ def test_randomised_networks_are_used_as_they_are() -> None:
 
     model = Noisy().eval()
     ready = prepare(model, images(8)[0])
+    ready.expect_queries()
     assert ready.model is model
     assert any("differ" in note for note in ready.notes)
 

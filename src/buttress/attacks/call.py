@@ -61,7 +61,7 @@ def attack(
     return run_attack(chosen, model, x, y, Threat.parse(threat), ids=ids, how=How(seed)).x_adv
 
 
-LONG = 50_000  # passes: shorter attacks are not worth more processes
+LONG = 15_000  # passes: shorter attacks are not worth more processes
 MEMORY = 1 << 25  # bytes of images attacked at once: 2,700 of CIFAR-10, 55 of ImageNet
 
 
@@ -125,13 +125,16 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
     count = how.workers or 1
 
     def search(attack: Attack, problem: Problem, so_far: Outcome, ways: Ways) -> Outcome:
-        if how.prepared is not None and attack.has_queries:
-            how.prepared.expect_queries()
-        problem = _sized(problem, how.prepared)
+        ready, busy = how.prepared, 1  # rows with which one process is: small networks need many
+        if ready is not None:
+            if attack.has_queries:
+                ready.expect_queries()
+            if ready.full is not None:
+                problem, busy = dataclasses.replace(problem, full=ready.full), ready.full
         shares = dealt(_asked(attack, problem), count) if count > 1 else []
         if len(shares) < 2:
-            return _searched(attack, problem, so_far, ways, how.prepared)
-        few = max(1, ways.batch_size // len(shares), _busy(how, ways.batch_size))
+            return _searched(attack, problem, so_far, ways, ready)
+        few = max(1, ways.batch_size // len(shares), min(busy, ways.batch_size))
         images = [share.any(1).nonzero()[:, 0] for share in shares]
 
         def task(asked: Tensor, rows: Tensor) -> Task[Outcome]:
@@ -140,7 +143,7 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
 
             def work(told: OnStep) -> Outcome:
                 own = dataclasses.replace(ways, batch_size=few, on_step=told)
-                return _searched(attack, part, before, own, how.prepared)
+                return _searched(attack, part, before, own, ready)
 
             return work
 
@@ -163,19 +166,8 @@ def _asked(attack: Attack, problem: Problem) -> Tensor:
     """(N, runs) the runs that are asked for."""
     if problem.asked is not None:
         return problem.asked
-    return torch.ones(len(problem.x), attack.runs(problem), dtype=torch.bool)
-
-
-def _sized(problem: Problem, ready: Prepared | None) -> Problem:
-    """With as many rows as keep the processor busy, if that was measured."""
-    full = None if ready is None else ready.full
-    return problem if full is None else dataclasses.replace(problem, full=full)
-
-
-def _busy(how: How, batch_size: int) -> int:
-    """Rows with which one process is busy, if that was measured: small networks need many."""
-    full = None if how.prepared is None else how.prepared.full
-    return min(full or 1, batch_size)
+    runs = attack.runs(problem)
+    return torch.ones(len(problem.x), runs, dtype=torch.bool, device=problem.x.device)
 
 
 def _searched(

@@ -73,7 +73,7 @@ class Attack(ABC):
 
     norms: ClassVar[tuple[Norm, ...]] = NORMS
     needs_grad: ClassVar[bool] = True
-    has_queries: ClassVar[bool] = False  # many of its passes need no gradient; of parts alone
+    has_queries: ClassVar[bool] = False  # many passes need no gradient; asked of each part
     reorders: ClassVar[bool] = (
         False  # an ensemble whose parts aim first where parts before came near
     )

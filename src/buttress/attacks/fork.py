@@ -1,4 +1,4 @@
-"""An attack in several processes on one machine, each with one thread and its share of the images.
+"""An attack in several processes on one machine, each with one thread and its share of the runs.
 
 Two processes with one thread each do more than one process with two: most operations of an attack
 are too short to be worth splitting. Children are forked, as a data loader's are: they share the

@@ -358,7 +358,11 @@ class Best:
             # A sample may be in several runs at once.
             better &= _winners(rows, gap.where(better, -torch.inf), broken, len(self.broken))
         chosen = rows[better]
-        self.x[chosen] = state.x_t[better]
+        first = int(rows[0]) if rows.device.type == "cpu" else 0
+        if torch.equal(rows, first + problem.rows_of()):  # side by side: many times faster
+            put(self.x[first : first + len(rows)], better, state.x_t)
+        else:
+            self.x[chosen] = state.x_t[better]
         self.margin[chosen] = gap[better]
         self.broken[chosen] = broken[better]
 

@@ -50,7 +50,8 @@ class Prepared:
         trial, self.trial = self.trial, None
         with trial.as_in_an_attack():
             trial.attempt(QUICK)
-            self.full = _full(trial.best, trial.given)
+            if trial.best is not self.model:
+                self.full = _full(trial.best, trial.given)
         self.model, self.notes = trial.best, trial.told(self.full)
 
 
@@ -217,6 +218,8 @@ def _full(model: nn.Module, x: Tensor) -> int | None:
         for count in tuple(each) or ROWS:
             rows = x[torch.arange(count) % len(x)]
             seconds = _seconds(model, rows, grad=False)
+            if not turn and seconds > TURN / 2:  # it may only have been the first of its size
+                seconds = min(seconds, _seconds(model, rows, grad=False))
             each[count] = min(each.get(count, math.inf), (seconds + BESIDES) / count)
             gain = each.get(count // 2, math.inf) / each[count]
             if not turn and seconds > TURN / 2 and (seconds > TURN or gain < NEARLY):

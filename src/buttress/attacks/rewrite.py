@@ -160,7 +160,7 @@ def frozen_forward(model: nn.Module, x: Tensor) -> nn.Module:
         raise ValueError("it gains only on a processor")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of branches on shapes; `prepare` compares the answers
-        plain = _without_strided(model)
+        plain = _without_strided(getattr(model, "_orig_mod", model))  # what was compiled
         traced = torch.jit.trace(plain, x, check_trace=False)
         quick = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
     return TwoForms(model, quick)

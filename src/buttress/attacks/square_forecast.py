@@ -1,11 +1,12 @@
 """Forecasts for the Square attack: queries that a gradient says will not be kept.
 
-A query is kept if the margin grows. In the few pixels of a window the margin is nearly linear, so
-that one gradient tells of a hundred queries by how much each will change it, and most are so
-clearly worse that no pass is needed to know. By how much forecasts err is measured for each image
-on the queries that are tried, among them one in 32 whatever its forecast. A query is left out only
-where its forecast is below zero by twice that error. Where gradients mislead, errors are as large
-as forecasts and nearly every query is tried; where they are zero, every one.
+A query is kept if the margin grows. It moves a point by little, where the margin is nearly linear,
+so that one gradient tells of a hundred queries by how much each will change it, and most are so
+clearly worse that no pass is needed to know. Those that move nothing, as most in L1, need none.
+By how much forecasts err is measured for each image on the queries that are tried, among them one
+in 32 whatever its forecast. A query is left out only where its forecast is below zero by twice that
+error. Where gradients mislead, errors are as large as forecasts and nearly every query is tried;
+where they are zero, every one that moves the point.
 
 Blocks of queries have one gradient and one error, those of their beginning, so that what is decided
 depends on the image and its earlier queries alone, not on what shares a batch with it.

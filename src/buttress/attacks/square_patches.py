@@ -161,8 +161,8 @@ class Masses(Patches):
         here, there = _taken(slope, self.here).flatten(2), _taken(slope, self.there).flatten(2)
         inside, outside, new = (v.flatten(2) for v in move[:3])
         old = Values(torch.cat([inside, outside], 2), torch.cat([here, there], 2))
-        base, filled = Shrunk.of(delta.flatten(1), slope.flatten(1)), Values(new, here)
-        amount = base.amount(old, filled, INSIDE * problem.threat.eps)
+        base = Shrunk.of(delta.flatten(1), slope.flatten(1))
+        amount = base.amount(old.delta, new, INSIDE * problem.threat.eps)
         left = new.sign() * (new.abs() - amount[..., None].to(new)).clamp_min_(0)
         change, square = base.effect(amount)
         gain, length = shrunk_effect(old, amount)  # the windows were counted as if they stayed

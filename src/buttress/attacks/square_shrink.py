@@ -38,9 +38,9 @@ class Shrunk:
         sums = torch.nn.functional.pad(parts.cumsum(2, dtype=torch.float64), (1, 0))
         return cls(size, sums)
 
-    def amount(self, old: Values, new: Values, radius: float) -> Tensor:
+    def amount(self, old: Tensor, new: Tensor, radius: float) -> Tensor:
         """(N, K) by how much all must shrink where ``new`` stands in the place of ``old``."""
-        lost, come = old.delta.abs().double(), new.delta.abs().double()
+        lost, come = old.abs().double(), new.abs().double()
         amount = lost.new_zeros(lost.shape[:2])
         for _ in range(ROUNDS):
             length, count = self._over(amount)

@@ -15,7 +15,7 @@ from buttress.errors import UserError
 from buttress.progress import Progress
 from buttress.statistics import wilson
 
-PGD_IMAGES = 256
+WORKERS_IMAGES = 256
 REFERENCE = "pyautoattack"
 
 EVENTS = {
@@ -49,7 +49,8 @@ def heats(names: Sequence[str], events: Sequence[str], base: Race) -> Iterator[H
         chosen = networks.network(name)
         for event in (e for e in events if e != "workers" or name == "small"):
             threats = {"pgd": ("Linf:8/255",), "workers": chosen.threats[:1]}
-            count = base.images or (chosen.images if event == "autoattack" else PGD_IMAGES)
+            counts = {"pgd": chosen.pgd_images, "workers": WORKERS_IMAGES}
+            count = base.images or counts.get(event, chosen.images)
             for threat in threats.get(event, chosen.threats):
                 here = replace(base, network=name, images=count, threat=threat)
                 if name != "small":

@@ -1,27 +1,30 @@
 """Who takes part in a race: our attacks, the bare passes, and the tools that are installed.
 
 A racer gets a frozen network, images, labels and a threat, and returns adversarial images. All
-PGD racers take 20 steps of a tenth of the ball's diameter from a random start.
+PGD racers take 20 steps of a tenth of eps from a random start, on batches of 256 images.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.prepare import prepare
+from buttress.attacks.prepare import Prepared, prepare
 from buttress.registry import Registry
 from buttress.threat import Threat
 
 STEPS, STEP = 20, 0.1  # of PGD; the step in units of eps
+BATCH = 256  # images that PGD attacks at once
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,17 @@ Racer = Callable[[nn.Module, Tensor, Tensor, Threat], Found]
 RACERS: Registry[Racer] = Registry("racer")
 
 
+def _in_batches(racer: Racer) -> Racer:
+    """A racer that is called for each batch of a data set, as a loader gives them."""
+
+    @functools.wraps(racer)
+    def whole(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
+        batches = zip(x.split(BATCH), y.split(BATCH), strict=True)
+        return Found(torch.cat([racer(model, *batch, threat).x_adv for batch in batches]))
+
+    return whole
+
+
 def installed(event: str) -> list[str]:
     """The racers of an event whose package is here."""
     return [
@@ -46,6 +60,7 @@ def installed(event: str) -> list[str]:
 
 
 @RACERS.register("bare passes", tags=("pgd",), package="torch")
+@_in_batches
 def bare(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     """The passes of our PGD-20 and nothing else."""
     for _ in range(STEPS):
@@ -57,11 +72,21 @@ def bare(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     return Found(x)
 
 
-def _ours(name: str, how: How, *, is_prepared: bool = False, **args: object) -> Racer:
+When = Literal["never", "before", "in time"]
+
+
+def _ours(name: str, how: How, *, prepared: When = "never", **args: object) -> Racer:
+    """An attack of ours; the time of preparing counts, or not if that is done before the race."""
+    kept: dict[int, Prepared] = {}
+
     def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
         if how.workers is not None:
             torch.set_num_threads(1)
-        here = replace(how, prepared=prepare(model, x) if is_prepared else None)
+        here = how
+        if prepared != "never":
+            if prepared == "in time" or id(model) not in kept:
+                kept[id(model)] = replace(prepare(model, x), low=None)  # in float32, as all are
+            here = replace(how, prepared=kept[id(model)])
         out = run_attack(create_attack(name, **args), model, x, y, threat, how=here)
         counts = [float(c.double().mean()) for c in (out.meter.forward, out.meter.backward)]
         return Found(out.x_adv, (counts[0], counts[1]))
@@ -73,11 +98,14 @@ DROP = How(stop_when_broken=True)
 RACERS.register("buttress pgd", tags=("pgd",), package="buttress")(
     _ours("pgd", How(), steps=STEPS, rel_step=STEP)
 )
+RACERS.register("buttress pgd, prepared before", tags=("pgd",), package="buttress")(
+    _ours("pgd", How(), prepared="before", steps=STEPS, rel_step=STEP)
+)
 RACERS.register("buttress autoattack", tags=("autoattack",), package="buttress")(
-    _ours("autoattack", DROP, is_prepared=True)
+    _ours("autoattack", DROP, prepared="in time")
 )
 RACERS.register("buttress fast", tags=("autoattack",), package="buttress")(
-    _ours("fast", DROP, is_prepared=True)
+    _ours("fast", DROP, prepared="in time")
 )
 
 
@@ -86,7 +114,7 @@ for count in (1, 2):
         f"buttress, {count} process{'es' * (count > 1)} of one thread",
         tags=("workers",),
         package="buttress",
-    )(_ours("autoattack", replace(DROP, workers=count), is_prepared=True, steps=40, queries=2000))
+    )(_ours("autoattack", replace(DROP, workers=count), prepared="in time", steps=40, queries=2000))
 
 
 @RACERS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
@@ -99,6 +127,7 @@ def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Foun
 
 
 @RACERS.register("torchattacks", tags=("pgd",), package="torchattacks")
+@_in_batches
 def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     import torchattacks
 
@@ -107,6 +136,7 @@ def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Foun
 
 
 @RACERS.register("foolbox", tags=("pgd",), package="foolbox")
+@_in_batches
 def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     from foolbox import PyTorchModel
     from foolbox.attacks import LinfPGD
@@ -118,6 +148,7 @@ def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
 
 
 @RACERS.register("ART", tags=("pgd",), package="art")
+@_in_batches
 def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     from art.attacks.evasion import ProjectedGradientDescentPyTorch
     from art.estimators.classification import PyTorchClassifier
@@ -140,6 +171,7 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
 
 
 @RACERS.register("adv-lib", tags=("pgd",), package="adv_lib")
+@_in_batches
 def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
         # It is for plots only, which nobody asks for here.

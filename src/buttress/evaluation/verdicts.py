@@ -29,7 +29,7 @@ from buttress.records.evaluation import AttackRecord
 
 @dataclass
 class Network:
-    """A model and the forms of it that attacks search in, made at the first attack and kept."""
+    """A model and the forms of it that attacks search in, made as attacks need them and kept."""
 
     model: nn.Module
     compile: bool = False
