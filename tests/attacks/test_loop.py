@@ -77,6 +77,14 @@ def test_a_batch_with_room_takes_several_runs_of_a_sample() -> None:
     assert len(queue) == 3
 
 
+def test_nobody_waits_for_a_run_that_is_not_asked_for() -> None:
+    asked = torch.tensor([[True, False], [True, True], [True, True]])
+    queue = Queue(torch.tensor([0, 1, 2]), 2, full=0, asked=asked)
+    assert taken(queue, 9, []) == [(0, 0), (1, 0), (2, 0)]
+    assert taken(queue, 9, [0]) == [(1, 1), (2, 1)], "the first is busy, but has no second run"
+    assert len(queue) == 0
+
+
 @pytest.mark.parametrize("full", [0, 128])
 @pytest.mark.parametrize("name", ["pgd", "apgd-t", "fab-t", "square"])
 def test_rows_that_come_and_go_change_nothing(name: str, full: int) -> None:

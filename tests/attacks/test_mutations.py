@@ -265,7 +265,7 @@ MUTATIONS = [
     M("hopeless classes are aimed at", "attacks.loop:run",
       "ranks.to(hopeful) < hopeful.clamp_min(1)", "ranks.to(hopeful) < hopeful + 9",
       fast.test_later_parts_aim_where_earlier_ones_came_near),
-    M("runs are made that nobody asked for", "attacks.loop:Queue.take",
+    M("runs are made that nobody asked for", "attacks.loop:Queue._wanted",
       "self.asked[found, number]", "self.asked[found, number] | True",
       fast.test_later_parts_aim_where_earlier_ones_came_near),
     M("whole images are dealt out only", "attacks.deal:dealt",

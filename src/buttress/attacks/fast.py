@@ -49,11 +49,11 @@ class Fast(Ensemble):
 
     1. 5 sparse steps for each of the 3 most likely other classes.
     2. `apgd-t` on the margin, 25 steps for each of the 3 nearest classes.
-    3. 20 steps for each of 6 more, for samples that kept at most half of their clean margin, or all
+    3. 20 steps for each of 6 more, for samples that kept at most 30% of their clean margin, or all
        of it.
-    4. 60 steps, for samples that kept at most 15%, towards classes whose runs left at most 30%.
-    5. 100 steps from each of 2 starts, for samples that kept at most 6%, towards at most 4 classes
-       whose runs left at most 12%.
+    4. 60 steps, for samples that kept at most 15%, towards classes whose runs left at most 25%.
+    5. 80 steps from each of 2 starts, for samples that kept at most 5%, towards at most 3 classes
+       whose runs left at most 10%.
 
     In 2 to 5 a run ends early that fooled the model nowhere in the ball of 2 eps.
 
@@ -100,9 +100,9 @@ class Fast(Ensemble):
         return [
             Stage(_margins(max(1, self.steps // 4), min(3, others))),
             Stage(wide(25, 3)),
-            Stage(wide(20, 6, skip=3), 0.5, is_other=True),
-            Stage(wide(60, 9), 0.15, 0.3),
-            Stage(wide(100, 4, 2 * self.effort), 0.06, 0.12),
+            Stage(wide(20, 6, skip=3), 0.3, is_other=True),
+            Stage(wide(60, 9), 0.15, 0.25),
+            Stage(wide(80, 3, 2 * self.effort), 0.05, 0.1),
             square,
         ]
 

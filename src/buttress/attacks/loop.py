@@ -211,7 +211,8 @@ class Queue:
         while room > 0 and len(self):
             number, first = divmod(self.taken, n)
             found = self.samples[first : first + room]
-            if is_patient and bool((waits := torch.isin(found, busy)).any()):
+            waits = torch.isin(found, busy) & self._wanted(found, number)
+            if is_patient and bool(waits.any()):
                 free, wanted = int(waits.int().argmax()), self.full - len(busy)
                 if len(found) > max(free, wanted):
                     found = found[: max(free, wanted)]
@@ -219,13 +220,18 @@ class Queue:
             self.taken += len(found)
             if out is not None:
                 found = found[~out[found]]
-            if self.asked is not None:
-                found = found[self.asked[found, number]]
+            found = found[self._wanted(found, number)]
             samples.append(found)
             numbers.append(torch.full_like(found, number))
             busy = torch.cat([busy, found])
             room -= len(found)
         return torch.cat(samples), torch.cat(numbers)
+
+    def _wanted(self, found: Tensor, number: int) -> Tensor:
+        """(N,) of which samples this run is asked for."""
+        if self.asked is None:
+            return torch.ones_like(found, dtype=torch.bool)
+        return self.asked[found, number]
 
 
 def _drain(
