@@ -364,9 +364,9 @@ class Best:
             # A sample may be in several runs at once.
             better &= _winners(rows, gap.where(better, -torch.inf), broken, len(self.broken))
         chosen = rows[better]
-        first = int(rows[0]) if rows.device.type == "cpu" else 0
-        if torch.equal(rows, first + problem.rows_of()):  # side by side: many times faster
-            put(self.x[first : first + len(rows)], better, state.x_t)
+        first = int(rows[0]) if rows.device.type == "cpu" else None  # others are not waited for
+        if first is not None and torch.equal(rows, first + problem.rows_of()):
+            put(self.x[first : first + len(rows)], better, state.x_t)  # many times faster
         else:
             self.x[chosen] = state.x_t[better]
         self.margin[chosen] = gap[better]
