@@ -32,8 +32,8 @@ def main() -> None:
         for threat in map(Threat.parse, networks.network(name).threats):
             x, y = survivors(model, args.data, threat, IMAGES[name])
             ready = prepare(model, x)
-            ready.low = None
             ready.expect_queries()
+            ready.trial = None  # float32 only
             how, outs, seconds = How(prepared=ready, workers=1), [], []
             for forecast in (False, True):
                 started = time.perf_counter()

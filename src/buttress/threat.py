@@ -182,7 +182,8 @@ class Threat:
         import torch
 
         if self.norm == "Linf":
-            return x + self.eps * (2 * streams.uniform(x, restart) - 1)
+            noise = streams.uniform(x, restart)
+            return noise.mul_(2).sub_(1).mul_(self.eps).add_(x)
         shape = (len(x), *[1] * (x.ndim - 1))
         noise = streams.normal(x, restart)
         size = x[0].numel() if len(x) else 1

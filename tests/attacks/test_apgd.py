@@ -137,8 +137,8 @@ def test_the_first_step_is_plain_and_later_ones_repeat_a_quarter_of_the_last_mov
         points.append(state.x_t.clone())
         here, last = points[-2], points[max(look - 1, 0)]
         share = 1.0 if look == 0 else 0.75
-        along = problem.rescale(here + eta * problem.threat.steepest(slope(look)))
-        expected = problem.rescale(here + share * (along - here) + (1 - share) * (here - last))
+        along = problem.rescale_(here + eta * problem.threat.steepest(slope(look)))
+        expected = problem.rescale_(here + share * (along - here) + (1 - share) * (here - last))
         torch.testing.assert_close(points[-1], expected)
 
 

@@ -146,3 +146,32 @@ def test_gradients_of_some_rows_are_those_of_all_rows() -> None:
     assert not part.grad[~wanted].any()
     assert meter.forward.tolist() == [2] * 5
     assert meter.backward.tolist() == [2, 1, 2, 2, 1]
+
+
+def test_the_meter_counts_rows_and_neighbours_alike() -> None:
+    """The first sample is in two rows, in one of which nothing was finite."""
+    size = torch.tensor([torch.inf, 0.0, 2.0])
+    sliced, listed = (Meter.of(4, size.device) for _ in range(2))
+    for place, meter in ((slice(0, 3), sliced), (torch.tensor([0, 1, 2]), listed)):
+        meter.add(place, ~size.isfinite())
+        meter.add_backward(place, size, 2)
+    for meter in (sliced, listed):
+        assert meter.forward.tolist() == [1, 1, 1, 0]
+        assert meter.backward.tolist() == [2, 2, 2, 0]
+        assert meter.broken_numerics.tolist() == [True, False, False, False]
+        assert meter.flat.tolist() == [False, True, False, True]
+    listed.add(torch.tensor([3, 3, 1]), torch.tensor([True, False, False]))
+    assert listed.forward.tolist() == [1, 2, 1, 2]
+    assert listed.broken_numerics.tolist() == [True, False, False, True]
+
+
+def test_rows_are_a_slice_only_if_they_are_neighbours_in_order() -> None:
+    x, y = images(6)
+    whole = Problem(small_net(), x, y, Threat("Linf", 0.1), Streams(0, "test", y))
+    assert whole.place == slice(0, 6)
+    assert whole.select(torch.tensor([2, 3, 4])).place == slice(2, 5)
+    for rows in ([1, 3, 2, 4], [2, 2, 4], [5, 4, 3], []):
+        chosen = torch.tensor(rows, dtype=torch.int64)
+        found = whole.select(chosen).place
+        assert isinstance(found, Tensor)
+        assert torch.equal(found, chosen)

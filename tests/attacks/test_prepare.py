@@ -140,6 +140,28 @@ def test_the_form_for_queries_is_made_when_they_come(
     assert sum("busy with" in note for note in ready.notes) == 1
 
 
+@pytest.mark.parametrize("leave", [True, False])
+@pytest.mark.parametrize("name", ["pgd", "square"])
+def test_low_precision_is_tried_when_samples_stay(
+    name: str, leave: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "WORTH", 100.0)
+    monkeypatch.setattr(preparing, "WORTH_LOW", 100.0)
+    monkeypatch.setattr(preparing, "_has_bfloat16", lambda: True)
+    monkeypatch.setattr(preparing, "SLOW", 1e9)
+    model, (x, y) = small_net(), images(8)
+    ready = prepare(model, x)
+    how = How(prepared=ready, stop_when_broken=leave)
+    args = {"pgd": {"steps": 2}, "square": {"queries": 5}}[name]
+    for _ in range(2):  # the second attack finds it made
+        assert (ready.low is None) or not leave
+        run_attack(create_attack(name, **args), model, x, y, Threat("Linf", 0.01), how=how)
+        assert sum("bfloat16" in note for note in ready.notes) == (not leave)
+    assert (ready.low is None) == leave
+    if ready.low is not None:  # made of the form that gives gradients
+        assert not any(isinstance(m, torch.jit.ScriptModule) for m in ready.low.modules())
+
+
 def test_a_form_with_other_gradients_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits alone do not show it: an attack would climb the wrong slope."""
 

@@ -111,12 +111,12 @@ class APGD(Attack):
         assert isinstance(state, APGDState)
         grad, x_t = _remember(state, seen, self.steps), state.x_t
         move = problem.threat.steepest(grad).mul_(column(state.eta))
-        along = problem.rescale(move.add_(x_t))
+        along = problem.rescale_(move.add_(x_t))
         share = torch.where(state.step == 0, 1.0, SHARE).to(x_t.dtype)
         new = torch.lerp(x_t, along, column(share))
         new.addcmul_(x_t - state.last, column(1 - share))
         state.last = x_t
-        return problem.rescale(new)
+        return problem.rescale_(new)
 
 
 def _remember(state: APGDState, seen: Seen, steps: int) -> Tensor:

@@ -65,8 +65,7 @@ class Outcome:
     def afresh(self, rows: Tensor) -> Outcome:
         """Where some rows stand, with nothing spent yet: for a search that goes on from there."""
         meter = Meter.of(len(self.broken[rows]), self.broken.device)
-        x_adv, broken, margins = (t[rows].clone() for t in (self.x_adv, self.broken, self.margin))
-        return Outcome(x_adv, broken, margins, meter)
+        return Outcome(self.x_adv[rows], self.broken[rows], self.margin[rows], meter)
 
 
 OnStep = Callable[[float], None]  # called with the share of the work that is done
@@ -260,7 +259,7 @@ def _drain(
         if state is None or not len(rows):
             return
         seen = attack.look(here, state)
-        best.improve((rows, runs), alive, attack, here, state, seen.logits)
+        best.improve(runs, alive, attack, here, state, seen.logits)
         if told is not None and (is_cpu or turn % PATIENCE == 0):
             under_way = float(state.step.sum()) / max(1, attack.length)
             told(queue.taken - len(rows) + under_way)
@@ -336,7 +335,7 @@ class Best:
 
     def improve(
         self,
-        where: tuple[Tensor, Tensor],
+        runs: Tensor,
         alive: Tensor,
         attack: Attack,
         problem: Problem,
@@ -345,30 +344,31 @@ class Best:
     ) -> None:
         """Takes over the current points that are better, of the runs that are alive.
 
-        ``where`` has the sample and the number of each run.
+        ``runs`` has the number of each run; its sample is where the meter of ``problem`` has it.
         """
-        rows, runs = where
-        gap, old_gap = _rank(margin(logits, problem.y)), self.margin[rows]
+        rows = problem.meter_rows
+        gap, place = _rank(margin(logits, problem.y)), problem.place
         if self.reached is not None:
             inside = attack.inside(problem, state, torch.ones_like(alive))
             new = gap.where(alive if inside is None else alive & inside, -torch.inf)
             self.reached[rows, runs] = self.reached[rows, runs].maximum(new)
-        if not some(better := alive & (gap > old_gap)):
+        if not some(better := alive & (gap > self.margin[place])):
             return  # what is broken has a larger margin than all that is not
-        broken, old_broken = wrong(logits, problem.y), self.broken[rows]
-        better &= broken >= old_broken
+        broken = wrong(logits, problem.y)
+        better &= broken >= self.broken[place]
         inside = attack.inside(problem, state, broken)
         if inside is not None:
             better = better & inside
+        if isinstance(place, slice):
+            put(self.x[place], better, state.x_t)
+            self.margin[place] = gap.where(better, self.margin[place])
+            self.broken[place] |= broken & better  # what is better is broken if the old one was
+            return
         if rows.device.type != "cpu" or len(rows[better].unique()) < int(better.sum()):
             # A sample may be in several runs at once.
             better &= _winners(rows, gap.where(better, -torch.inf), broken, len(self.broken))
         chosen = rows[better]
-        first = int(rows[0]) if rows.device.type == "cpu" else None  # others are not waited for
-        if first is not None and torch.equal(rows, first + problem.rows_of()):
-            put(self.x[first : first + len(rows)], better, state.x_t)  # many times faster
-        else:
-            self.x[chosen] = state.x_t[better]
+        self.x[chosen] = state.x_t[better]
         self.margin[chosen] = gap[better]
         self.broken[chosen] = broken[better]
 

@@ -22,6 +22,7 @@ CLOSE = 1e-4  # logits may differ by this much of their size: sums in another or
 CLOSE_SLOPE = 2e-2  # gradients by more: a rounding may take another side of a ReLU
 WORTH = 0.97  # of the time before: less gain is not worth another network
 WORTH_LOW = 0.5  # low precision needs a second look at survivors, so it must gain much
+SLOW = 2  # times the time on a few images: it need not be timed on more
 PROBE = 128  # images that are timed and compared, at most
 TURN = 0.02  # seconds that one pass over the probe may take
 TURNS, FEWEST, WARM = 12, 3, 3
@@ -42,17 +43,31 @@ class Prepared:
     notes: tuple[str, ...] = ()  # what was done, and what was not and why
     full: int | None = None  # rows with which the processor is busy, if that was measured
     trial: Trial | None = field(default=None, repr=False)  # where more forms can be tried
+    expected: set[str] = field(default_factory=set, repr=False)  # for what they were tried
 
     def expect_queries(self) -> None:
         """Tries what gains only for passes without a gradient: before an attack that makes many."""
-        if self.trial is None:
+        if (trial := self._trial_for("queries")) is None:
             return
-        trial, self.trial = self.trial, None
         with trial.as_in_an_attack():
             trial.attempt(QUICK)
             if trial.best is not self.model:
                 self.full = _full(trial.best, trial.given)
         self.model, self.notes = trial.best, trial.told(self.full)
+
+    def expect_all_steps(self) -> None:
+        """Tries low precision: before an attack in which broken images stay to the end."""
+        if (trial := self._trial_for("all steps")) is None:
+            return
+        with trial.as_in_an_attack():
+            self.low = trial.low_precision()
+        self.notes = trial.told(self.full)
+
+    def _trial_for(self, what: str) -> Trial | None:
+        """The trial, if this is the first time that it is needed for that."""
+        is_first = what not in self.expected
+        self.expected.add(what)
+        return self.trial if is_first else None
 
 
 @dataclass(frozen=True)
@@ -86,9 +101,8 @@ def prepare(model: nn.Module, x: Tensor, *, compile: bool = False) -> Prepared:
         trial.start()
         for form in (*REWRITES, *([COMPILED] if compile else [])):
             trial.attempt(form)
-        low = trial.low_precision()
         full = _full(trial.best, x)
-    return Prepared(trial.best, low, trial.told(full), full, trial)
+    return Prepared(trial.best, notes=trial.told(full), full=full, trial=trial)
 
 
 class Different(Exception):
@@ -146,10 +160,10 @@ class Trial:
             self.notes.append(f"bfloat16: not used, {made}")
             return None
         few = self.x[:4]  # it can be many times slower where a processor does not have it
-        if min(_seconds(made, few, grad=True) for _ in range(2)) > 2 * min(
+        if min(_seconds(made, few, grad=True) for _ in range(2)) > SLOW * min(
             _seconds(self.best, few, grad=True) for _ in range(2)
         ):
-            self.notes.append("bfloat16: not used, more than 2 times the time")
+            self.notes.append(f"bfloat16: not used, more than {SLOW} times the time")
             return None
         share = self._share(made, True, WORTH_LOW)
         used = "" if share <= WORTH_LOW else "not used, "
@@ -197,7 +211,7 @@ class Trial:
             least = min(least[0], took[0]), min(least[1], took[1])  # a disturbance only adds
             share = least[1] / least[0]
             is_known = turn >= FEWEST and time.perf_counter() - started > LONG
-            if share > 2 or (is_known and not worth - CLEAR < share < worth + UNSURE):
+            if share > SLOW or (is_known and not worth - CLEAR < share < worth + UNSURE):
                 break
         return share
 

@@ -48,20 +48,39 @@ class Meter:
         self.broken_numerics[rows] |= other.broken_numerics
         self.flat[rows] &= other.flat
 
-    def add(self, rows: Tensor, is_wrong: Tensor, passes: Tensor | None = None) -> None:
-        """Forward passes, one if not given; a sample may be in several rows."""
-        self.forward.index_add_(0, rows, torch.ones_like(rows) if passes is None else passes)
-        if is_wrong.device.type != "cpu" or is_wrong.any():
-            self.broken_numerics[rows[is_wrong]] = True
+    def add(self, place: Place, is_wrong: Tensor, passes: Tensor | int = 1) -> None:
+        """Forward passes; a sample may be in several rows."""
+        _count(self.forward, place, passes)
+        self._note_wrong(place, is_wrong)
 
-    def add_backward(self, rows: Tensor, size: Tensor, passes: int = 1) -> None:
+    def add_backward(self, place: Place, size: Tensor, passes: int = 1) -> None:
         """Backward passes whose gradients have these L1 norms."""
-        self.backward.index_add_(0, rows, torch.full_like(rows, passes))
-        self.broken_numerics[rows[~size.isfinite()]] = True
-        self.flat[rows[size != 0]] = False
+        _count(self.backward, place, passes)
+        self._note_wrong(place, ~size.isfinite())
+        if isinstance(place, slice):
+            self.flat[place] &= size == 0
+        else:
+            self.flat[place[size != 0]] = False
+
+    def _note_wrong(self, place: Place, is_wrong: Tensor) -> None:
+        if is_wrong.device.type == "cpu" and not is_wrong.any():
+            return
+        if isinstance(place, slice):
+            self.broken_numerics[place] |= is_wrong
+        else:
+            self.broken_numerics[place[is_wrong]] = True
+
+
+def _count(total: Tensor, place: Place, passes: Tensor | int) -> None:
+    if isinstance(place, slice):
+        total[place] += passes
+    else:
+        many = passes if isinstance(passes, Tensor) else torch.full_like(place, passes)
+        total.index_add_(0, place, many)
 
 
 Score = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
+Place = Tensor | slice  # rows of a whole, as a slice where they are neighbours: many times faster
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,14 @@ class Problem:
         """Where these samples are in the meter."""
         return self.rows_of() if self.rows is None else self.rows
 
+    @cached_property
+    def place(self) -> Place:
+        """The same, as a slice if possible; an accelerator is not waited for to see that."""
+        rows = self.meter_rows
+        if rows.device.type != "cpu" or not len(rows) or not bool((rows.diff() == 1).all()):
+            return rows
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+
     def rows_of(self, n: int | None = None) -> Tensor:
         """The positions of the first ``n`` samples, of all if not given."""
         return torch.arange(len(self.x) if n is None else n, device=self.x.device)
@@ -117,9 +144,16 @@ class Problem:
             return x_t.clamp(*self.bounds)
         return self.threat.project(self.x, x_t, scale)
 
-    def rescale(self, x_t: Tensor) -> Tensor:
-        """Points drawn straight towards the image into the ball, then clipped to the box."""
-        return self.project(x_t) if self.bounds else self.threat.rescale(self.x, x_t)
+    def project_(self, x_t: Tensor) -> Tensor:
+        """The same for points that are needed no more: they may be overwritten."""
+        return self.project(x_t) if self.bounds is None else x_t.clamp_(*self.bounds)
+
+    def rescale_(self, x_t: Tensor) -> Tensor:
+        """Points drawn straight towards the image into the ball, then clipped to the box.
+
+        What was given may be overwritten.
+        """
+        return self.project_(x_t) if self.bounds else self.threat.rescale(self.x, x_t)
 
     def random_start(self, restart: int | Tensor = 0) -> Tensor:
         return self.threat.random_start(self.x, self.streams, restart)
@@ -187,11 +221,11 @@ class Problem:
                 seen = seen._replace(grad=slope)
         if self.meter is None:
             return seen
-        rows = self.meter_rows
-        self.meter.add(rows, ~seen.loss.isfinite())
-        if size is not None:
-            chosen = slice(None) if wanted is None else wanted
-            self.meter.add_backward(rows[chosen], size[chosen], backward)
+        self.meter.add(self.place, ~seen.loss.isfinite())
+        if size is not None and wanted is None:
+            self.meter.add_backward(self.place, size, backward)
+        elif size is not None:
+            self.meter.add_backward(self.meter_rows[wanted], size[wanted], backward)
         return seen
 
 

@@ -202,7 +202,7 @@ def bfloat16(model: nn.Module, x: Tensor) -> nn.Module:
     """Half the bits; it is only nearly the same network."""
     if x.dtype != torch.float32:
         raise ValueError(f"the images are {x.dtype}")
-    return Cast(model, torch.bfloat16)
+    return Cast(model.slope if isinstance(model, TwoForms) else model, torch.bfloat16)
 
 
 def compiled(model: nn.Module, x: Tensor) -> nn.Module:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.bench import networks
-from buttress.bench.racers import RACERS, Found, Racer
+from buttress.bench.racers import BATCH, RACERS, Found, Racer
 from buttress.threat import Threat
 
 PROBES = 5  # times that a bare pass is measured
@@ -40,7 +40,7 @@ class Race:
     threat: str
     data: str = "cifar10"
     checkpoint: str | None = None
-    warm: bool = False  # run once before it counts
+    warm: bool = False  # run once on a batch before it counts
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def run(race: Race) -> Result:
     x, y = networks.images(race.data, race.images)
     threat, racer = Threat.parse(race.threat), RACERS.get(race.racer)
     if race.warm:
-        racer(model, x, y, threat)
+        racer(model, x[:BATCH], y[:BATCH], threat)
     counting = Counting(model).eval()
     with Watch() as watch:
         seen = model if "buttress" in race.racer else counting

@@ -12,14 +12,13 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.prepare import Prepared, prepare
+from buttress.attacks.prepare import prepare
 from buttress.registry import Registry
 from buttress.threat import Threat
 
@@ -72,21 +71,18 @@ def bare(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
     return Found(x)
 
 
-When = Literal["never", "before", "in time"]
-
-
-def _ours(name: str, how: How, *, prepared: When = "never", **args: object) -> Racer:
-    """An attack of ours; the time of preparing counts, or not if that is done before the race."""
-    kept: dict[int, Prepared] = {}
+def _ours(name: str, how: How, *, is_prepared: bool = True, **args: object) -> Racer:
+    """An attack of ours, in float32 as all are; the time of preparing counts."""
 
     def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
         if how.workers is not None:
             torch.set_num_threads(1)
         here = how
-        if prepared != "never":
-            if prepared == "in time" or id(model) not in kept:
-                kept[id(model)] = replace(prepare(model, x), low=None)  # in float32, as all are
-            here = replace(how, prepared=kept[id(model)])
+        if is_prepared:
+            ready = prepare(model, x[:BATCH])
+            if not how.stop_when_broken:
+                ready.trial = None  # where low precision would be tried
+            here = replace(how, prepared=ready)
         out = run_attack(create_attack(name, **args), model, x, y, threat, how=here)
         counts = [float(c.double().mean()) for c in (out.meter.forward, out.meter.backward)]
         return Found(out.x_adv, (counts[0], counts[1]))
@@ -96,17 +92,15 @@ def _ours(name: str, how: How, *, prepared: When = "never", **args: object) -> R
 
 DROP = How(stop_when_broken=True)
 RACERS.register("buttress pgd", tags=("pgd",), package="buttress")(
+    _ours("pgd", How(), is_prepared=False, steps=STEPS, rel_step=STEP)
+)
+RACERS.register("buttress pgd, prepared", tags=("pgd",), package="buttress")(
     _ours("pgd", How(), steps=STEPS, rel_step=STEP)
 )
-RACERS.register("buttress pgd, prepared before", tags=("pgd",), package="buttress")(
-    _ours("pgd", How(), prepared="before", steps=STEPS, rel_step=STEP)
-)
 RACERS.register("buttress autoattack", tags=("autoattack",), package="buttress")(
-    _ours("autoattack", DROP, prepared="in time")
+    _ours("autoattack", DROP)
 )
-RACERS.register("buttress fast", tags=("autoattack",), package="buttress")(
-    _ours("fast", DROP, prepared="in time")
-)
+RACERS.register("buttress fast", tags=("autoattack",), package="buttress")(_ours("fast", DROP))
 
 
 for count in (1, 2):
@@ -114,7 +108,7 @@ for count in (1, 2):
         f"buttress, {count} process{'es' * (count > 1)} of one thread",
         tags=("workers",),
         package="buttress",
-    )(_ours("autoattack", replace(DROP, workers=count), prepared="in time", steps=40, queries=2000))
+    )(_ours("autoattack", replace(DROP, workers=count), steps=40, queries=2000))
 
 
 @RACERS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
