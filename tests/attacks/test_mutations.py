@@ -101,7 +101,7 @@ M = Mutation
 MUTATIONS = [
     # The step and the ball.
     M("the step goes down", "attacks.pgd:Ascent.advance",
-      "alpha=self", "alpha=-self", MARGIN, (*LINF, oracles.binary)),
+      "move.add_(state.x_t)", "state.x_t - move", MARGIN, (*LINF, oracles.binary)),
     M("no projection", "attacks.pgd:Ascent.advance",
       "problem.project_(moved)", "moved", BALL, (*LINF, *SMALL)),
     M("the box is forgotten", "threat:Threat.bounds",

@@ -88,10 +88,11 @@ class Ascent(Attack):
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert seen.grad is not None
         move = problem.threat.ascent(state.x_t, seen.grad)
+        move *= self.rel_step * problem.threat.eps
         if self.schedule == "cosine":
             share = (1 + torch.cos(torch.pi * state.step.to(move.dtype) / self.steps)) / 2
             move *= column(share)
-        moved = torch.add(state.x_t, move, alpha=self.rel_step * problem.threat.eps)
+        moved = move.add_(state.x_t)
         if self.projection == "radial":
             return problem.rescale_(moved)
         return problem.project_(moved)
