@@ -12,7 +12,7 @@ from buttress.attacks.losses import margin
 from buttress.attacks.prepare import Prepared
 from buttress.attacks.problem import Meter, Problem
 from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.threat import Norm, Threat
 from conftest import images, small_net
 
 
@@ -149,7 +149,7 @@ def test_gradients_of_some_rows_are_those_of_all_rows() -> None:
 
 
 def test_the_meter_counts_rows_and_neighbours_alike() -> None:
-    """The first sample is in two rows, in one of which nothing was finite."""
+    """Also where a sample is in two rows, in one of which its loss was not finite."""
     size = torch.tensor([torch.inf, 0.0, 2.0])
     sliced, listed = (Meter.of(4, size.device) for _ in range(2))
     for place, meter in ((slice(0, 3), sliced), (torch.tensor([0, 1, 2]), listed)):
@@ -175,3 +175,23 @@ def test_rows_are_a_slice_only_if_they_are_neighbours_in_order() -> None:
         found = whole.select(chosen).place
         assert isinstance(found, Tensor)
         assert torch.equal(found, chosen)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_a_step_without_end_leaves_pixels_without_a_gradient_alone(norm: Norm) -> None:
+    class Half(nn.Module):
+        """Looks at the left half of an image only."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            left = x[..., : x.shape[-1] // 2].flatten(1)
+            return torch.stack([left.mean(1) - 0.5, 0.5 - left.mean(1)], 1)
+
+    x, _ = images(4)
+    model = Half()
+    y, threat = model(x).argmax(1), Threat(norm, 0.1)
+    for length in (1e10, 1e300):
+        attack = create_attack("pgd", steps=3, rel_step=length, start="clean")
+        out = run_attack(attack, model, x, y, threat)
+        assert (out.margin > margin(model(x), y)).all()
+        right = slice(x.shape[-1] // 2, None)
+        assert torch.equal(out.x_adv[..., right], x[..., right])

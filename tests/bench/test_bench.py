@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from buttress.bench import networks
+from buttress.attacks.prepare import Prepared, prepare
+from buttress.bench import networks, racers
 from buttress.bench.attacks import Heat, heats, lines
 from buttress.bench.race import Counting, Race, floor
 from buttress.bench.racers import RACERS, installed
@@ -44,6 +46,26 @@ def test_every_racer_that_is_installed_attacks(event: str) -> None:
             assert not torch.equal(found.x_adv, x), name
 
 
+def test_pgd_is_raced_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (x, _) = small_net().eval().requires_grad_(False), images(6)
+    y, made = model(x).argmax(1), []
+
+    def seen(net: nn.Module, x: Tensor) -> Prepared:
+        made.append(prepare(net, x))
+        return made[-1]
+
+    monkeypatch.setattr(racers, "prepare", seen)
+    monkeypatch.setattr(racers, "BATCH", 4)
+    for name, count in (("buttress pgd", 0), ("buttress pgd, prepared", 1)):
+        found = RACERS.get(name)(model, x, y, Threat("Linf", 1.0))
+        assert found.passes is not None
+        assert found.passes[1] == racers.STEPS, "also where an image is broken"
+        assert (found.preparing > 0) == bool(count)
+        assert len(made) == count
+    assert made[0].low is None
+    assert not any("bfloat16" in note for note in made[0].notes)
+
+
 def test_the_floor_is_the_time_of_the_passes() -> None:
     model, x = small_net(), images(8)[0]
     assert floor(model, x, 0, 0) == 0
@@ -51,33 +73,40 @@ def test_the_floor_is_the_time_of_the_passes() -> None:
 
 
 def test_heats_cover_networks_events_and_threats() -> None:
-    found = list(heats(["small", "vit"], ["pgd", "autoattack"], Race("", "", 0, "")))
+    found = list(heats(["small", "vit"], ["pgd", "autoattack"], Race("", "", 0, ""), 10_000))
     assert len(found) == 2 * (1 + 3)
     assert [[r.racer for r in h.races] for h in found] == [installed(h.event) for h in found]
     assert "buttress pgd" in installed("pgd")
     assert {race.images for race in found[1].races} == {networks.NETWORKS["small"].images}
+    assert {race.images for race in found[0].races} == {networks.NETWORKS["small"].pgd_images}
+    (few,) = heats(["small"], ["pgd"], Race("", "", 0, ""), 397)  # all that there are
+    assert few.races[0].images == 397
     with_checkpoint = Race("", "", 5, "", checkpoint="a=b:c")
-    small, vit = heats(["small", "vit"], ["pgd"], with_checkpoint)
+    small, vit = heats(["small", "vit"], ["pgd"], with_checkpoint, 397)
+    assert small.races[0].images == 5
     assert small.races[0].checkpoint == "a=b:c"
     assert vit.races[0].checkpoint is None
     with pytest.raises(UserError, match="`events` must be of"):
-        list(heats(["small"], ["nonsense"], Race("", "", 0, "")))
+        list(heats(["small"], ["nonsense"], Race("", "", 0, ""), 9))
     with pytest.raises(UserError, match="`networks` must be of"):
-        list(heats(["nonsense"], ["pgd"], Race("", "", 0, "")))
+        list(heats(["nonsense"], ["pgd"], Race("", "", 0, ""), 9))
 
 
 def test_the_table_shows_ratios() -> None:
     heat = Heat("pgd", (Race("a", "vit", 4, "Linf:8/255"),))
     row = {"title": heat.title, "images": 4, "robust": 3, "forward": 22.0, "backward": 20.0}
     rows = [
-        {**row, "racer": "quick", "seconds": 1.0, "floor": 0.5, "memory": 10.0},
+        {**row, "racer": "quick", "seconds": 1.0, "floor": 0.5, "memory": 10.0, "preparing": 0.25},
         {**row, "racer": "slow", "seconds": 4.0, "floor": 2.0, "memory": 20.0},
     ]
     rows.append({**row, "racer": "odd", "seconds": 2.0, "floor": 0.0, "memory": 0.0})
     text = "\n".join(lines(rows))
     assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |  |" in text, "nothing to compare with"
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
-    assert "| quick | 1.00 | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |  |" in text
+    assert (
+        "| quick | 1.00 (0.25 of it preparing) | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |  |"
+        in text
+    )
 
 
 def test_the_table_shows_where_verdicts_differ_from_the_reference() -> None:

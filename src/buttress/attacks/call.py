@@ -129,8 +129,8 @@ def _spread(chosen: Attack, problem: Problem, how: How) -> Outcome:
         if ready is not None:
             if attack.has_queries:
                 ready.expect_queries()
-            if not ways.drop:
-                ready.expect_all_steps()
+            if not ways.drop and attack.passes == 1:
+                ready.expect_staying()
             if ready.full is not None:
                 problem, busy = dataclasses.replace(problem, full=ready.full), ready.full
         shares = dealt(_asked(attack, problem), count) if count > 1 else []

@@ -16,6 +16,7 @@ from buttress.errors import UserError
 from buttress.threat import Norm
 
 Start = Literal["random", "clean", "gaussian", "unclipped"]
+FAR = 1e6  # a longer step ends at the same border, but numbers may overflow on the way
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Ascent(Attack):
     def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
         assert seen.grad is not None
         move = problem.threat.ascent(state.x_t, seen.grad)
-        move *= self.rel_step * problem.threat.eps
+        move *= min(self.rel_step * problem.threat.eps, FAR)
         if self.schedule == "cosine":
             share = (1 + torch.cos(torch.pi * state.step.to(move.dtype) / self.steps)) / 2
             move *= column(share)

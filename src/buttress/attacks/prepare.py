@@ -22,7 +22,7 @@ CLOSE = 1e-4  # logits may differ by this much of their size: sums in another or
 CLOSE_SLOPE = 2e-2  # gradients by more: a rounding may take another side of a ReLU
 WORTH = 0.97  # of the time before: less gain is not worth another network
 WORTH_LOW = 0.5  # low precision needs a second look at survivors, so it must gain much
-SLOW = 2  # times the time on a few images: it need not be timed on more
+SLOW = 2  # times the time before: it need not be timed again
 PROBE = 128  # images that are timed and compared, at most
 TURN = 0.02  # seconds that one pass over the probe may take
 TURNS, FEWEST, WARM = 12, 3, 3
@@ -55,9 +55,12 @@ class Prepared:
                 self.full = _full(trial.best, trial.given)
         self.model, self.notes = trial.best, trial.told(self.full)
 
-    def expect_all_steps(self) -> None:
-        """Tries low precision: before an attack in which broken images stay to the end."""
-        if (trial := self._trial_for("all steps")) is None:
+    def expect_staying(self) -> None:
+        """Tries low precision: before an attack in which broken images stay to the end.
+
+        Where they leave, survivors take nearly all of the time and would be searched twice.
+        """
+        if (trial := self._trial_for("staying")) is None:
             return
         with trial.as_in_an_attack():
             self.low = trial.low_precision()

@@ -38,10 +38,11 @@ class Heat:
         return f"{networks.network(first.network).title}, {EVENTS[self.event]}, {first.threat}"
 
 
-def heats(names: Sequence[str], events: Sequence[str], base: Race) -> Iterator[Heat]:
+def heats(names: Sequence[str], events: Sequence[str], base: Race, most: int) -> Iterator[Heat]:
     """All heats; what ``base`` says of images, data and checkpoint holds for every race.
 
-    A checkpoint stands for the small network, which alone races its processes.
+    Where it says nothing of images there are ``most`` of them at most. A checkpoint stands for the
+    small network, which alone races its processes.
     """
     if strange := [event for event in events if event not in EVENTS]:
         raise UserError(f"`events` must be of {', '.join(EVENTS)}, but got {strange[0]!r}")
@@ -50,7 +51,7 @@ def heats(names: Sequence[str], events: Sequence[str], base: Race) -> Iterator[H
         for event in (e for e in events if e != "workers" or name == "small"):
             threats = {"pgd": ("Linf:8/255",), "workers": chosen.threats[:1]}
             counts = {"pgd": chosen.pgd_images, "workers": WORKERS_IMAGES}
-            count = base.images or counts.get(event, chosen.images)
+            count = base.images or min(most, counts.get(event, chosen.images))
             for threat in threats.get(event, chosen.threats):
                 here = replace(base, network=name, images=count, threat=threat)
                 if name != "small":
@@ -102,7 +103,7 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
         yield "| --- |" + " --- |" * len(HEAD)
         for row in here:
             cells = (
-                f"{row['seconds']:.2f}",
+                f"{row['seconds']:.2f}{_preparing(row)}",
                 f"{row['seconds'] / slowest:.3f}",
                 f"{row['seconds'] / row['floor']:.2f}" if row["floor"] else "",
                 f"{row['forward']:.0f}, {row['backward']:.0f}" if row["floor"] else "",
@@ -111,6 +112,10 @@ def lines(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
                 _agreement(row, reference),
             )
             yield f"| {row['racer']} | " + " | ".join(cells) + " |"
+
+
+def _preparing(row: dict[str, Any]) -> str:
+    return f" ({row['preparing']:.2f} of it preparing)" if row.get("preparing") else ""
 
 
 def _robust(row: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ class Network:
     images: int  # for AutoAttack: a survivor costs the reference thousands of passes
     epochs: int
     threats: tuple[str, ...] = ("Linf:4/255", "L2:0.25", "L1:5")
-    pgd_images: int = 512  # for PGD: its race is to take some seconds, with preparing
+    pgd_images: int = 256  # for PGD: its race is to take some seconds, with preparing
 
 
 NETWORKS = {
@@ -37,7 +37,7 @@ NETWORKS = {
         "small network", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 4096
     ),
     "slim": Network("slim ResNet-18", "resnet_18_slim", 24, 4),
-    "vit": Network("ViT mini", "vit_mini", 64, 8, pgd_images=1024),
+    "vit": Network("ViT mini", "vit_mini", 64, 8, pgd_images=512),
 }
 
 

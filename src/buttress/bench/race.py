@@ -51,6 +51,7 @@ class Result:
     backward: float
     memory: float  # MB by which memory grew at its peak
     floor: float  # seconds of the same passes and nothing else
+    preparing: float = 0.0  # seconds of preparing, which are in the seconds
     left: tuple[int, ...] = ()  # which images are still right
 
 
@@ -77,10 +78,10 @@ def run(race: Race) -> Result:
     model = networks.load(race.network, race.data, race.checkpoint)
     x, y = networks.images(race.data, race.images)
     threat, racer = Threat.parse(race.threat), RACERS.get(race.racer)
-    if race.warm:
-        racer(model, x[:BATCH], y[:BATCH], threat)
     counting = Counting(model).eval()
     with Watch() as watch:
+        if race.warm:
+            racer(model, x[:BATCH], y[:BATCH], threat)
         seen = model if "buttress" in race.racer else counting
         found, seconds = _timed(racer, seen, x, y, threat)
     passes = found.passes or (
@@ -90,7 +91,7 @@ def run(race: Race) -> Result:
     with torch.no_grad():
         left = (model(found.x_adv).argmax(1) == y).nonzero()[:, 0].tolist()
     least = floor(model, x, *passes)
-    return Result(seconds, len(left), *passes, watch.grown, least, tuple(left))
+    return Result(seconds, len(left), *passes, watch.grown, least, found.preparing, tuple(left))
 
 
 def _timed(

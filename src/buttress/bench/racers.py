@@ -1,7 +1,8 @@
 """Who takes part in a race: our attacks, the bare passes, and the tools that are installed.
 
 A racer gets a frozen network, images, labels and a threat, and returns adversarial images. All
-PGD racers take 20 steps of a tenth of eps from a random start, on batches of 256 images.
+PGD racers take 20 steps of a tenth of eps from a random start. Other tools get 256 images at a
+time; ours get all of them and hold no more than about that many in a batch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,6 +34,7 @@ class Found:
 
     x_adv: Tensor
     passes: tuple[float, float] | None = None  # forward and backward per image, if it counts them
+    preparing: float = 0.0  # seconds before the attack itself
 
 
 Racer = Callable[[nn.Module, Tensor, Tensor, Threat], Found]
@@ -77,15 +80,16 @@ def _ours(name: str, how: How, *, is_prepared: bool = True, **args: object) -> R
     def racer(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Found:
         if how.workers is not None:
             torch.set_num_threads(1)
-        here = how
+        here, started = how, time.perf_counter()
         if is_prepared:
             ready = prepare(model, x[:BATCH])
             if not how.stop_when_broken:
                 ready.trial = None  # where low precision would be tried
             here = replace(how, prepared=ready)
+        preparing = time.perf_counter() - started if is_prepared else 0.0
         out = run_attack(create_attack(name, **args), model, x, y, threat, how=here)
         counts = [float(c.double().mean()) for c in (out.meter.forward, out.meter.backward)]
-        return Found(out.x_adv, (counts[0], counts[1]))
+        return Found(out.x_adv, (counts[0], counts[1]), preparing)
 
     return racer
 

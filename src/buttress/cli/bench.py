@@ -39,10 +39,11 @@ def attacks(
     from buttress.bench.networks import make
     from buttress.bench.race import Race
     from buttress.bench.turns import machine
+    from buttress.data import load_dataset
 
     names, rows = networks.split(","), []
     base = Race("", "", images or 0, "", data=data, checkpoint=checkpoint)
-    heats = list(races.heats(names, events.split(","), base))
+    heats = list(races.heats(names, events.split(","), base, len(load_dataset(data, "test"))))
     with showing() as progress:
         for name in names:
             if not (name == "small" and checkpoint):
