@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.prepare import Prepared, prepare
+from buttress.attacks.prepare import NO_LOW, Prepared, prepare
 from buttress.bench import networks, racers
 from buttress.bench.attacks import Heat, heats, lines
 from buttress.bench.race import Counting, Race, floor
@@ -63,7 +63,7 @@ def test_pgd_is_raced_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyP
         assert (found.preparing > 0) == bool(count)
         assert len(made) == count
     assert made[0].low is None
-    assert not any("bfloat16" in note for note in made[0].notes)
+    assert NO_LOW in made[0].notes
 
 
 def test_the_floor_is_the_time_of_the_passes() -> None:
