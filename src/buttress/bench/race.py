@@ -120,9 +120,13 @@ def floor(model: nn.Module, x: Tensor, forward: float, backward: float) -> float
 
 
 class Watch:
-    """Looks at the memory of this process and its children from time to time; Linux only."""
+    """Looks at the memory of this process and its children from time to time; Linux only.
 
-    EVERY = 0.25  # seconds
+    A look walks all pages of all processes. It must not slow down those who have more of them, so
+    that looks take a small share of the time of one core, whatever one costs.
+    """
+
+    EVERY, SHARE = 0.25, 0.01  # seconds between two looks at least, and their share of the time
 
     def __enter__(self) -> Watch:
         self.first = self.most = held()
@@ -137,8 +141,11 @@ class Watch:
         self.thread.join()
 
     def _look(self) -> None:
-        while not self.stop.wait(self.EVERY):
+        pause = self.EVERY
+        while not self.stop.wait(pause):
+            started = time.perf_counter()
             self._see()
+            pause = max(self.EVERY, (time.perf_counter() - started) / self.SHARE)
 
     def _see(self) -> None:
         self.most = max(self.most, held())
