@@ -33,7 +33,7 @@ def main() -> None:
             x, y = survivors(model, args.data, threat, IMAGES[name])
             ready = prepare(model, x)
             ready.expect_queries()
-            ready.trial = None  # float32 only
+            ready.stay_in_float32()
             how, outs, seconds = How(prepared=ready, workers=1), [], []
             for forecast in (False, True):
                 started = time.perf_counter()

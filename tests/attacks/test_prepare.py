@@ -157,7 +157,7 @@ def test_low_precision_is_tried_when_samples_stay(
     for _ in range(2):  # the second attack finds it made
         run_attack(create_attack(name, **args), model, x, y, Threat("Linf", 0.01), how=how)
         assert sum("bfloat16" in note for note in ready.notes) == 1
-        assert (preparing.NO_LOW in ready.notes) == leave
+        assert (f"bfloat16: {preparing.NO_LOW}" in ready.notes) == leave
     assert (ready.low is None) == leave
     if ready.low is not None:  # made of the form that gives gradients
         assert not any(isinstance(m, torch.jit.ScriptModule) for m in ready.low.modules())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.prepare import NO_LOW, Prepared, prepare
-from buttress.bench import networks, racers
+from buttress.bench import networks, race, racers
 from buttress.bench.attacks import Heat, heats, lines
 from buttress.bench.race import Counting, Race, floor
 from buttress.bench.racers import RACERS, installed
@@ -63,7 +64,21 @@ def test_pgd_is_raced_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyP
         assert (found.preparing > 0) == bool(count)
         assert len(made) == count
     assert made[0].low is None
-    assert NO_LOW in made[0].notes
+    assert f"bfloat16: {NO_LOW}" in made[0].notes
+
+
+def test_looks_at_memory_take_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter(range(100))
+
+    def slow() -> float:
+        time.sleep(0.02)
+        return float(next(sizes))
+
+    monkeypatch.setattr(race, "held", slow)
+    monkeypatch.setattr(race.Watch, "EVERY", 0.01)
+    with race.Watch() as watch:
+        time.sleep(0.4)
+    assert watch.grown == 2, "at the start, soon after, and at the end"
 
 
 def test_the_floor_is_the_time_of_the_passes() -> None:

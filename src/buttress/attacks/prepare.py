@@ -32,7 +32,7 @@ ROWS = (8, 16, 32, 64, 128, 256)  # tried to see how many images keep a processo
 SWEEPS, ENOUGH = 5, 0.15  # times that each of them is timed, if that does not take seconds
 BESIDES = 3e-3  # seconds that an attack spends on a step beside its pass, about
 NEARLY = 1.08  # of the least time per image
-NO_LOW = "bfloat16: not tried, broken images leave and what is left would be searched twice"
+NO_LOW = "not tried, broken images leave and what is left would be searched twice"
 
 
 @dataclass
@@ -66,6 +66,10 @@ class Prepared:
         with trial.as_in_an_attack():
             self.low = trial.low_precision()
         self.notes = trial.told(self.full)
+
+    def stay_in_float32(self) -> None:
+        """No low precision is tried any more."""
+        self.expected.add("staying")
 
     def _trial_for(self, what: str) -> Trial | None:
         """The trial, if this is the first time that it is needed for that."""
@@ -120,6 +124,7 @@ class Trial:
     model: nn.Module
     given: Tensor  # images
     notes: list[str] = field(default_factory=list)
+    low_note: str = NO_LOW
 
     @contextmanager
     def as_in_an_attack(self) -> Iterator[None]:
@@ -129,8 +134,7 @@ class Trial:
 
     def told(self, full: int | None) -> tuple[str, ...]:
         busy = [f"the processor is busy with {full} images"] if full else []
-        is_told = any(note.startswith("bfloat16") for note in self.notes)
-        return (*self.notes, *([] if is_told else [NO_LOW]), *busy)
+        return (*self.notes, f"bfloat16: {self.low_note}", *busy)
 
     def start(self) -> None:
         """Sees what the model answers, on no more images than are needed."""
@@ -158,21 +162,21 @@ class Trial:
     def low_precision(self) -> nn.Module | None:
         """The best form in bfloat16 where that is much faster; it need only be nearly right."""
         if self.x.device.type == "cpu" and not _has_bfloat16():
-            self.notes.append("bfloat16: not used, this processor has no instructions for it")
+            self.low_note = "not used, this processor has no instructions for it"
             return None
         made = self._tried(rewrite.bfloat16)
         if isinstance(made, str):
-            self.notes.append(f"bfloat16: not used, {made}")
+            self.low_note = f"not used, {made}"
             return None
         few = self.x[:4]  # it can be many times slower where a processor does not have it
         if min(_seconds(made, few, grad=True) for _ in range(2)) > SLOW * min(
             _seconds(self.best, few, grad=True) for _ in range(2)
         ):
-            self.notes.append(f"bfloat16: not used, more than {SLOW} times the time")
+            self.low_note = f"not used, more than {SLOW} times the time"
             return None
         share = self._share(made, True, WORTH_LOW)
         used = "" if share <= WORTH_LOW else "not used, "
-        self.notes.append(f"bfloat16: {used}{share:.2f} of the time before")
+        self.low_note = f"{used}{share:.2f} of the time before"
         return made if share <= WORTH_LOW else None
 
     def _tried(

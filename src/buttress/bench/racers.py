@@ -83,8 +83,7 @@ def _ours(name: str, how: How, *, is_prepared: bool = True, **args: object) -> R
         here, started = how, time.perf_counter()
         if is_prepared:
             ready = prepare(model, x[:BATCH])
-            if not how.stop_when_broken:
-                ready.trial = None  # where low precision would be tried
+            ready.stay_in_float32()
             here = replace(how, prepared=ready)
         preparing = time.perf_counter() - started if is_prepared else 0.0
         out = run_attack(create_attack(name, **args), model, x, y, threat, how=here)
