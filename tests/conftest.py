@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.data import Dataset
+from buttress.data.cache import cache_dir
 from buttress.progress import Silent
 from buttress.training.objectives import Loss, Objective, Step
 
@@ -78,6 +81,26 @@ def images(n: int, channels: int = 3, size: int = 8, classes: int = 10) -> tuple
 def tiny_data() -> Dataset:
     x, y = images(24, size=8)
     return Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
+
+
+@pytest.fixture(scope="module")
+def cifar10() -> Iterator[None]:
+    """Lends the CIFAR-10 of the user's cache to the tests of one module."""
+    lent, place = Path(os.environ["TESTS_USER_CACHE"]) / "cifar10", cache_dir() / "cifar10"
+    if not lent.is_dir():
+        pytest.skip("needs CIFAR-10: run `buttress data get cifar10`")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(lent, target_is_directory=True)
+    yield
+    place.unlink()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may depend on the user's cache is left out of `make test`."""
+    for item in items:
+        uses = "cifar10" in getattr(item, "fixturenames", ())
+        if uses and item.get_closest_marker("reference") is None:
+            raise pytest.UsageError(f"{item.nodeid} uses CIFAR-10: mark it `reference`")
 
 
 def thinned(cases: Sequence[Any], every: int) -> list[Any]:

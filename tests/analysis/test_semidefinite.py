@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import sys
 
@@ -11,11 +10,6 @@ import pytest
 
 from buttress.analysis.semidefinite import Matrix, at_most, coupling, largest, largest_of, solver
 from buttress.errors import UserError
-
-needs_cvxpy = pytest.mark.skipif(
-    importlib.util.find_spec("cvxpy") is None,
-    reason="the extra `bounds` is not installed",
-)
 
 
 def searched(outer: Matrix, inner: Matrix) -> float:
@@ -40,7 +34,6 @@ def test_the_matrix_is_four_times_the_change() -> None:
         assert y @ matrix @ y / 4 == pytest.approx(signs @ inner.T @ (outer * slopes))
 
 
-@needs_cvxpy
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_a_limit_and_solved_well(seed: int) -> None:
     outer, inner = random_network(seed)
@@ -54,7 +47,6 @@ def test_it_is_a_limit_and_solved_well(seed: int) -> None:
     assert found.lower <= turned.upper + 1e-9
 
 
-@needs_cvxpy
 def test_it_is_tight_where_all_signs_agree() -> None:
     diagonal = (np.array([1.0, -2.0, 0.5]), np.diag([3.0, 1.0, -1.0]))
     rank_one = (np.array([1.0, 2.0]), np.outer([1.0, 0.5], [1.0, -2.0, 3.0]))
@@ -65,7 +57,6 @@ def test_it_is_tight_where_all_signs_agree() -> None:
         assert found.upper / 4 == pytest.approx(exact, rel=0.005)
 
 
-@needs_cvxpy
 def test_rough_answers_of_the_solver_are_made_good() -> None:
     outer, inner = random_network(9)
     rough, fine = (largest(coupling(outer, inner), tolerance) for tolerance in (0.3, 1e-6))
@@ -74,7 +65,6 @@ def test_rough_answers_of_the_solver_are_made_good() -> None:
     assert rough.upper - rough.lower > fine.upper - fine.lower
 
 
-@needs_cvxpy
 def test_the_printed_matrix_is_no_limit() -> None:
     """relu(x1 - x2) changes by 2 eps; the matrix as printed allows eps."""
     outer, inner = np.array([1.0]), np.array([[1.0, -1.0]])
@@ -83,7 +73,6 @@ def test_the_printed_matrix_is_no_limit() -> None:
     assert largest(coupling(outer, inner, "printed")).upper / 4 == pytest.approx(1, rel=0.005)
 
 
-@needs_cvxpy
 def test_the_largest_of_several_is_found_without_solving_all() -> None:
     matrices = [scale * coupling(*random_network(2)) for scale in (0.01, 1.0, 0.02)]
     done: list[int] = []

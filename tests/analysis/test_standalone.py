@@ -17,14 +17,11 @@ SMALL = {
     "size_bound": {"depths": [1, 2], "widths": [1, 2]},
     "transformer_bound": {"penalties": [0.003], "limit": 100, "steps": 80},
 }
-NEEDS = {"transformer_bound": "cvxpy"}
 STANDALONE = [entry.name for entry in ANALYSES if is_standalone(entry)]
 
 
 @pytest.mark.parametrize("name", STANDALONE)
 def test_every_standalone_analysis_runs_saves_and_draws(name: str, tmp_path: Path) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason="the extra `bounds` is not installed")
     entry = ANALYSES.entry(name)
     result = analyse_alone(name, tmp_path, args=SMALL[name])
     written = json.loads((tmp_path / f"{name}.json").read_text())

@@ -101,7 +101,6 @@ def test_how_many_images_would_be_enough() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    pytest.importorskip("cvxpy", reason="the extra `bounds` is not installed")
     for args, word in (
         ({"penalties": (-1.0,)}, "penalties"),
         ({"gamma": 0.0}, "gamma"),
@@ -114,7 +113,6 @@ def test_wrong_arguments_are_named() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> TransformerBound:
-    pytest.importorskip("cvxpy", reason="the extra `bounds` is not installed")
     return transformer_bound(Silent(), penalties=(0.0, 3e-3), eps=0.01, steps=80, limit=150)
 
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.data import Dataset, load_dataset
-from buttress.errors import DataError
 from buttress.evaluation import evaluate
 from buttress.models import load_model
 from buttress.threat import Threat
@@ -30,11 +29,8 @@ def model() -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def data() -> Dataset:
-    try:
-        return load_dataset("cifar10", "test")
-    except DataError as error:
-        pytest.skip(str(error))
+def data(cifar10: None) -> Dataset:
+    return load_dataset("cifar10", "test")
 
 
 # eps: published PGD accuracy, and the share that the verifier proves: no attack can go below

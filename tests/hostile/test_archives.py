@@ -78,11 +78,16 @@ def test_odd_names_that_are_good(name: str, kind: str, tmp_path: Path) -> None:
     assert (tmp_path / "place" / "out" / name).read_bytes() == b"x"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["", ".", "top", "top/a.txt/inside", "x" * 5000])
+IMPOSSIBLE = [
+    (name, kind)
+    for name in ("", ".", "top", "top/a.txt/inside", "x" * 5000)
+    for kind in KINDS
+    if name or kind != "zip"  # Python writes no zip with an empty name
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), IMPOSSIBLE)
 def test_names_that_no_file_can_have(name: str, kind: str, tmp_path: Path) -> None:
-    if not name and kind == "zip":
-        pytest.skip("Python writes no such archive")
     content = archive_of(kind, {**FILES, name: b"x"})
     assert not unpacked(content, kind, tmp_path) or name in ("", ".", "top")
 

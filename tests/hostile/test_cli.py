@@ -107,6 +107,8 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
         ("doctor",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4"},
         ("export",): {"run": trained, "--to": "out"},
         ("search",): {"search": "digits-depth", "--out": "out"},
+        ("bench", "attacks"): {"--data": "digits"},
+        ("bench", "training"): {"--data": "digits"},
         ("study", "plan"): {**study, "--device-name": "a100"},
         ("study", "run"): study,
         ("study", "status"): study,

@@ -15,7 +15,6 @@ from buttress.models import create_model, list_models
 TINY, MINI, PUBLISHED = (list_models(size) for size in ("tiny", "mini", "published"))
 
 # Model -> why neither torch.compile nor torch.export can follow it.
-NOT_TRACEABLE: dict[str, str] = {}
 
 
 def slow(names: Iterable[str]) -> list[object]:
@@ -91,8 +90,6 @@ def test_half_precision_and_memory_layout_change_little(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*TINY[::8], *slow([*TINY, *MINI, *PUBLISHED])])
 def test_the_compiler_follows_the_whole_network(name: str) -> None:
-    if name in NOT_TRACEABLE:
-        pytest.skip(NOT_TRACEABLE[name])
     model, x = create_model(name, seed=0).eval(), images()
     torch.compiler.reset()
     with torch.no_grad():

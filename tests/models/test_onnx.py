@@ -33,7 +33,6 @@ def logits(x: Tensor) -> Tensor:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     return write_onnx(tmp_path / "net.onnx", WEIGHT, BIAS, (3, 8, 8))
 
 
@@ -120,7 +119,6 @@ def test_an_evaluation_warns_that_it_is_an_upper_bound(file: Path, tmp_path: Pat
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     weight = SOURCE.normal(size=(3072, 10)) / 10
     file = write_onnx(tmp_path / "net.onnx", weight, np.zeros(10), (3, 32, 32))
     args = ["evaluate", str(file), "--data", "digits", "--limit", "8", "--json", "--suite"]
@@ -153,3 +151,16 @@ def test_a_damaged_file_and_wrong_images_are_named(file: Path) -> None:
 def test_it_cannot_be_trained_on(file: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot be trained on from: .*no gradients"):
         bt.finetune(file, "digits", "mini-at", tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter
+def test_a_file_that_torch_writes_gives_the_logits_of_the_network(tmp_path: Path) -> None:
+    network, x = (
+        bt.create_model("resnet_tiny", num_classes=4, seed=0).eval(),
+        torch.rand(3, 3, 32, 32),
+    )
+    path = tmp_path / "resnet.onnx"
+    torch.onnx.export(network, (x,), str(path), dynamic_shapes=({0: torch.export.Dim("n")},))
+    model = load_model(path)
+    torch.testing.assert_close(model(x), network(x).detach(), rtol=1e-4, atol=1e-5)
+    assert model(x[:1]).shape == (1, 4)

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from buttress.data import load_dataset
-from buttress.errors import DataError
 from buttress.models import create_model, list_models
 
 STEPS = 150
@@ -16,16 +15,14 @@ WARMUP = 20  # without it a few of the pyramids settle on the mean image and sta
 
 
 @pytest.fixture(scope="module")
-def photographs() -> tuple[Tensor, Tensor]:
-    try:
-        data = load_dataset("cifar10", "train", limit=64)
-    except DataError as error:
-        pytest.skip(str(error))
+def photographs(cifar10: None) -> tuple[Tensor, Tensor]:
+    data = load_dataset("cifar10", "train", limit=64)
     batch = next(data.batches(64))
     return batch.x, batch.y
 
 
 @pytest.mark.slow
+@pytest.mark.reference
 @pytest.mark.parametrize("name", list_models("mini"))
 def test_a_mini_overfits(name: str, photographs: tuple[Tensor, Tensor]) -> None:
     x, y = photographs

@@ -14,10 +14,9 @@ from report_runs import make_run, make_spec
 from buttress.report import write_report
 from buttress.statistics import paired_difference
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium to open the pages"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium, which could not be installed here"
+)
 
 FILL = """((name, value) => {
   const field = document.forms[0].elements[name];

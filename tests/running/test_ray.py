@@ -8,22 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from buttress.progress import Silent
 from buttress.records.answer import Line
 from buttress.running import run_all
-from buttress.study import answer
+from buttress.study import Work, answer
 from buttress.study.survey import survey
 
 from small_study import content, longer, small_study, trained_epochs, works  # isort: skip
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'buttress[ray]'")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-EPOCHS = 3
+pytestmark = pytest.mark.filterwarnings("ignore")
 CODE = """
 import sys
 from pathlib import Path
@@ -31,13 +30,14 @@ sys.path.insert(0, sys.argv[2])
 from small_study import longer, works
 from buttress.progress import Silent
 from buttress.running.launch import Launch, launch
-jobs = works(Path(sys.argv[1]), seeds=list(range(12)), **longer(int(sys.argv[4])))
+seeds, epochs = int(sys.argv[4]), int(sys.argv[5])
+jobs = works(Path(sys.argv[1]), seeds=list(range(seeds)), **longer(epochs))
 print(launch(jobs, Launch(on="ray", device="cpu", address=sys.argv[3]), Silent()))
 """
 
 
 @pytest.fixture
-def cluster() -> Iterator[object]:
+def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     made = Cluster(
@@ -52,54 +52,71 @@ def cluster() -> Iterator[object]:
     made.shutdown()
 
 
-def driver(root: Path, address: str) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Size:
+    """How many runs of how many epochs, and after how many the driver and the node are killed."""
+
+    runs: int
+    epochs: int
+    driver_dies: int
+    node_dies: int
+
+    def jobs(self, root: Path) -> list[Work]:
+        return works(root, seeds=list(range(self.runs)), **longer(self.epochs))
+
+    def table(self, root: Path) -> tuple[Line, ...]:
+        """The table of the study's answer: one line for all seeds, with its intervals."""
+        study = small_study(seeds=list(range(self.runs)), **longer(self.epochs))
+        result = answer(study, "smoke", root)
+        assert (result.done, result.failed) == (self.runs, {})
+        return result.lines
+
+
+SMALL = Size(runs=4, epochs=1, driver_dies=1, node_dies=2)
+LARGE = Size(runs=12, epochs=3, driver_dies=2, node_dies=4)
+
+
+def driver(root: Path, address: str, size: Size) -> subprocess.Popen[bytes]:
     here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", CODE, str(root), here, address, str(EPOCHS)]
+    arguments = [str(root), here, address, str(size.runs), str(size.epochs)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
+        [sys.executable, "-c", CODE, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+    )  # fmt: skip
 
 
-def wait_for(states: int, root: Path, seconds: float = 400) -> None:
-    jobs = works(root, seeds=list(range(12)), **longer(EPOCHS))
+def wait_for(count: int, jobs: list[Work], seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if sum(found.state == "done" for found in survey(jobs)) >= states:
+        if sum(run.state == "done" for run in survey(jobs)) >= count:
             return
         time.sleep(0.2)
-    raise AssertionError(f"{states} runs were not done in time")
+    raise AssertionError(f"{count} runs were not done in time")
 
 
+@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=repr)
 def test_a_node_and_the_driver_die_and_every_run_is_done_once(
-    cluster: object, tmp_path: Path
+    cluster: Any, tmp_path: Path, size: Size
 ) -> None:
-    node = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)  # type: ignore[attr-defined]
-    root, address = tmp_path / "ray", cluster.address  # type: ignore[attr-defined]
-    first = driver(root, address)
-    wait_for(2, root)
+    node = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+    root = tmp_path / "ray"
+    jobs = size.jobs(root)
+    first = driver(root, cluster.address, size)
+    wait_for(size.driver_dies, jobs)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    second = driver(root, address)
-    wait_for(4, root)
-    cluster.remove_node(node, allow_graceful=False)  # type: ignore[attr-defined]
+    second = driver(root, cluster.address, size)
+    wait_for(size.node_dies, jobs)
+    cluster.remove_node(node, allow_graceful=False)
     out, err = second.communicate(timeout=900)
     assert out.strip().splitlines()[-1:] == [b"[]"], err.decode()[-2000:]
-    jobs = works(root, seeds=list(range(12)), **longer(EPOCHS))
-    assert [found.state for found in survey(jobs)] == ["done"] * 12
-    assert all(trained_epochs(job) == list(range(1, EPOCHS + 1)) for job in jobs)
-    assert len(list((root / "runs").iterdir())) == 12  # one folder each, and no lock
-    local = works(tmp_path / "local", seeds=list(range(12)), **longer(EPOCHS))
+    assert [run.state for run in survey(jobs)] == ["done"] * size.runs
+    assert all(trained_epochs(job) == list(range(1, size.epochs + 1)) for job in jobs)
+    assert len(list((root / "runs").iterdir())) == size.runs  # one folder each, and no lock
+    local = size.jobs(tmp_path / "local")
     assert run_all(local, workers=1, device="cpu", progress=Silent()) == []
     for here, there in zip(local, jobs, strict=True):
         assert here.key == there.key
         assert content(here) == content(there)
-    assert lines(tmp_path / "local") == lines(root)
-
-
-def lines(root: Path) -> tuple[Line, ...]:
-    """The table of the study's answer: one line for all seeds, with its intervals."""
-    study = small_study(seeds=list(range(12)), **longer(EPOCHS))
-    found = answer(study, "smoke", root)
-    assert (found.done, found.failed) == (12, {})
-    return found.lines
+    assert size.table(tmp_path / "local") == size.table(root)

@@ -35,11 +35,13 @@ def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unr
     assert [claim.id for claim in found.claims] == [claim.id for claim in spec.claims]
 
 
-@pytest.mark.parametrize("name", list_studies())
+PUBLISHED = [name for name in list_studies() if load_study(name).published is not None]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_every_published_number_finds_its_row(name: str, unrun: Unrun) -> None:
     spec = load_study(name)
-    if spec.published is None:
-        pytest.skip("nothing is published beside it")
+    assert spec.published is not None
     lines = read_published(spec.published)
     found = unrun(name, "paper")
     columns = [spec.published.columns.get(c, c) for c in found.columns]

@@ -111,7 +111,6 @@ def test_a_listener_that_is_not_installed_says_what_to_do(place: Path) -> None:
 
 
 def test_tensorboard_draws_the_numbers_of_an_epoch(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     from buttress.training.logs import create_listener
 
     listener = create_listener("tensorboard")
