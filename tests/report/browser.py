@@ -24,6 +24,10 @@ QUIET = (
 PATIENCE = 120.0  # seconds; the machine may be busy
 
 
+class PageGone(Exception):
+    """The page was left while it was asked."""
+
+
 class Browser:
     """One window. What pages complain about and what they ask for is kept."""
 
@@ -76,6 +80,8 @@ class Browser:
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while (reply := self._read()).get("id") != number:
             self._note(reply)
+        if "navigated or closed" in str(reply.get("error")):
+            raise PageGone(method)
         assert "error" not in reply, (method, reply)
         result: dict[str, Any] = reply["result"]
         return result
@@ -110,10 +116,17 @@ class Browser:
                         f"location.pathname.endsWith({page.name!r})")  # fmt: skip
 
     def wait_until(self, condition: str) -> None:
+        """Waits for a condition in the page, also across a navigation that is under way."""
         deadline = time.monotonic() + PATIENCE
-        while not self.ask(f"Boolean({condition})"):
+        while not self._holds(condition):
             assert time.monotonic() < deadline, condition
             time.sleep(0.05)
+
+    def _holds(self, condition: str) -> bool:
+        try:
+            return bool(self.ask(f"Boolean({condition})"))
+        except PageGone:
+            return False
 
     def ask(self, expression: str) -> Any:
         """The value of an expression in the page."""

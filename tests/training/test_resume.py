@@ -161,6 +161,23 @@ def test_the_best_checkpoint_stands_in_for_a_lost_last_one(place: Path) -> None:
     assert state["epoch"] == load_checkpoint(run.checkpoint("best"))["epoch"]
 
 
+@pytest.mark.parametrize("damage", ["lost", "truncated"])
+def test_a_last_checkpoint_lost_after_the_best_final_epoch_is_written_again(
+    place: Path, damage: str
+) -> None:
+    """Killed between the two files of its only epoch, a run can still be finished."""
+    (place / "one.yaml").write_text(RECIPE.format(epochs=1, optimiser="adamw"))
+    run = go(place, f"one-{damage}", "one")
+    before, path = weights(run), run.checkpoint("last")
+    (run.path / "done.json").unlink()
+    path.unlink() if damage == "lost" else path.write_bytes(path.read_bytes()[:100])
+
+    again = go(place, f"one-{damage}", "one")
+
+    assert again.is_trained
+    assert weights(again) == before
+
+
 def test_the_output_of_another_run_is_refused(place: Path) -> None:
     go(place, "taken")
     with pytest.raises(UserError, match="another run"):

@@ -159,7 +159,10 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     discard_leftovers(run.path)
     if is_finished(run, progress):
         return run
-    last_good(run, progress)  # damaged files are gone before others read them
+    state = last_good(run, progress)  # damaged files are gone before others read them
+    if state is not None and not run.checkpoint("last").is_file():
+        # Lost after the best epoch, which may be the final one: then no epoch would write it again.
+        save_checkpoint(run.checkpoint("last"), state)
     began = time.perf_counter()
     heard = Heard(run, spec, listeners)
     try:
