@@ -39,7 +39,7 @@ test: $(VENV)/.installed $(VENV)/.test
 test-all: $(VENV)/.installed $(VENV)/.test
 	$(PYTEST) $(ARGS)
 
-check: $(VENV)/.installed $(VENV)/.lint
+check: $(VENV)/.installed $(VENV)/.lint $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
