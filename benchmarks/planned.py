@@ -29,7 +29,8 @@ def lines(said: dict[str, float], found: list[Found]) -> list[str]:
         f"| {work.label()} | {planned:,.0f} | {took:,.0f} | {planned / took:.2f} |"
         for work, planned, took in pairs
     ]
-    planned, took = (sum(pair[i] for pair in pairs) for i in (1, 2))
+    planned = sum(pair[1] for pair in pairs)
+    took = sum(pair[2] for pair in pairs)
     return [
         "| run | planned, s | took, s | planned / took |",
         "| --- | --- | --- | --- |",

@@ -97,6 +97,7 @@ def draw(models: Sequence[Description], path: Path) -> None:
         ax.grid(True, which="major", color="#dddddd", linewidth=0.6)
         ax.set_axisbelow(True)
         ax.legend(loc="lower right", frameon=False)
+        figure.draw_without_rendering()  # gives every point its place
         name_points(ax, [m for m in models if m.size == "published"])
         figure.savefig(path, format="svg", metadata={"Date": None})
 
@@ -107,8 +108,7 @@ def positions(models: Sequence[Description]) -> tuple[list[int], list[int]]:
 
 def name_points(ax: Axes, models: Sequence[Description]) -> None:
     """Writes each name in the nearest place that covers no other name and no point."""
-    ax.figure.draw_without_rendering()
-    points = ax.transData.transform(list(zip(*positions(models), strict=True)))
+    points = ax.transData.transform(list(zip(*positions(models), strict=True))).tolist()
     taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
     for text, model in grouped(models, points):
         for place in PLACES:

@@ -137,8 +137,9 @@ def study_table() -> str:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    has_factory = field.default_factory is not dataclasses.MISSING
-    return field.default_factory() if has_factory else field.default  # type: ignore[misc]
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def write(path: Path, text: str) -> None:
@@ -155,9 +156,10 @@ def tables() -> dict[str, list[Row]]:
     from buttress.evaluation import CHECKS
     from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.records.augmentation import NAMED
+    from buttress.registry import Registry
     from buttress.training import OBJECTIVES
 
-    registries = {
+    registries: dict[str, Registry[Any]] = {
         "models": MODELS,
         "model_patterns": PATTERNS,
         "attacks": ATTACKS,

@@ -32,7 +32,7 @@ class Linear(nn.Module):
         return x.flatten(1) @ self.weight.T + self.bias
 
 
-def small_net(classes: int = 10, channels: int = 3, size: int = 8, seed: int = 0) -> nn.Module:
+def small_net(classes: int = 10, channels: int = 3, size: int = 8, seed: int = 0) -> nn.Sequential:
     """A convolutional network with BatchNorm and dropout, in evaluation mode."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)

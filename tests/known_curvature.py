@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from buttress.threat import Threat
 
 class Bowl(nn.Module):
     """Logits (|P - P0|^2, 0), whatever the image: its loss for class 1 is a bowl around P0."""
+
+    centre: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,18 +37,18 @@ def bowl() -> Subject:
 
 def rescaled(model: nn.Module) -> nn.Module:
     """Another network with the same outputs: filters before a BatchNorm times unlike factors."""
-    model = copy.deepcopy(model)
+    made: Any = copy.deepcopy(model)
     with torch.no_grad():
         factors = torch.tensor([0.1, 3.0, 10.0, 0.5])
-        model[0].weight *= factors.view(-1, 1, 1, 1)
-        model[1].running_mean *= factors
-        model[1].running_var *= factors.square()
-    return model
+        made[0].weight *= factors.view(-1, 1, 1, 1)
+        made[1].running_mean *= factors
+        made[1].running_var *= factors.square()
+    return made
 
 
 def normed() -> nn.Module:
     torch.manual_seed(0)
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 10),
     )  # fmt: skip

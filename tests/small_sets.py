@@ -38,9 +38,9 @@ class Python2Pickler(pickle._Pickler):
     """Writes byte strings as Python 2 did, as in the official archives."""
 
     def save_string(self, value: bytes) -> None:
-        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)  # type: ignore[attr-defined]
 
-    dispatch = {**pickle._Pickler.dispatch, bytes: save_string}  # noqa: RUF012
+    dispatch = {**pickle._Pickler.dispatch, bytes: save_string}  # type: ignore[dict-item]  # noqa: RUF012
 
 
 def pickled(value: Any) -> bytes:
@@ -184,12 +184,12 @@ def put_archives(cache: Path, patch: pytest.MonkeyPatch) -> None:
     """The archives of all sets where a user would put them, and ImageNet as a folder."""
     path = cifar100_archive(cache / "cifar100")
     patch.setattr(cifar100, "CIFAR100", replaced_md5(cifar100.CIFAR100, path))
-    for module, name, folder, path in (
+    for module, name, folder, top in (
         (imagenette, "FULL", "imagenette", "imagenette2"),
         (imagenette, "SMALL", "imagenette-160", "imagenette2-160"),
     ):
         source = getattr(module, name)
-        patch.setattr(module, name, known(source, imagenette_archive(cache / folder, path)))
+        patch.setattr(module, name, known(source, imagenette_archive(cache / folder, top)))
     path = caltech101_archive(cache / "caltech101")
     patch.setattr(caltech101, "ARCHIVE", known(caltech101.ARCHIVE, path))
     path = tiny_imagenet_archive(cache / "tiny-imagenet")

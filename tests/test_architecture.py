@@ -125,8 +125,8 @@ class Tree:
             for child in node.orelse:
                 yield from self._walk(module, child, is_late=is_late, is_typing=is_typing)
             return
-        for child in ast.iter_child_nodes(node):
-            yield from self._walk(module, child, is_late=is_late, is_typing=is_typing)
+        for inner in ast.iter_child_nodes(node):
+            yield from self._walk(module, inner, is_late=is_late, is_typing=is_typing)
 
     def _names(self, module: Module, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +85,14 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 def test_the_public_names_are_pinned() -> None:
     assert sorted(buttress.__all__) == sorted(NAMES)
     assert set(NAMES) <= set(dir(buttress))
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    tree = ast.parse(Path(buttress.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    names = [name for line in block.body if isinstance(line, ast.ImportFrom) for name in line.names]
+    assert {"__version__", *(name.asname for name in names)} == set(NAMES)
+    assert [name.name for name in names if name.name != name.asname] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def spec(**changes: object) -> RunSpec:
         "in_channels": 3, "mean": (0.0,) * 3, "std": (1.0,) * 3,
         "recipe": Recipe(epochs=2, optimiser=Optimiser(lr=0.1)),
     }  # fmt: skip
-    return RunSpec(**{**base, **changes})  # type: ignore[arg-type]
+    return RunSpec(**{**base, **changes})
 
 
 def test_the_worst_case_is_the_mean_of_minima() -> None:
@@ -130,9 +131,10 @@ def augmented(given: object) -> Recipe:
 
 
 def test_every_setting_of_augmentation_changes_the_key_unless_it_is_off() -> None:
+    off: tuple[dict[str, Any], ...]
     off = ({}, {"jitter": 0}, {"auto": "none"}, {"rand": None, "mixup": 0, "erasing": 0.0})
     assert {spec(recipe=augmented(given)).key() for given in off} == {spec().key()}
-    on = (
+    on: tuple[dict[str, Any], ...] = (
         {"crop": 1}, {"flip": True}, {"resized_crop": {}}, {"resized_crop": {"scale": [0.5, 1]}},
         {"rotation": 2}, {"jitter": 0.4}, {"jitter": {"hue": 0.1}}, {"auto": "cifar10"},
         {"rand": {}}, {"rand": {"ops": 3}}, {"erasing": 0.2}, {"mixup": 0.8}, {"cutmix": 1},
@@ -188,21 +190,25 @@ def test_a_run_refuses_the_folder_of_another(tmp_path: Path) -> None:
 
 def test_a_failure_is_forgotten_when_its_file_is_there(tmp_path: Path) -> None:
     run = Run(tmp_path / "r")
+
+    def now() -> tuple[str, Failure | None]:
+        return run.state, run.failure
+
     run.open(spec())
     run.fail("diverged", run.path / "done.json")
     assert (run.state, run.is_trained) == ("failed", False)
     assert run.failure == Failure("diverged", "done.json")
     before = (run.path / "error.json").read_bytes()
     run.finish({"epochs": 0})
-    assert (run.state, run.failure) == ("done", None)
+    assert now() == ("done", None)
     (run.path / "error.json").write_bytes(before)  # as if killed before it was removed
-    assert (run.state, run.failure) == ("done", None)
+    assert now() == ("done", None)
     run.fail("no memory", run.analysis_file("sparsity"))
     assert (run.state, run.is_trained) == ("failed", True)
     run.mend([run.analysis_file("cost")])
     assert run.failure == Failure("no memory", "analysis/sparsity.json")
     run.mend([run.analysis_file("sparsity")])
-    assert run.state == "done"
+    assert now() == ("done", None)
     (run.path / "error.json").write_text("{")
     assert run.state == "failed"
     assert "unreadable" in (run.failure or Failure("")).message

@@ -10,31 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from buttress.attacks import attack, list_attacks
-    from buttress.comparison import Comparison, compare
-    from buttress.data import (
-        Dataset,
-        corrupt,
-        corrupted,
-        list_augmentations,
-        list_corruptions,
-        list_datasets,
-        load_dataset,
-    )
-    from buttress.evaluation import (
-        Diagnosis,
-        Evaluation,
-        accuracy_curve,
-        diagnose,
-        evaluate,
-        list_checks,
-        list_suites,
-    )
-    from buttress.models import create_model, list_models, load_model
-    from buttress.sharing import export
-    from buttress.threat import Threat
-    from buttress.training import finetune, list_objectives, list_recipes, train
+if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` itself
+    from buttress.analysis import analyse as analyse
+    from buttress.analysis import list_analyses as list_analyses
+    from buttress.attacks import attack as attack
+    from buttress.attacks import list_attacks as list_attacks
+    from buttress.comparison import Comparison as Comparison
+    from buttress.comparison import compare as compare
+    from buttress.data import Dataset as Dataset
+    from buttress.data import corrupt as corrupt
+    from buttress.data import corrupted as corrupted
+    from buttress.data import list_augmentations as list_augmentations
+    from buttress.data import list_corruptions as list_corruptions
+    from buttress.data import list_datasets as list_datasets
+    from buttress.data import load_dataset as load_dataset
+    from buttress.evaluation import Diagnosis as Diagnosis
+    from buttress.evaluation import Evaluation as Evaluation
+    from buttress.evaluation import accuracy_curve as accuracy_curve
+    from buttress.evaluation import diagnose as diagnose
+    from buttress.evaluation import evaluate as evaluate
+    from buttress.evaluation import evaluate_until as evaluate_until
+    from buttress.evaluation import list_checks as list_checks
+    from buttress.evaluation import list_suites as list_suites
+    from buttress.models import create_model as create_model
+    from buttress.models import list_models as list_models
+    from buttress.models import load_model as load_model
+    from buttress.report import write_report as write_report
+    from buttress.sharing.export import export as export
+    from buttress.study import list_searches as list_searches
+    from buttress.study import list_studies as list_studies
+    from buttress.threat import Threat as Threat
+    from buttress.training import finetune as finetune
+    from buttress.training import list_objectives as list_objectives
+    from buttress.training import list_recipes as list_recipes
+    from buttress.training import train as train
 
 _HOME = {
     "attack": "attacks",

@@ -20,10 +20,10 @@ from buttress.analysis import ANALYSES, Group, Subject, analyse, analyse_togethe
 from buttress.analysis.cost import Passes
 from buttress.analysis.effort import passes_per_image
 from buttress.analysis.pareto import contenders, front
-from buttress.analysis.predict import correlate, says_predict
+from buttress.analysis.predict import Prediction, correlate, says_predict
 from buttress.analysis.predictors import PREDICTORS, Reader, found_at
 from buttress.analysis.scores import Accuracy, Score
-from buttress.analysis.tradeoff import says_tradeoff
+from buttress.analysis.tradeoff import Tradeoff, says_tradeoff
 from buttress.analysis.transferability import says_transferability, transfer_matrix
 from buttress.attacks import create_attack, run_attack
 from buttress.attacks.call import How
@@ -84,6 +84,7 @@ def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
     for run, (clean, attacked) in zip(runs, [(9, 3), (8, 5), (7, 4), (10, 0)], strict=False):
         evaluate_as(run, clean, attacked)
     found = analyse_together("tradeoff", runs, tmp_path / "out")
+    assert isinstance(found, Tradeoff)
     label = {run.path.name: p for run, p in zip(runs, Group(tuple(runs)).labels, strict=True)}
     assert [p.robust.value for p in found.points] == [0.5, 0.4, 0.3, 0.0]
     assert found.front("clean").runs == (label["b"], label["a"], label["d"])
@@ -97,6 +98,7 @@ def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
     assert point.parameters > 0 < point.macs
     assert label["b"] in says_tradeoff(found)
     one = analyse_together("tradeoff", runs, tmp_path / "out", args={"attack": "pgd-linf"})
+    assert isinstance(one, Tradeoff)
     assert one.attack == "pgd-linf"
     with pytest.raises(UserError, match="no record of 'fab'"):
         analyse_together("tradeoff", runs, tmp_path / "out", args={"attack": "fab"})
@@ -115,6 +117,7 @@ def test_suites_that_are_not_shared_must_be_named(trained: Run, tmp_path: Path) 
     with pytest.raises(UserError, match="suite=NAME: s, t"):
         analyse_together("tradeoff", runs, tmp_path / "out")
     found = analyse_together("tradeoff", runs, tmp_path / "out", args={"suite": "t"})
+    assert isinstance(found, Tradeoff)
     assert found.suite == "t"
 
 
@@ -258,6 +261,7 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
         write_json(run.analysis_file("stability"), saved)
     (runs[0].path / "analysis" / "lipschitz.json").write_text("{broken")
     found = analyse_together("predict", runs, tmp_path / "out")
+    assert isinstance(found, Prediction)
     by_name = {c.figure: c for c in found.correlations}
     assert by_name["stability"].value == pytest.approx(1)
     assert by_name["stability"].is_real
@@ -278,7 +282,8 @@ def test_initial_weights_are_looked_at_as_the_trained_ones_were(
     (run,) = copies(trained, tmp_path, "a")
     evaluate_as(run, 9, 3)
     analyse("stability", run, args={"limit": 3, "args": {"steps": 1}})
-    score = Score("a", run, *[Accuracy(value=0.5, low=0.4, high=0.6)] * 2, images=10)
+    half = Accuracy(value=0.5, low=0.4, high=0.6)
+    score = Score("a", run, half, half, images=10)
     reader = Reader(score, ("stability",), Silent())
     assert reader.cost() == Passes(3 * 4, 3)  # the attack on three images, for the initial ones
     now, before = (p for p in PREDICTORS if p.analysis == "stability")

@@ -48,7 +48,7 @@ def subject(model: nn.Module) -> Subject:
 
 
 def test_sparsity_of_known_weights() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 2, 1, bias=True), nn.Flatten(), nn.Linear(2, 4))
+    model: Any = nn.Sequential(nn.Conv2d(3, 2, 1, bias=True), nn.Flatten(), nn.Linear(2, 4))
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([0.0, 0.009, 1.0, -0.5, 0.5, 0.0101]).view(2, 3, 1, 1))
         model[0].bias.fill_(100.0)  # biases do not count
@@ -57,9 +57,9 @@ def test_sparsity_of_known_weights() -> None:
     assert found.largest == 1.0
     assert found.weights == 14
     assert found.ratio == pytest.approx((2 + 8) / 14)
-    assert {p.component: (p.ratio, p.weights) for p in found.components}["convolution"] == (
-        pytest.approx(2 / 6), 6,
-    )  # fmt: skip
+    parts = {p.component: p for p in found.components}
+    assert parts["convolution"].ratio == pytest.approx(2 / 6)
+    assert parts["convolution"].weights == 6
     assert sum(found.counts["all"]) == 14
     assert found.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
     assert [(p.name, p.component, p.weights) for p in found.layers] == [
@@ -79,8 +79,9 @@ class Begun(Subject):
 
 
 def test_sparsity_of_the_initial_weights_is_against_their_own_largest() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 4))
-    nn.init.eye_(model[1].weight)
+    linear = nn.Linear(3, 4)
+    model = nn.Sequential(nn.Flatten(), linear)
+    nn.init.eye_(linear.weight)
     bare = subject(model)
     found = sparsity(Begun(model, bare.data, bare.threat))
     assert found.initial is not None

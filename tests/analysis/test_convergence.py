@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
     (point,) = found.checkpoints
     # log(1 + exp(m + eps |w|_1)) with the margin m of the wrong class: the maximum over the cube.
     x, y, _ = subject.data.take(range(10))
-    weight = subject.model.weight
+    weight: Any = subject.model.weight
     with torch.no_grad():
         logits = subject.model(x)
         rise = EPS * (weight[0] - weight[1]).abs().sum()
@@ -99,7 +100,8 @@ def test_mistakes_and_models_without_gradients_are_told() -> None:
         convergence(subject, seeds=0)
     with pytest.raises(UserError, match="`ks`"):
         convergence(subject, ks=())
-    subject.model.gives_gradients = False
+    model: Any = subject.model
+    model.gives_gradients = False
     with pytest.raises(DoesNotApply, match="gradients"):
         convergence(subject)
 
@@ -112,6 +114,7 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
         shutil.copy(run.checkpoint("best"), run.checkpoint("last"))
         run.finish({**run.summary, "best_epoch": 1})
     found = analyse("convergence", run, args=args)
+    assert isinstance(found, Convergence)
     assert [(c.name, c.epoch) for c in found.checkpoints] == [("best", 1), ("last", 2)]
     for point in found.checkpoints:
         assert point.training is not None
@@ -122,7 +125,7 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
 def test_kept_epochs_are_looked_at_too(tmp_path: Path) -> None:
     run = train(
         "vit_tiny", "digits", "quickstart-at", tmp_path / "run", limit=64, device="cpu",
-        changes=["epochs=3", "validation.limit=16"], listeners=[create_listener("epochs")],
+        changes=("epochs=3", "validation.limit=16"), listeners=[create_listener("epochs")],
     )  # fmt: skip
     assert run.kept_epochs == [1, 2, 3]
     weights = [load_checkpoint(run.checkpoint(n))["model"] for n in (1, 3)]

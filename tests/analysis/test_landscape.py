@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ from buttress.analysis.weights import (
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.models import create_model
-from buttress.threat import Threat
+from buttress.threat import Norm, Threat
 from known_curvature import bowl, normed, rescaled
 
 MINE = ("landscape", "input_landscape", "sharpness")
@@ -53,7 +54,8 @@ def test_a_bowl_has_the_landscape_of_its_formula() -> None:
     for row in found.clean.curves:
         assert row == pytest.approx(curve, rel=1e-5)
     assert found.clean.rise == pytest.approx(curve[1] - math.log(2), rel=1e-5)
-    assert (found.at, found.attacked) == (pytest.approx(0.4), None)
+    assert found.at == pytest.approx(0.4)
+    assert found.attacked is None
     plane = torch.tensor(found.clean.plane)
     assert torch.allclose(plane, plane.flip(0, 1))  # F(a, b) = F(-a, -b)
     assert plane[2].tolist() == pytest.approx(found.clean.curves[1])  # a = 0: the second direction
@@ -109,6 +111,8 @@ def test_attacks_made_anew_at_each_point_are_no_weaker() -> None:
     )
     assert fixed.clean == anew.clean
     assert fixed.clean.plane == ()
+    assert fixed.attacked is not None
+    assert anew.attacked is not None
     assert anew.attacked.centre == pytest.approx(fixed.attacked.centre)
     for here, there in zip(fixed.attacked.curves[0], anew.attacked.curves[0], strict=True):
         assert there >= here - 1e-3
@@ -185,14 +189,14 @@ def test_biases_scales_and_norms_do_not_move() -> None:
 
 
 def linear(weight: Tensor) -> nn.Module:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(weight.shape[1], 2, bias=False))
+    layer = nn.Linear(weight.shape[1], 2, bias=False)
     with torch.no_grad():
-        model[1].weight.copy_(weight)
-    return model.eval()
+        layer.weight.copy_(weight)
+    return nn.Sequential(nn.Flatten(), layer).eval()
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
-def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: str) -> None:
+def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: Norm) -> None:
     pull = torch.randn(12, generator=torch.Generator().manual_seed(1))
     model = linear(torch.stack([pull, -pull]))
     data = Dataset.from_arrays(torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), classes=["a", "b"])
@@ -281,6 +285,7 @@ class Counting(nn.Module):
 def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: int) -> None:
     net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
     given = Subject(net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1))
+    args: dict[str, Any]
     args = {"points": 5, "directions": directions, "limit": 4, "adversarial": adversarial}
     said = cost_landscape(given, steps=3, radius=1.0, **args)
     landscape(given, steps=3, **args)

@@ -208,8 +208,8 @@ def test_attention_and_products_of_activations_have_no_bound() -> None:
             return (x * x).flatten(1)
 
     model, x = Square(), torch.rand(1, 3, 2, 2)
-    found, reason = upper_bounds(model, x, Norms(model, x), {})
-    assert (found, reason) == ({}, "the operation mul at mul has no known constant")
+    bounds, reason = upper_bounds(model, x, Norms(model, x), {})
+    assert (bounds, reason) == ({}, "the operation mul at mul has no known constant")
 
 
 def test_what_comes_before_attention_keeps_its_bound() -> None:

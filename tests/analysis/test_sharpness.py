@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_a_bowl_has_the_sharpness_of_its_formula() -> None:
 
 def test_rescaled_filters_change_the_plain_figure_only() -> None:
     data, threat = load_dataset("digits", "test", limit=8), Threat("Linf", 0.1)
-    args = {"steps": 0, "radii": (0.05,), "directions": 3, "lanczos_steps": 40}
+    args: dict[str, Any] = {"steps": 0, "radii": (0.05,), "directions": 3, "lanczos_steps": 40}
     one, other = (
         sharpness(Subject(m, data, threat), **args).clean for m in (normed(), rescaled(normed()))
     )

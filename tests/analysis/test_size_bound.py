@@ -28,7 +28,7 @@ def test_it_is_the_bound_of_the_layers_of_a_real_network() -> None:
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.constant_(layer.weight, SIGMA)
-            layer.register_forward_hook(add)  # type: ignore[arg-type]
+            layer.register_forward_hook(add)
     with torch.no_grad():
         model.eval()(torch.rand(1, 3, 32, 32))
     found = layers((1, 2, 1), (1, 2, 1))

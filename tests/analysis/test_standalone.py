@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -12,7 +13,7 @@ from buttress.analysis import ANALYSES, analyse, analyse_alone, analyse_together
 from buttress.cli.main import outcome
 from buttress.errors import UserError
 
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "rademacher": {"dimensions": [4, 16], "count": 8, "draws": 10},
     "size_bound": {"depths": [1, 2], "widths": [1, 2]},
     "transformer_bound": {"penalties": [0.003], "limit": 100, "steps": 80},

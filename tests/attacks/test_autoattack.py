@@ -64,8 +64,8 @@ def test_members_and_their_budgets(version: Any, norm: Norm, members: tuple[Atta
 def test_budgets_can_be_shortened() -> None:
     for version in ("standard", "plus", "rand"):
         for part in AutoAttack(version, steps=7, queries=30).members("L2"):
-            given = part.queries if isinstance(part, Square) else part.steps  # type: ignore
-            assert given == (30 if isinstance(part, Square) else 7)
+            word, expected = ("queries", 30) if isinstance(part, Square) else ("steps", 7)
+            assert getattr(part, word) == expected
 
 
 def test_a_custom_list_takes_names_and_mappings() -> None:

@@ -352,7 +352,8 @@ def test_the_hinge_on_the_batch_sum_stops_everyone() -> None:
     y = model(x).argmax(1)
     y[0] = (y[0] + 1) % 10  # wrong from the start, by a margin
     with torch.no_grad():
-        model[-1].bias[y[0]] -= 100.0
+        last: Any = model[-1]
+        last.bias[y[0]] -= 100.0
     threat = Threat("Linf", 0.02)
     ours = run_attack(create_attack("cw"), model, x[1:], y[1:], threat).broken
     alone = run_attack(create_attack("cw"), model, x, y, threat).broken[1:]

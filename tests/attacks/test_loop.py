@@ -46,7 +46,9 @@ def test_a_success_needs_a_finite_prediction_of_another_class() -> None:
     assert wrong(logits, torch.zeros(6, dtype=torch.int64)).tolist() == [False, True] + [False] * 4
 
 
-def taken(queue: Queue, room: int, busy: list[int], out: Tensor | None = None) -> list[tuple]:
+def taken(
+    queue: Queue, room: int, busy: list[int], out: Tensor | None = None
+) -> list[tuple[int, int]]:
     samples, numbers = queue.take(room, out, torch.tensor(busy, dtype=torch.int64))
     return list(zip(samples.tolist(), numbers.tolist(), strict=True))
 

@@ -54,7 +54,7 @@ def applied(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _, qualname = mutation.where.partition(":")
     module = importlib.import_module(f"buttress.{path}")
     *owners, name = qualname.split(".")
-    owner = getattr(module, owners[0]) if owners else module
+    owner: Any = getattr(module, owners[0]) if owners else module
     original = vars(owner)[name]
     source = textwrap.dedent(inspect.getsource(_function(original)))
     assert source.count(mutation.old) == 1, f"{mutation.old!r} must occur once in\n{source}"
@@ -88,7 +88,7 @@ LINF = ("pgd", "Linf")
 BALL = contract.test_stays_in_ball_and_box_and_beats_clean_and_noise
 MARGIN = oracles.test_reaches_the_largest_margin_of_a_linear_model
 SMALL = ("convolution", 10, 3, 7)
-NEAREST = threat.test_projection_is_the_nearest_point.hypothesis.inner_test  # type: ignore
+NEAREST = threat.test_projection_is_the_nearest_point.hypothesis.inner_test
 BATCHES = contract.test_batches_change_nothing_in_float64
 DROPPING = contract.test_dropping_broken_samples_changes_no_verdict
 UNTOUCHED = contract.test_nothing_of_the_model_is_touched

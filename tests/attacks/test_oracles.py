@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ RADIUS: dict[Norm, float] = {"Linf": 0.1, "L2": 0.3, "L1": 0.4}
 RAISES = [(name, norm) for name, norm in CASES if not name.startswith("fab")]
 
 
-def full(name: str) -> dict[str, int]:
+def full(name: str) -> dict[str, Any]:
     known = inspect.signature(ATTACKS.get(name)).parameters
     wanted = {"steps": 100, "restarts": 1} if name == "fab" else {"steps": 100}
     return {k: v for k, v in wanted.items() if k in known}
@@ -38,7 +40,7 @@ def grey(n: int) -> Tensor:
 def binary() -> Linear:
     model = Linear(48, 2).double()
     with torch.no_grad():  # a few large weights, so that the best L1 move is clear
-        model.weight *= 0.1
+        model.weight.mul_(0.1)
         model.weight[0, 5] = 3.0
         model.bias[0] = 5.0  # never broken, so that no attack has a reason to stop
     return model
@@ -48,17 +50,19 @@ def multi() -> Linear:
     """Five classes; class 1 is by far the nearest competitor of class 0."""
     model = Linear(48, 5, seed=2).double()
     with torch.no_grad():
-        model.weight *= 0.1
+        model.weight.mul_(0.1)
         model.weight[0, 5] = 3.0
-        model.bias += torch.tensor([12.0, 6.0, -40.0, -40.0, -40.0], dtype=torch.float64)
+        model.bias.add_(torch.tensor([12.0, 6.0, -40.0, -40.0, -40.0], dtype=torch.float64))
     return model
 
 
 @pytest.mark.parametrize("make", [binary, multi])
 @pytest.mark.parametrize(("name", "norm"), RAISES)
-def test_reaches_the_largest_margin_of_a_linear_model(name: str, norm: Norm, make: object) -> None:
+def test_reaches_the_largest_margin_of_a_linear_model(
+    name: str, norm: Norm, make: Callable[[], Linear]
+) -> None:
     """The margin of a linear model rises by at most eps times the dual norm of its gradient."""
-    model = make()  # type: ignore[operator]
+    model = make()
     x, y = grey(4), torch.zeros(4, dtype=torch.int64)
     threat = Threat(norm, RADIUS[norm])
     x_adv = bt.attack(name, model, x, y, threat=threat, **full(name))
@@ -76,7 +80,7 @@ def test_breaks_exactly_what_can_be_broken(name: str, norm: Norm, classes: int) 
     model = Linear(48, classes, seed=3).double()
     x = grey(1) + 0.05 * torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        model.weight *= 0.1
+        model.weight.mul_(0.1)
         model.weight[0, 7] += 2.0
         model.bias[2:] -= 30.0
         model.bias[1] += (model(x)[:, 0] - model(x)[:, 1]).min() - 0.3  # near: the box is not

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,8 +42,9 @@ def test_every_family_is_prepared_without_another_answer(
 
 def test_batch_normalisation_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "WORTH", 100.0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
-    net[1].running_mean.uniform_()
+    norm: Any = nn.BatchNorm2d(4)
+    norm.running_mean.uniform_()
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.Flatten(), nn.Linear(144, 10))
     ready = prepare(net.train(), images(8)[0])
     assert net.training
     assert not any(isinstance(m, nn.BatchNorm2d) for m in ready.model.modules())
@@ -57,7 +60,7 @@ def test_what_cannot_be_prepared_says_why() -> None:
         def forward(self, x: Tensor) -> Tensor:
             if float(x.detach().sum()) < 0:  # no trace can follow this
                 return x.flatten(1)
-            return self.inner(x)  # type: ignore[no-any-return]
+            return self.inner(x)
 
     ready = prepare(Stubborn().eval(), images(8)[0])
     ready.expect_queries()
@@ -71,7 +74,7 @@ def test_randomised_networks_are_used_as_they_are() -> None:
             self.inner = small_net()
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x) + torch.randn(len(x), 10)  # type: ignore[no-any-return]
+            return self.inner(x) + torch.randn(len(x), 10)
 
     model = Noisy().eval()
     ready = prepare(model, images(8)[0])
@@ -89,7 +92,7 @@ class Shifted(nn.Module):
         self.shift = torch.linspace(-0.03, 0.03, 10, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) + self.shift  # type: ignore[no-any-return]
+        return self.inner(x) + self.shift
 
 
 @pytest.mark.parametrize("is_low", [False, True])
@@ -172,7 +175,7 @@ def test_a_form_with_other_gradients_is_dropped(monkeypatch: pytest.MonkeyPatch)
             self.inner = inner
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x.detach() + 0.5 * (x - x.detach()))  # type: ignore[no-any-return]
+            return self.inner(x.detach() + 0.5 * (x - x.detach()))
 
     form = preparing.Rewrite("cut", lambda model, x: Cut(model))
     monkeypatch.setattr(preparing, "REWRITES", (form,))
@@ -194,7 +197,7 @@ def test_low_precision_is_only_for_samples_that_stay(leave: bool) -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
-            return self.inner(x)  # type: ignore[no-any-return]
+            return self.inner(x)
 
     model, low, (x, _) = small_net(), Seen().eval(), images(4)
     y, how = model(x).argmax(1), How(prepared=Prepared(model, low=low), stop_when_broken=leave)

@@ -53,7 +53,7 @@ def test_only_plain_strided_convolutions_of_few_channels_are_changed() -> None:
         nn.Conv2d(3, 3, 3, 2, 1, groups=3),
     )
     made = strided_gradients(net, images(1)[0])
-    assert [type(m) for m in made] == [Strided, nn.Conv2d, nn.Conv2d, nn.Conv2d]
+    assert [type(m) for m in made.children()] == [Strided, nn.Conv2d, nn.Conv2d, nn.Conv2d]
     assert type(net[0]) is nn.Conv2d, "the network itself is left alone"
     with pytest.raises(ValueError, match="no strided convolution"):
         strided_gradients(nn.Sequential(nn.Conv2d(3, 4, 3)), images(1)[0])
@@ -66,7 +66,7 @@ def test_the_frozen_form_serves_passes_without_a_gradient() -> None:
     net = net.eval().requires_grad_(False)
     two = frozen_forward(strided_gradients(net, x), x)
     assert isinstance(two, TwoForms)
-    assert isinstance(two.slope[0], Strided)
+    assert isinstance(next(two.slope.children()), Strided)
     for count in (6, 1, 4):
         with torch.no_grad():
             torch.testing.assert_close(two(x[:count]), net(x[:count]))
@@ -82,7 +82,7 @@ def test_the_last_block_for_the_class_token_only(name: str) -> None:
     net = create_model(name, num_classes=10, image_size=32).eval().requires_grad_(False).double()
     with torch.no_grad():
         for weight in net.parameters():
-            weight += 0.1 * torch.randn_like(weight)  # at the start biases are zero
+            weight.add_(0.1 * torch.randn_like(weight))  # at the start biases are zero
     x = torch.rand(3, 3, 32, 32, dtype=torch.float64)
     made = last_token(net, x)
     assert any(isinstance(m, OneToken) for m in made.modules())

@@ -11,9 +11,10 @@ from buttress.attacks import square_patches, square_sprint, square_windows
 from buttress.attacks.call import How, create_attack, run_attack
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem, Seen
-from buttress.attacks.square import Square, SquareState
+from buttress.attacks.square import Square
+from buttress.attacks.square_state import SquareState
 from buttress.attacks.square_windows import draw, pattern, patterns, sides
-from buttress.streams import Streams
+from buttress.streams import Streams, mix
 from buttress.threat import NORMS, Norm, Threat
 from conftest import Linear, images, small_net, thinned
 
@@ -334,7 +335,7 @@ def test_small_windows_are_filled_as_large_ones_are(norm: Norm, eps: float) -> N
     bits = draw(key, torch.zeros_like(key), 40)
     patches = square_patches.draw_patches(problem, 3, bits)
     at_once = patches.on(problem, best)
-    meets = square_patches._overlap(bits, squares.mix(bits), 3, x.shape).flatten(2).any(2)
+    meets = square_patches._overlap(bits, mix(bits), 3, x.shape).flatten(2).any(2)
     assert meets.any()
     assert not meets.all()
     for k in range(bits.shape[1]):

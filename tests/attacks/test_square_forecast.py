@@ -161,7 +161,7 @@ class Lying(nn.Module):
         self.inner, self.how = small_net(size=SIZE), how
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(_Wrong.apply(x, self.how))  # type: ignore[no-any-return]
+        return self.inner(_Wrong.apply(x, self.how))
 
 
 class _Wrong(torch.autograd.Function):
@@ -241,7 +241,7 @@ def test_no_forecasts_without_gradients() -> None:
             self.inner = small_net(size=SIZE)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x.detach())  # type: ignore[no-any-return]
+            return self.inner(x.detach())
 
     net, threat = case(3, Blind()), Threat("Linf", 0.02)
     out = found(Square(queries=400, forecast=True), net, threat)

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -164,8 +165,6 @@ def test_a_model_with_the_wrong_number_of_classes(
 def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
     number: int, run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import buttress.files as files
-
     suite = f"clean,pgd:L2:0.{number}"
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
 
@@ -173,7 +172,7 @@ def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
         raise OSError(number, "no", str(run_dir))
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.tempfile, "mkstemp", full)
+        patch.setattr(tempfile, "mkstemp", full)
         fails(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"], capsys,
               "kept", code=1)  # fmt: skip
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before

@@ -7,6 +7,7 @@ import stat
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +113,12 @@ def test_md5(tmp_path: Path) -> None:
 
 
 def test_pickles_of_arrays_scalars_and_plain_values() -> None:
-    value = {"data": np.arange(3), "n": np.int64(4), "name": "x", "list": [1, 2.5, None]}
+    value: dict[str, Any] = {
+        "data": np.arange(3),
+        "n": np.int64(4),
+        "name": "x",
+        "list": [1, 2.5, None],
+    }
     for protocol in (3, 4, 5):
         content = pickle.dumps(value, protocol)
         again = ArraysOnly(io.BytesIO(content)).load()

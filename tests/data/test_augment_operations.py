@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import buttress.models._torchvision  # noqa: F401  # torchvision may need it to 
 from buttress.data.augment import colour, geometry
 from buttress.data.augment.boxes import DRAWS, Boxes, draw_boxes
 from buttress.data.augment.operations import LEVELS, MOVES, OPERATIONS, apply
-from buttress.data.augment.resized_crop import random_resized_crop, resize_boxes
+from buttress.data.augment.resized_crop import Interpolation, random_resized_crop, resize_boxes
 from buttress.errors import UserError
 from buttress.streams import Streams
 
@@ -47,7 +48,7 @@ def with_pillow(x: Tensor, change: Callable[[Image.Image, int], Image.Image]) ->
     return torch.stack(done)
 
 
-LEVEL_CASES: dict[str, tuple[Tensor, Callable[[Image.Image, float], Image.Image]]] = {
+LEVEL_CASES: dict[str, tuple[Tensor, Callable[[Image.Image, Any], Image.Image]]] = {
     "autocontrast": (draw(0, 1), lambda image, _: ImageOps.autocontrast(image)),
     "equalise": (draw(0, 1), lambda image, _: ImageOps.equalize(image)),
     "invert": (draw(0, 1), lambda image, _: ImageOps.invert(image)),
@@ -153,7 +154,7 @@ def some_boxes() -> Boxes:
 @pytest.mark.parametrize(
     ("interpolation", "most", "share"), [("bilinear", 0, 0.0), ("bicubic", 2, 0.005)]
 )
-def test_resized_parts_equal_pillow(interpolation: str, most: int, share: float) -> None:
+def test_resized_parts_equal_pillow(interpolation: Interpolation, most: int, share: float) -> None:
     """Pillow's weights have 22 bits, ours 14: one bicubic pixel in 300 is a level or two off."""
     x, boxes = images(), some_boxes()
     edges = torch.stack([boxes.left, boxes.top, boxes.left + boxes.width, boxes.top + boxes.height])

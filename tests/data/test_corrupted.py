@@ -140,7 +140,7 @@ class TestOfficialArrays:
 class TestOfficialFolders:
     def put(self, root: Path, test: Dataset, source: Path) -> dict[str, Image.Image]:
         """Each val image, grey, without loss, under the names of ImageNet-C."""
-        images = {}
+        images: dict[str, Image.Image] = {}
         for file in (source / "imagenet" / "val").glob("*/*.JPEG"):
             path = root / "noise" / "fog" / "2" / file.parent.name / file.name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import os
 import shutil
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_16_bits_are_scaled_to_8(tmp_path: Path, deep: int, level: int) -> None:
 @pytest.mark.parametrize("mode", ["P", "LA", "1", "RGBA"])
 def test_transparency_is_dropped_without_a_warning(tmp_path: Path, mode: str) -> None:
     image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
-    how = {"transparency": bytes([0, 10, 20])} if mode == "P" else {}
+    how: dict[str, Any] = {"transparency": bytes([0, 10, 20])} if mode == "P" else {}
     image.save(tmp_path / "x.png", **how)
     assert (streamed.read_image(tmp_path / "x.png", 4) == 255).all()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from buttress.data import (
     streamed,
     tiny_imagenet,
 )
+from buttress.data.archives import unpack
 from buttress.data.cache import cache_dir
 from buttress.data.core import LARGE_BUDGETS
 from buttress.errors import DataError
@@ -46,6 +46,7 @@ from small_sets import (
     write_imagenet,
 )
 
+DOWNLOADED: tuple[str, ...]
 DOWNLOADED = ("caltech101", "cifar100", "flowers102", "imagenette", "imagenette-160")
 DOWNLOADED += ("tiny-imagenet",)
 
@@ -172,7 +173,8 @@ def test_large_images_are_cut_as_torchvision_does() -> None:
     for size in ((100, 60), (60, 100), (41, 40), (37, 37), (300, 77)):
         source = np.random.default_rng(size).integers(0, 256, (*size, 3)).astype(np.uint8)
         image = Image.fromarray(source)
-        assert np.array_equal(streamed.cut_middle(image, 32, 37), np.asarray(cut(image)))
+        ours, theirs = streamed.cut_middle(image, 32, 37), cut(image)
+        assert np.array_equal(np.asarray(ours), np.asarray(theirs))
 
 
 def test_imagenet_comes_from_the_users_folder(
@@ -322,7 +324,6 @@ def test_tiny_imagenet_without_its_lists(cache: Path, monkeypatch: pytest.Monkey
 def test_two_at_once_do_not_clash(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = imagenette_archive(cache / "imagenette", "imagenette2")
     monkeypatch.setattr(imagenette, "FULL", known(imagenette.FULL, path))
-    unpack: Callable[..., None] = folder_sets.unpack
 
     def slow(path: Path, out: Path, progress: Progress) -> None:
         unpack(path, out, progress)

@@ -76,9 +76,14 @@ def test_shards_stream_by_key(shards: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_index_is_read_once(shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_dataset(f"timm:wds@{shards}").fingerprint()
-    seen = []
+    seen: list[Path] = []
     scan = tar_pixels.scan_samples
-    monkeypatch.setattr(tar_pixels, "scan_samples", lambda path: seen.append(path) or scan(path))
+
+    def noted(path: Path) -> Any:
+        seen.append(path)
+        return scan(path)
+
+    monkeypatch.setattr(tar_pixels, "scan_samples", noted)
     assert load_dataset(f"timm:wds@{shards}").fingerprint() == before
     assert seen == []
     os.utime(shards / "set-train-0001.tar", (1, 1))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import buttress as bt
+from buttress.attacks.prepare import Prepared, prepare
 from buttress.cli.main import outcome
 from buttress.data import Dataset
 from buttress.data.corruptions import corrupted
@@ -141,8 +143,13 @@ def test_worst_case_only_gives_the_same_worst_case_for_less(data: Dataset, count
 
 def test_until_prepares_the_network_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "BLOCK", 12)
-    calls, prepare = [], verdicts.prepare
-    monkeypatch.setattr(verdicts, "prepare", lambda *a, **k: calls.append(1) or prepare(*a, **k))
+    calls: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Prepared:
+        calls.append(1)
+        return prepare(*args, **kwargs)
+
+    monkeypatch.setattr(verdicts, "prepare", counted)
     found = evaluate_until(Linear(192, 10), data, SUITE, 0.001)
     assert len(found) == 48
     assert calls == [1]

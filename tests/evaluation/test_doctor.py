@@ -64,7 +64,7 @@ def fitted(model: nn.Module, *, epochs: int = 6, eps: float = 0.0) -> nn.Module:
                     x = bt.attack("pgd", model, x, y, threat=f"Linf:{eps}", steps=2, rel_step=0.7)
                 loss = F.cross_entropy(model.train()(x), y)
                 optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimiser.step()
     return model.eval()
 
@@ -203,10 +203,11 @@ def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -
         0.8 + 0.1 * y.view(-1, 1, 1, 1) + 0.01 * torch.randn(200, 3, 4, 4, generator=source)
     ).clamp(0, 1)
     data = Dataset.from_arrays(x, y)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    linear = nn.Linear(48, 2)
     with torch.no_grad():
-        net[1].weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 48) / 48)
-        net[1].bias.zero_()
+        linear.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 48) / 48)
+        linear.bias.zero_()
+    net = nn.Sequential(nn.Flatten(), linear)
     once = nn.Sequential(Normalize(data.mean, data.std), net).eval()
     twice = nn.Sequential(Normalize(data.mean, data.std), once).eval()
     threat = Threat("Linf", 0.01)
@@ -223,7 +224,7 @@ def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -
     assert found.evidence["after"] == 1.0
 
 
-GOOD = {
+GOOD: dict[str, Callable[[], nn.Module]] = {
     "standard": trained,
     "adversarially trained": lambda: fitted(network(), epochs=4, eps=EPS),
     "linear": lambda: fitted(network(flat=True), epochs=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -85,7 +85,8 @@ def test_finished_attacks_are_not_done_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["weights", "seed", "data", "args"])
 def test_records_of_other_settings_are_not_used(tmp_path: Path, change: str) -> None:
     model = small_net()
-    data, suite, seed = labelled(model), list(SUITE[:2]), 0
+    data, seed = labelled(model), 0
+    suite: list[Any] = list(SUITE[:2])
     bt.evaluate(model, data, suite, out=tmp_path)
     if change == "weights":
         with torch.no_grad():
@@ -96,7 +97,7 @@ def test_records_of_other_settings_are_not_used(tmp_path: Path, change: str) -> 
         suite = [
             "clean",
             {"name": SUITE[1], "attack": "pgd", "threat": "Linf:0.02", "args": {"steps": 3}},
-        ]  # type: ignore[list-item]
+        ]
     said = Logged()
     again = bt.evaluate(model, data, suite, out=tmp_path, seed=1 if change == "seed" else seed,
                         progress=said)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -53,9 +54,9 @@ def test_every_suite_runs_on_few_classes(suite: str, classes: int) -> None:
 def test_every_attack_gains_with_any_number_of_classes(name: str, norm: Norm, classes: int) -> None:
     model = Linear(3 * 64, classes)
     known = inspect.signature(ATTACKS.get(name)).parameters
-    args = {k: v for k, v in SHORT.items() if k in known}
+    args: dict[str, Any] = {k: v for k, v in SHORT.items() if k in known}
     if "sources" in known:
-        args["sources"] = [Linear(3 * 64, classes)]  # type: ignore[assignment]
+        args["sources"] = [Linear(3 * 64, classes)]
     x, _ = images(2 if classes == 1000 else 5)
     y = model(x).argmax(1)
     threat = Threat(norm, 4 * EPS[norm])

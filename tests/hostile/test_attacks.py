@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ ARGS = [(name, word) for name in NAMES for word in numbers_of(name)]
 def test_arguments_of_wrong_types(name: str, word: str, tmp_path: Path) -> None:
     with guarded(tmp_path):
         for value in WRONG.values():
-            refusal(lambda v=value: create_attack(name, **{**given(name), word: v}), word)
+            refusal(partial(create_attack, name, **{**given(name), word: value}), word)
 
 
 SMALL = {"steps": 2, "queries": 3, "points": 2, "restarts": 1, "targets": 2, "eot": 1}
@@ -210,9 +211,9 @@ def test_arguments_out_of_range(name: str, word: str, tmp_path: Path) -> None:
     small = {k: v for k, v in SMALL.items() if k in numbers_of(name)}
     is_count = isinstance(getattr(create_attack(name, **given(name)), word), int)
     for value in (0, -1, -(10**18), 10**30) if is_count else (0.0, -1.0, 1e-300, 1e30, 1e308):
-        args = {**small, word: value}
+        args: dict[str, Any] = {**small, word: value}
         with guarded(tmp_path):
-            x_adv = unless_refused(lambda a=args: call(name, **a), word)
+            x_adv = unless_refused(partial(call, name, **args), word)
         if x_adv is not None:
             assert bool(x_adv.isfinite().all())
             assert float(x_adv.min()) >= 0
@@ -223,7 +224,7 @@ def test_arguments_out_of_range(name: str, word: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_strange_arguments(name: str) -> None:
     for word in ("step", "eps", "model", "", "self", "__class__", "norms"):
-        refusal(lambda w=word: create_attack(name, **{**given(name), w: 1}))
+        refusal(partial(create_attack, name, **{**given(name), word: 1}))
 
 
 LEGAL: dict[str, dict[str, Any]] = {

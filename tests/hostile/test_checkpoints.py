@@ -331,8 +331,9 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "ring.pt").symlink_to(tmp_path / "ring.pt")
     with guarded(tmp_path):
         for name in ("pipe.pt", "folder.pt", "lost.pt", "ring.pt"):
+            given: dict[str, Any] = {} if name == "folder.pt" else {"model": MODEL}
             with pytest.raises(UserError, match=name):
-                load_model(tmp_path / name, **({} if name == "folder.pt" else {"model": MODEL}))
+                load_model(tmp_path / name, **given)
         with pytest.raises(UserError, match="/dev/zero"):
             load_model("/dev/zero", model=MODEL)
 

@@ -293,7 +293,12 @@ def linked(root: Path) -> None:
     (root / "train" / "cat" / "again").symlink_to(root / "val" / "cat")
 
 
-ODD_FOLDERS = {rings: 8, folder_like_a_file: 8, hidden: 8, linked: 12}
+ODD_FOLDERS: dict[Callable[[Path], None], int] = {
+    rings: 8,
+    folder_like_a_file: 8,
+    hidden: 8,
+    linked: 12,
+}
 
 
 @pytest.mark.parametrize("change", ODD_FOLDERS)

@@ -100,9 +100,9 @@ def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -
         "loss": record.loss,
         "distance": record.distance,
     }
-    meta: dict[str, Any] = {"name": record.name, "made": dict(record.meta)}
-    given = change(columns, meta)
-    meta = meta if given is None or not isinstance(given, (dict, list)) else given
+    right: dict[str, Any] = {"name": record.name, "made": dict(record.meta)}
+    given = change(columns, right)
+    meta = given if isinstance(given, (dict, list)) else right
     if isinstance(meta, dict) and isinstance(meta.get("made"), dict):
         arrays = {n: pa.table({n: c}).column(n).to_numpy() for n, c in columns.items()}
         meta.setdefault("sha256", content_digest(arrays, meta["made"]))

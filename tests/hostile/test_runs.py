@@ -113,20 +113,20 @@ SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "a message with markup": ("error.json", {"message": EVIL}),
     "no message": ("error.json", {}),
 }
+ROWS: dict[str, list[Any]] = {
+    "numbers": [1, 2],
+    "lists": [[1], [2]],
+    "null": [None],
+    "texts": ["epoch"],
+    "empty epochs": [{}, {}],
+    "epochs of other types": [{"epoch": "one", "loss": [1], "val_clean": {}, "best": "x"}],
+    "huge numbers": [{"epoch": 10**400, "loss": 1e308, "lr": -1e308, "val_robust": 1e300}],
+    "numbers that are none": [{"epoch": 1, "loss": float("nan"), "val_clean": float("inf")}],
+    "null everywhere": [{"epoch": None, "loss": None, "val_clean": None, "lr": None}],
+    "keys with markup": [{"epoch": 1, EVIL: 1.0, "loss": EVIL}],
+}
 HISTORY: dict[str, bytes] = {
-    name: b"\n".join(json.dumps(row).encode() for row in rows)
-    for name, rows in {
-        "numbers": [1, 2],
-        "lists": [[1], [2]],
-        "null": [None],
-        "texts": ["epoch"],
-        "empty epochs": [{}, {}],
-        "epochs of other types": [{"epoch": "one", "loss": [1], "val_clean": {}, "best": "x"}],
-        "huge numbers": [{"epoch": 10**400, "loss": 1e308, "lr": -1e308, "val_robust": 1e300}],
-        "numbers that are none": [{"epoch": 1, "loss": float("nan"), "val_clean": float("inf")}],
-        "null everywhere": [{"epoch": None, "loss": None, "val_clean": None, "lr": None}],
-        "keys with markup": [{"epoch": 1, EVIL: 1.0, "loss": EVIL}],
-    }.items()
+    name: b"\n".join(json.dumps(row).encode() for row in rows) for name, rows in ROWS.items()
 } | {"no JSON": b"{epoch: 1}", "deep": b"[" * 100_000, "not UTF-8": b"\xff"}
 
 

@@ -46,7 +46,7 @@ LAUGHS = "\n".join(
 )
 # What is wrong in a file of any kind; with %s its good content.
 ANY: dict[str, bytes] = {
-    name: text.encode() if isinstance(text, str) else text
+    name: text if isinstance(text, bytes) else str(text).encode()
     for name, text in {
         "nothing": "",
         "a number": "7",

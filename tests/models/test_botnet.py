@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +32,7 @@ def test_attention_by_its_formula() -> None:
 @pytest.mark.parametrize(("size", "side"), [(32, 8), (40, 10), (64, 16), (72, 5), (224, 14)])
 def test_attention_stands_in_the_last_stage_alone(size: int, side: int) -> None:
     with torch.device("meta"):
-        net = create_model("botnet", image_size=size).net
+        net: Any = create_model("botnet", image_size=size).net
     kinds = {name: type(module) for name, module in net.named_modules() if "conv2" in name}
     found = {name for name, kind in kinds.items() if kind is RelativeAttention}
     assert found == {f"layer4.{i}.conv2" for i in range(3)}

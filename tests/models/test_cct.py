@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ def test_parameter_count() -> None:
 @pytest.mark.parametrize(("size", "tokens"), [(32, 256), (33, 289), (64, 1024), (224, 196)])
 def test_tokens_of_the_published_network(size: int, tokens: int) -> None:
     with torch.device("meta"):
-        net = create_model("cct", image_size=size).net.eval()
+        net: Any = create_model("cct", image_size=size).net.eval()
         assert net.tokenizer(torch.empty(1, 3, size, size)).flatten(2).shape == (1, 256, tokens)
     assert net.pos_embed.shape == (1, tokens, 256)
 
@@ -25,7 +27,8 @@ def test_tokens_of_the_published_network(size: int, tokens: int) -> None:
 def test_the_second_norm_is_on_the_stream() -> None:
     """With branches that add nothing, a block is its second norm."""
     block = Block(Plan(16, 1, 2), 0.0).eval()
-    for branch in (block.attn.proj, block.mlp[2]):
+    branches: list[Any] = [block.attn.proj, block.mlp[2]]
+    for branch in branches:
         nn.init.zeros_(branch.weight)
         nn.init.zeros_(branch.bias)
     x = torch.randn(2, 5, 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def test_parameter_count() -> None:
 @pytest.mark.parametrize(("size", "tokens"), [(32, 4), (64, 16), (224, 196)])
 def test_tokens_of_the_published_network(size: int, tokens: int) -> None:
     with torch.device("meta"):
-        net = create_model("ceit", image_size=size).net.eval()
+        net: Any = create_model("ceit", image_size=size).net.eval()
         assert net.stem(torch.empty(1, 3, size, size)).shape == (1, tokens, 192)
 
 

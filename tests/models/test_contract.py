@@ -84,7 +84,7 @@ def test_half_precision_and_memory_layout_change_little(name: str) -> None:
         logits = model(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert apart(model(x), logits) < 0.1
-        model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         assert apart(model(x.to(memory_format=torch.channels_last)), logits) < 1e-4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -121,7 +122,8 @@ def test_shapes_are_positive(what: str) -> None:
 @pytest.mark.parametrize("name", ["wrn_d1-1-1_w1-1-1", "WRN_d1_1_1_w1_1_1"])
 def test_wide_resnet_by_stages(name: str) -> None:
     model = create_model(name, seed=0).eval()
-    assert [len(stage) for stage in model.net.stages] == [1, 1, 1]
+    net: Any = model.net
+    assert [len(stage) for stage in net.stages] == [1, 1, 1]
     assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 
@@ -155,7 +157,8 @@ def test_function_in_a_file(file: Path) -> None:
 
 def test_function_takes_the_shape_and_options(file: Path) -> None:
     model = create_model(f"{file}:flexible", num_classes=4, options={"hidden": 5})
-    assert model.net[1].out_features == 5
+    net: Any = model.net
+    assert net[1].out_features == 5
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ def test_parameter_count() -> None:
 @pytest.mark.parametrize(("size", "sides"), [(32, [16, 8, 4]), (224, [56, 28, 14])])
 def test_maps_of_the_published_network(size: int, sides: list[int]) -> None:
     with torch.device("meta"):
-        net = create_model("cvt", image_size=size).net.eval()
+        net: Any = create_model("cvt", image_size=size).net.eval()
         x, found = net.stem(torch.empty(1, 3, size, size)), []
         for stage in net.stages:
             x = stage(x)

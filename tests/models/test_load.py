@@ -93,7 +93,7 @@ def test_weights_in_any_wrapping(
     path = tmp_path / "weights.pt"
     state = trained.state_dict() if has_normalisation else trained.net.state_dict()
     torch.save(shape(state), path)
-    given = {} if has_normalisation else {"mean": MEAN, "std": STD}
+    given: dict[str, Any] = {} if has_normalisation else {"mean": MEAN, "std": STD}
 
     model = load_model(path, model="resnet_tiny", **given)
 
@@ -218,7 +218,8 @@ def test_network_of_the_users_own_with_a_normalisation_inside(tmp_path: Path) ->
     )
     name = f"{tmp_path / 'own.py'}:Net"
     trained = create_model(name, mean=0.2, std=0.9, seed=3)
-    trained.net.normalize.mean.fill_(0.1)
+    net: Any = trained.net
+    net.normalize.mean.fill_(0.1)
     torch.save(prefixed("module.")(trained.state_dict()), tmp_path / "ours.pt")
     torch.save(prefixed("module.")(trained.net.state_dict()), tmp_path / "bare.pt")
     assert same(load_model(tmp_path / "ours.pt", model=name), trained)

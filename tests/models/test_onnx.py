@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,7 @@ def test_black_box_attacks_run_and_the_others_say_which_do(file: Path, name: str
     x, _ = images(6)
     y = model(x).argmax(1)
     short = {"queries": 200}
+    args: dict[str, dict[str, Any]]
     args = {"transfer": {"sources": [model], "attack": "square", "args": short}, "square": short}
     norm = ATTACKS.get(name).norms[0]
     threat = Threat(norm, {"Linf": 0.1, "L2": 1.0, "L1": 8.0}[norm])
@@ -91,7 +93,10 @@ def test_a_custom_ensemble_of_black_box_attacks_runs(file: Path) -> None:
     model = load_model(file)
     x, _ = images(4)
     y = model(x).argmax(1)
-    args = {"version": "custom", "attacks": ["noise", {"attack": "square", "queries": 100}]}
+    args: dict[str, Any] = {
+        "version": "custom",
+        "attacks": ["noise", {"attack": "square", "queries": 100}],
+    }
     x_adv = bt.attack("autoattack", model, x, y, threat="Linf:0.1", **args)
     assert (model(x_adv).argmax(1) != y).any()
 

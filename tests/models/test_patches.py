@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -29,16 +31,16 @@ def test_cost(name: str, parameters: int, mega_macs: int) -> None:
     ("name", "patch"), [("vit_p8_mini", 8), ("vit_mini", 4), ("vit_p2_mini", 2)]
 )
 def test_tokens_of_a_vit(name: str, patch: int) -> None:
-    model = create_model(name, seed=0).eval()
-    assert model.net.patch_embed.num_patches == (32 // patch) ** 2
-    assert model.net.pos_embed.shape[1] == (32 // patch) ** 2 + 1
+    net: Any = create_model(name, seed=0).eval().net
+    assert net.patch_embed.num_patches == (32 // patch) ** 2
+    assert net.pos_embed.shape[1] == (32 // patch) ** 2 + 1
 
 
 @pytest.mark.parametrize(
     ("name", "side"), [("pvt_v2_mini", 8), ("pvt_v2_p2_mini", 16), ("pvt_v2_p1_mini", 32)]
 )
 def test_maps_of_a_pvt(name: str, side: int) -> None:
-    net = create_model(name, seed=0).eval().net
+    net: Any = create_model(name, seed=0).eval().net
     x = net.patch_embed(torch.rand(1, 3, 32, 32))
     assert x.shape[1:3] == (side, side)
     weights = create_model("pvt_v2_mini", seed=0).net.state_dict()
@@ -50,6 +52,7 @@ def test_maps_of_a_pvt(name: str, side: int) -> None:
     [("deit_mini", 32, 4), ("deit_mini", 64, 8), ("cait_mini", 32, 4), ("cait_mini", 160, 16)],
 )
 def test_the_image_size_decides_unless_a_patch_is_given(name: str, size: int, patch: int) -> None:
-    assert create_model(name, image_size=size).net.patch_embed.patch_size == (patch, patch)
-    given = create_model(name, image_size=size, options={"patch": 8})
-    assert given.net.patch_embed.patch_size == (8, 8)
+    net: Any = create_model(name, image_size=size).net
+    assert net.patch_embed.patch_size == (patch, patch)
+    given: Any = create_model(name, image_size=size, options={"patch": 8}).net
+    assert given.patch_embed.patch_size == (8, 8)

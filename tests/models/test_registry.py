@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +88,7 @@ def test_no_network_has_two_names() -> None:
 
 def test_siblings_of_the_same_shape_compute_different_things() -> None:
     """What differs in strides or activations only differs in its logits for the same weights."""
+    siblings: list[tuple[str, dict[str, str]]]
     siblings = [(name, {}) for name in ("pvt_v2_mini", "pvt_v2_p2_mini", "pvt_v2_p1_mini")]
     activations = [("resnet_mini", {"activation": act}) for act in ("relu", "gelu", "silu")]
     for group in (siblings, activations):
@@ -152,7 +154,7 @@ def test_wide_shortcut_takes_the_activated_tensor_only_where_the_width_changes()
 
 def test_the_wide_resnet_with_late_strides() -> None:
     with torch.device("meta"):
-        net = create_model("wrn_40_10").net
+        net: Any = create_model("wrn_40_10").net
     first = net.stages[1][0]
     assert (first.conv1.stride, first.conv2.stride) == ((1, 1), (2, 2))
     assert all(m.bias is not None for m in net.modules() if isinstance(m, nn.Conv2d))
@@ -162,7 +164,7 @@ def test_the_wide_resnet_with_late_strides() -> None:
 def test_darts_reduces_twice_and_aligns_its_inputs() -> None:
     from buttress.models.darts import FactorisedReduction
 
-    net = create_model("darts_mini", seed=0).net
+    net: Any = create_model("darts_mini", seed=0).net
     cells = [cell for stage in net.stages for cell in stage]
     halving = [i for i, cell in enumerate(cells) if isinstance(cell.operations[0], nn.MaxPool2d)]
     assert halving == [len(cells) // 3, 2 * len(cells) // 3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -59,7 +61,8 @@ def test_the_rule_fits_any_staged_family() -> None:
     assert isinstance(shrunk, ResNetPlan)
     assert shrunk.channels == (64, 128, 256, 205)
     with torch.device("meta"):
-        assert resnet_family.FAMILY.factory(shrunk)().fc.in_features == 4 * 205
+        net: Any = resnet_family.FAMILY.factory(shrunk)()
+        assert net.fc.in_features == 4 * 205
     assert shrink_last_stage(ResNeXtPlan((1,), (32,), groups=4)).channels == (16,)
 
 

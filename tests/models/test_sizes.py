@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,14 +132,15 @@ def test_a_model_with_weights_costs_what_it_costs_on_paper() -> None:
 
 def test_counting_leaves_the_model_as_it_was() -> None:
     model = create_model("resnet_tiny", seed=0)
-    model.net.layer1.eval()
-    model.net.fc.requires_grad_(False)
+    net: Any = model.net
+    net.layer1.eval()
+    net.fc.requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     count_macs(model)
     assert model.training
-    assert not model.net.layer1.training
-    assert model.net.layer2[0].conv1.weight.requires_grad
-    assert not model.net.fc.weight.requires_grad
+    assert not net.layer1.training
+    assert net.layer2[0].conv1.weight.requires_grad
+    assert not net.fc.weight.requires_grad
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
@@ -214,8 +216,9 @@ def test_a_figure_is_compared_at_its_own_classes_and_size() -> None:
 def test_wide_resnets_of_a_depth_and_width_study_fit_in_small(depths: str, factors: str) -> None:
     name = f"wrn_d{depths}_w{factors}_mini"
     model = create_model(name)
-    blocks = [len(stage) for stage in model.net.stages]
-    channels = [stage[-1].conv2.out_channels for stage in model.net.stages]
+    net: Any = model.net
+    blocks = [len(stage) for stage in net.stages]
+    channels = [stage[-1].conv2.out_channels for stage in net.stages]
     x, y, z = map(int, factors.split("-"))
     assert blocks == [int(depth) for depth in depths.split("-")]
     assert channels == [x, 2 * y, 4 * z]

@@ -318,8 +318,9 @@ class TestRobustBench:
 
         utils, models = (types.ModuleType(f"robustbench.{n}") for n in ("utils", "model_zoo"))
         utils.load_model = load  # type: ignore[attr-defined]
-        board, threat = Enum("Data", {"a": "cifar10"}).a, Enum("Threat", {"a": "Linf"}).a  # type: ignore[misc]
-        models.model_dicts = {board: {threat: {"Carmon2019": {}, "Broken": {}}}}  # type: ignore[attr-defined]
+        Board = Enum("Board", {"a": "cifar10"})
+        Kind = Enum("Kind", {"a": "Linf"})
+        models.model_dicts = {Board.a: {Kind.a: {"Carmon2019": {}, "Broken": {}}}}  # type: ignore[attr-defined]
         for module in (types.ModuleType("robustbench"), utils, models):
             monkeypatch.setitem(sys.modules, module.__name__, module)
         return asked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
@@ -12,7 +14,7 @@ from buttress.errors import UserError
 from buttress.models import Classifier, create_model, list_models, transfer
 
 TINY = list_models("tiny")
-STATISTICS = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
+STATISTICS: dict[str, Any] = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
 POSITIONS = [("vit_tiny", 1), ("deit_tiny", 1), ("ceit_tiny", 1), ("cait_tiny", 0), ("cct_tiny", 0)]
 Options = dict[str, int]
 
@@ -80,7 +82,8 @@ def test_positions_are_resized_and_prefix_tokens_kept(
     moved = transfer(model, source.state_dict())
     assert moved.resized == ("pos_embed",)
     assert moved.new == ()
-    before, after = source.net.pos_embed, model.net.pos_embed
+    before: Any = source.net.pos_embed
+    after: Any = model.net.pos_embed
     side = int((after.shape[1] - prefix) ** 0.5)
     expected = resample_abs_pos_embed(before, [side, side], num_prefix_tokens=prefix)
     assert torch.equal(after, expected)
@@ -95,7 +98,9 @@ def test_patches_are_resized(old: int, new: int) -> None:
     moved = transfer(model, source.state_dict())
     assert set(moved.resized) == {"pos_embed", "patch_embed.proj.weight"}
     assert moved.new == ()
-    before, after = source.net.patch_embed.proj, model.net.patch_embed.proj
+    old_net: Any = source.net
+    new_net: Any = model.net
+    before, after = old_net.patch_embed.proj, new_net.patch_embed.proj
     assert torch.equal(after.weight, resample_patch_embed(before.weight, [new, new]))
     if new > old:  # a patch that is enlarged has the embedding it had
         x = torch.rand(2, 3, old, old)
@@ -110,7 +115,8 @@ def test_an_xcit_keeps_every_weight_with_smaller_patches(patch: int) -> None:
     moved = transfer(model, source.state_dict())
     assert set(moved.loaded) == names(model)
     assert moved.resized == moved.new == ()
-    grid = model.net.patch_embed(torch.rand(1, 3, 32, 32))[1]
+    net: Any = model.net
+    grid = net.patch_embed(torch.rand(1, 3, 32, 32))[1]
     assert grid == (32 // patch, 32 // patch)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -46,7 +48,7 @@ def test_random_features_are_saved_but_not_trained() -> None:
 @pytest.mark.parametrize(("size", "sides"), [(32, [8, 4, 2]), (64, [16, 8, 4])])
 def test_maps_of_the_published_network(size: int, sides: list[int]) -> None:
     with torch.device("meta"):
-        net = create_model("vitae", image_size=size).net.eval()
+        net: Any = create_model("vitae", image_size=size).net.eval()
         x, found = torch.empty(1, 3, size, size), []
         for stage in net.stages:
             x = stage(x)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from timm.models.xcit import Xcit
 from torch import nn
 
 from buttress.errors import UserError
 from buttress.models import cost_of, create_model
-from buttress.models.xcit import Xcit, adapt_patch_embedding
+from buttress.models.xcit import adapt_patch_embedding
 
 
 def strides(net: Xcit) -> list[int]:
@@ -26,9 +29,10 @@ def test_the_first_strides_become_one(patch: int, expected: list[int]) -> None:
     adapt_patch_embedding(model, patch)
     assert strides(model.net) == expected
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    tokens, grid = model.net.patch_embed(torch.rand(1, 3, 32, 32))
+    net: Any = model.net
+    tokens, grid = net.patch_embed(torch.rand(1, 3, 32, 32))
     assert grid == (32 // patch, 32 // patch)
-    assert tokens.shape[1] == model.net.patch_embed.num_patches == (32 // patch) ** 2
+    assert tokens.shape[1] == net.patch_embed.num_patches == (32 // patch) ** 2
     assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 

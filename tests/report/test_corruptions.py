@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_runs import make_run, make_spec, report_pages, write_flags
@@ -21,12 +22,16 @@ FLAGS = {
 
 def write(root: Path, *, counts: bool = True, without: tuple[str, ...] = ()) -> None:
     run = make_run(root / "a", make_spec("vit_tiny"))
-    said = {"suite_attacks": ["clean", *NAMES, "pgd-linf"], "suite_corruptions": NAMES}
+    said: dict[str, Any] = {
+        "suite_attacks": ["clean", *NAMES, "pgd-linf"],
+        "suite_corruptions": NAMES,
+    }
     write_flags(run, "clean", [0, *[1] * 9], **said)
     write_flags(run, "pgd-linf", [0, *[1] * 8, 0], **{**said, "position": 9})
     for place, (name, severity) in enumerate(ENTRIES, 1):
         entry = f"{name}-{severity}"
         if entry not in without:
+            made: dict[str, Any]
             made = {"attack": "corruption", "threat": "", "position": place, "counts": counts}
             made |= {"args": {"corruption": name, "severity": severity}}
             write_flags(run, entry, FLAGS[entry], **made, **said)
@@ -71,9 +76,11 @@ def test_images_made_here_and_published_ones_are_two_columns(tmp_path: Path) -> 
         ("resnet_tiny", "digits+frost-1-official", []),
     ):
         run = make_run(tmp_path / "runs" / model, make_spec(model))
+        said: dict[str, Any]
         said = {"suite_attacks": ["clean", "frost-1"], "suite_corruptions": ["frost-1"]}
         write_flags(run, "clean", [1, 1, 1, 1], **said)
         args = {"corruption": "frost", "severity": 1}
+        made: dict[str, Any]
         made = {"attack": "corruption", "threat": "", "args": args, "images": images}
         write_flags(run, "frost-1", [1, 1, 1, 0], **made, **said, findings=findings)
     pages = report_pages(tmp_path / "runs", tmp_path / "out")

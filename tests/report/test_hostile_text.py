@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_runs import (
@@ -73,6 +74,7 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     flags = [1, 0, 1, 1, 0]
     runs = root / "runs"
     run = make_run(runs / "a", spec_of(text), category=text)
+    made: dict[str, Any]
     made = {"warnings": [text], "classes": [text] * 5, "command": text, "dataset": text}
     write_flags(run, "clean", flags, split=text, **made)
     write_flags(run, "pgd-l1", flags, threat=text, attack=text, args={text: text}, **made)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_runs import (
@@ -185,7 +186,7 @@ def test_other_images_are_another_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"weights": "other"}, {"data": "other"}])
-def test_records_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, str]) -> None:
+def test_records_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     run = make_run(tmp_path / "runs" / "a", flags=ROBUST)
     write_flags(run, "pgd-l2", ROBUST["pgd-l2"], **change)
 

@@ -90,7 +90,8 @@ def test_many_take_over_at_once_and_one_gets_it(tmp_path: Path) -> None:
     for _ in range(10):
         held_elsewhere(path, 1000)
         locks = [Lock(path) for _ in range(8)]
-        start, got = threading.Barrier(len(locks)), []
+        start = threading.Barrier(len(locks))
+        got: list[Lock] = []
 
         def grab(lock: Lock, start: threading.Barrier = start, got: list[Lock] = got) -> None:
             start.wait()

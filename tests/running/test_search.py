@@ -17,6 +17,7 @@ from buttress.running import Launch, carry_search
 from buttress.running import search as running_search
 from buttress.study import Work, work
 from buttress.study.search import Asked, Budget, SearchSpec, list_searches, load_search
+from buttress.training import train_run
 
 GRID: dict[str, Any] = {
     "base": {"dataset": "digits", "limit": 32, "recipe": "quickstart-at",
@@ -69,7 +70,7 @@ def test_a_search_that_was_stopped_goes_on_and_trains_nothing_twice(
 ) -> None:
     whole = carry(tmp_path / "whole", asked())
     trained: list[str] = []
-    real = work.train_run
+    real = train_run
 
     def train_some(spec: Any, *args: Any, **kwargs: Any) -> Run:
         if len(trained) == 4:

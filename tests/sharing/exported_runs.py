@@ -12,7 +12,7 @@ from report_runs import epoch, write_flags
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
 from buttress.models.checkpoint import save_checkpoint, tree_digest
-from buttress.records.run import Run
+from buttress.records.run import Run, Which
 from buttress.records.spec import Optimiser, Recipe, RunSpec
 from buttress.sharing.weights import read_model
 from buttress.spec import Component
@@ -45,7 +45,8 @@ def make_spec(**changes: Any) -> RunSpec:
 def finished_run(path: Path, spec: RunSpec | None = None, **header: Any) -> Run:
     run, spec = Run(path), spec or make_spec()
     run.open(spec, command=f"buttress train --data /home/me/secret/{spec.dataset}", **header)
-    for seed, which in enumerate(("best", "last")):
+    written: tuple[Which, ...] = ("best", "last")
+    for seed, which in enumerate(written):
         model = create_model(
             spec.model, num_classes=spec.num_classes, image_size=spec.image_size,
             in_channels=spec.in_channels, mean=spec.mean, std=spec.std, options=spec.model_args,

@@ -172,7 +172,7 @@ def test_mistakes_are_named_before_anything_is_written(run: Run, tmp_path: Path)
     with pytest.raises(UserError, match=r"run\.json"):
         bt.export(tmp_path / "nothing", out)
     with pytest.raises(UserError, match="best, last"):
-        bt.export(run, out, which="first")
+        bt.export(run, out, which="first")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="OWNER/NAME"):
         bt.export(run, out, push_to_hub="../../x")
     run.checkpoint("last").unlink()
@@ -203,7 +203,8 @@ class Told:
     """Progress that notes what was said, and how much had been uploaded by then."""
 
     def __init__(self, fake: FakeHub) -> None:
-        self.fake, self.said = fake, []
+        self.fake = fake
+        self.said: list[tuple[str, int]] = []
 
     def task(self, description: str, total: float) -> Any:
         from buttress.progress import Silent

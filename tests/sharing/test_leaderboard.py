@@ -211,7 +211,7 @@ def test_the_card_is_read_by_the_hub_and_has_every_number(run: Run, out: Path) -
     autoattack(run, 123)
     exported(run, out, link="https://example.org")
 
-    data = ModelCard(card(out)).data
+    data: Any = ModelCard(card(out)).data
 
     assert (data.library_name, data.pipeline_tag) == ("buttress", "image-classification")
     found = {(r.metric_name, r.metric_value) for r in data.eval_results}
@@ -252,7 +252,8 @@ def test_hostile_names_stay_text_and_inside_the_folder(tmp_path: Path) -> None:
     (record,) = out.glob("model_info/**/*.json")
     assert record.name == "x_y_Title_script_alert_1_script.json"
     assert [p.name for p in (tmp_path / "place").iterdir()] == ["out"]
-    assert ModelCard(card(out)).data.eval_results[0].metric_name == "accuracy, clean, 397 images"
+    data: Any = ModelCard(card(out)).data
+    assert data.eval_results[0].metric_name == "accuracy, clean, 397 images"
 
 
 def test_what_we_write_is_what_we_read(run: Run, out: Path) -> None:

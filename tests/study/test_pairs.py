@@ -27,7 +27,7 @@ def view(**columns: list[float]) -> View:
 
 def planted(shares: list[float], n: int = 2000) -> Table:
     """One column ``robust`` with so many images right, spread over the images at random."""
-    cells = {}
+    cells: dict[tuple[tuple[str, ...], str], Measured] = {}
     for index, (net, share) in enumerate(zip(NETS, shares, strict=True)):
         right = (np.arange(n) < share * n).astype(float)
         scores = np.random.default_rng(index).permutation(right)

@@ -220,7 +220,7 @@ def test_a_rung_is_a_short_run_and_the_last_is_the_run_of_any_study() -> None:
     assert isinstance(candidate.cost, Cost)
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Any]] = {
     "has no threat": {"recipe": "quickstart-standard"},
     "select_on": {"set": ["epochs=9", "select_on=test"]},
     "fewer rungs": {"set": ["epochs=2"]},

@@ -26,7 +26,7 @@ def planted(
 ) -> Table:
     """One column ``robust``, one row per name, independent images."""
     rows = tuple((name,) for name in shares)
-    cells = {
+    cells: dict[tuple[tuple[str, ...], str], Measured] = {
         ((name,), "robust"): Measured((0,), scores=(flags(share, n, i),), images="same")
         for i, (name, share) in enumerate(shares.items())
     }
@@ -71,13 +71,13 @@ def test_a_planted_claim_gets_the_right_word(
 
 @pytest.mark.parametrize("name", ["higher", "effect"])
 def test_what_data_cannot_decide_is_undecided(name: str) -> None:
-    args = {
+    cases: dict[str, dict[str, Any]] = {
         "higher": {"column": "robust", "where": {"kind": "y"}},
         "effect": {"column": "robust", "along": "depth", "sign": "positive"},
-    }[name]
+    }
     table = planted({"a": 0.30, "b": 0.31, "c": 0.31, "d": 0.30}, n=300,
                     attributes={k: {**KINDS[k], **DEPTHS[k]} for k in KINDS})  # fmt: skip
-    assert word(table, name, **args) == "undecided"
+    assert word(table, name, **cases[name]) == "undecided"
 
 
 def test_more_images_decide_what_few_cannot() -> None:
@@ -156,7 +156,7 @@ def test_a_column_that_is_constant_agrees_with_no_order() -> None:
     theirs = View(
         axes, rows, {"up": np.arange(4.0), "flat": np.arange(4.0), "few": np.full(4, 1.0)}
     )
-    theirs.columns["few"][2:] = np.nan  # type: ignore[index]
+    theirs.columns["few"][2:] = np.nan
     ours = {"up": np.arange(4.0), "flat": np.zeros(4), "few": np.arange(4.0)}
     some = {**ours, "up": np.array([1.0, 0.0, 2.0, 3.0])}
     replicates = [View(axes, rows, c) for c in (ours, some, {**ours, "up": np.zeros(4)})]
@@ -172,6 +172,7 @@ def test_replicates_that_cannot_say_agree_with_neither_word() -> None:
     """One image of many tells the rows apart; a draw without it says nothing."""
     scores = {name: np.zeros(30) for name in "abcd"}
     scores["d"][0] = 1
+    cells: dict[tuple[tuple[str, ...], str], Measured]
     cells = {((n,), "robust"): Measured((0,), scores=(s,), images="i") for n, s in scores.items()}
     table = Table(("net",), tuple((n,) for n in "abcd"), cells, ("robust",), tuple(DEPTHS.values()))
     for limit in ({"above": 0.5}, {"below": 0.5}):

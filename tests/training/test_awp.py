@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,7 +30,7 @@ def test_weights_move_by_a_share_of_their_norm_along_the_gradient_and_back() -> 
         assert not model.bias.any(), "tensors of one dimension stay"
         assert model.weight.grad is None
         with torch.no_grad():
-            model.weight += 1.0  # a step taken inside is kept
+            model.weight.add_(1.0)  # a step taken inside is kept
     torch.testing.assert_close(model.weight.detach(), w + 1)
 
 
@@ -43,9 +45,10 @@ def test_statistics_of_batchnorm_stay_while_the_gradient_is_computed() -> None:
     with moved_weights(model, loss, 0.1, lambda grad: grad):
         after = model.state_dict()
         assert all(torch.equal(after[k], v) for k, v in before.items())
-    assert int(model[1].num_batches_tracked) == 0
+    norm: Any = model[1]
+    assert int(norm.num_batches_tracked) == 0
     model(x)
-    assert int(model[1].num_batches_tracked) == 1, "it remembers again"
+    assert int(norm.num_batches_tracked) == 1, "it remembers again"
 
 
 def test_a_failure_inside_puts_the_weights_back() -> None:

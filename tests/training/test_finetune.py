@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +59,7 @@ class Logged(Silent):
         self.lines.append(text)
 
 
-def go(place: Path, out: str, recipe: str = "clean", size: int = 32, **more: object) -> Run:
+def go(place: Path, out: str, recipe: str = "clean", size: int = 32, **more: Any) -> Run:
     given = {"source": place / "source", "device": "cpu", **more}
     data = f"folder:{place}/images-{size}"
     return finetune(dataset=data, recipe=place / f"{recipe}.yaml", out=place / out, **given)
@@ -120,9 +122,7 @@ class Stop(Exception):
 def test_stopped_after_any_file_it_resumes_bit_for_bit(
     place: Path, whole: Run, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import buttress.files as files
-
-    real, written = files.os.fsync, 0
+    real, written = os.fsync, 0
 
     def counting(handle: int) -> None:
         nonlocal written
@@ -132,7 +132,7 @@ def test_stopped_after_any_file_it_resumes_bit_for_bit(
             raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", counting)
+        patch.setattr(os, "fsync", counting)
         with pytest.raises(Stop):
             go(place, f"cut-{after}")
     run = go(place, f"cut-{after}")
@@ -160,7 +160,9 @@ def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
     shutil.copytree(place / "source", place / "elsewhere")
     torch.save(load_model(place / "source").state_dict(), place / "weights.pth")
     before = (whole.path / "last.pt").stat().st_mtime_ns
-    for source, more in (("elsewhere", {}), ("weights.pth", {"model": "vit_tiny"})):
+    sources: list[tuple[str, dict[str, Any]]]
+    sources = [("elsewhere", {}), ("weights.pth", {"model": "vit_tiny"})]
+    for source, more in sources:
         assert go(place, "whole", source=place / source, **more).spec == whole.spec
     assert (whole.path / "last.pt").stat().st_mtime_ns == before
     train("vit_tiny", "digits", place / "clean.yaml", place / "other", device="cpu", limit=64)
@@ -186,7 +188,7 @@ def test_the_last_epoch_and_the_recipe_of_a_run(place: Path) -> None:
 def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
     args = {"patch": 16, "activation": "silu"}
     source = place / "xcit"
-    quick = {"device": "cpu", "limit": 32}
+    quick: dict[str, Any] = {"device": "cpu", "limit": 32}
     train("xcit_tiny", "digits", place / "attacked.yaml", source, model_args=args, **quick)
     run = go(place, "xcit-4", "attacked", source=source, model_args={"patch": 4}, limit=32)
     assert run.spec.model_args == {"patch": 4, "activation": "silu"}
@@ -209,7 +211,12 @@ def test_mistakes_are_named_before_anything_is_written(
     place: Path, given: dict[str, str | None], words: str
 ) -> None:
     recipe, out = place / "clean.yaml", place / "never"
-    call = {"dataset": f"folder:{place}/images-32", "recipe": recipe, "out": out, **given}
+    call: dict[str, Any] = {
+        "dataset": f"folder:{place}/images-32",
+        "recipe": recipe,
+        "out": out,
+        **given,
+    }
     call["source"] = place / str(given["source"])
     with pytest.raises(UserError, match=words):
         finetune(**call)

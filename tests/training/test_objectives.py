@@ -22,7 +22,7 @@ N, K = 6, 4
 
 
 @pytest.fixture
-def model() -> nn.Module:
+def model() -> Linear:
     return Linear(3 * 8 * 8, K).double()
 
 
@@ -136,13 +136,13 @@ def test_fat_stops_at_the_first_mistake_and_later_a_few_steps_after(model: nn.Mo
     assert lengths[0] < lengths[1] < lengths[2], "how far beyond the border they are"
 
 
-def test_fast_takes_the_step_of_its_paper(model: nn.Module, step: Step) -> None:
+def test_fast_takes_the_step_of_its_paper(model: Linear, step: Step) -> None:
     """On a linear model a step of 1.25 eps from anywhere in the ball, cut by ball and box."""
     seen: list[Tensor] = []
     model.register_forward_hook(lambda module, args, out: seen.append(args[0].detach()))
     value("fast", model, step)
     start, end = seen
-    weight = model.weight.detach().view(K, 3, 8, 8)  # type: ignore[union-attr]
+    weight = model.weight.detach().view(K, 3, 8, 8)
     with torch.no_grad():
         p = model(start).softmax(1)
     one = nn.functional.one_hot(step.y, K)

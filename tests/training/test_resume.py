@@ -81,9 +81,7 @@ class Stop(Exception):
 def test_stopped_after_any_file_it_resumes_bit_for_bit(
     place: Path, unbroken: dict[str, str], recipe: str, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import buttress.files as files
-
-    real, written = files.os.fsync, 0
+    real, written = os.fsync, 0
 
     def counting(handle: int) -> None:
         nonlocal written
@@ -94,7 +92,7 @@ def test_stopped_after_any_file_it_resumes_bit_for_bit(
 
     out = f"cut-{recipe}-{after}"
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", counting)
+        patch.setattr(os, "fsync", counting)
         with pytest.raises(Stop):
             go(place, out, recipe)
     run = go(place, out, recipe)
@@ -122,6 +120,7 @@ def test_kill_minus_nine_and_the_same_command_again(place: Path, unbroken: dict[
             str(place / "adamw.yaml"), "--out", str(out)]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(args, env=env, stderr=subprocess.PIPE)
+    assert process.stderr is not None
     deadline = time.monotonic() + 120
     while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
         assert process.poll() is None or (out / "train.jsonl").exists(), process.stderr.read()

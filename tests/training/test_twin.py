@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -62,8 +63,8 @@ def shrinking(channels: int) -> nn.Sequential:
 
 def test_the_layout_is_not_one_that_destroys_memory_in_training() -> None:
     """A step with few channels before skipped pixels used to corrupt the heap."""
-    net = shrinking(2)
-    right, net = copy.deepcopy(net).double(), laid_out(net)
+    plain = shrinking(2)
+    right, net = copy.deepcopy(plain).double(), laid_out(plain)
     x = torch.rand(8, 3, 16, 16)
     for _ in range(20):
         net.zero_grad()
@@ -78,7 +79,8 @@ def test_the_layout_is_not_one_that_destroys_memory_in_training() -> None:
 
 @pytest.mark.parametrize(("channels", "is_safe"), [(2, False), (7, False), (15, False), (16, True)])
 def test_only_what_is_not_safe_keeps_the_plain_layout(channels: int, is_safe: bool) -> None:
-    net, seen = laid_out(shrinking(channels)), []
+    net: Any = laid_out(shrinking(channels))
+    seen: list[torch.Tensor] = []
     net[2].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     net(torch.rand(2, 3, 8, 8))
     for tensor in (seen[0], net[2].weight):

@@ -16,7 +16,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from buttress.analysis.cost import cost_in_words
 from buttress.analysis.subject import DoesNotApply, Group, Subject, subject_of
@@ -44,8 +44,27 @@ class Plot(Protocol):
     def __call__(self, results: Mapping[str, Any], figure: Figure) -> None: ...
 
 
+A = TypeVar("A", bound=Analysis)
+
+
+class Analyses(Registry[Analysis]):
+    """The table of analyses: to type checkers each keeps its own parameters and result."""
+
+    if TYPE_CHECKING:
+
+        def register(
+            self,
+            name: str,
+            *,
+            paper: str = "",
+            tags: tuple[str, ...] = (),
+            about: str = "",
+            **extra: Any,
+        ) -> Callable[[A], A]: ...
+
+
 Cost = Callable[..., Any]  # passes, passes of several networks, or a sentence
-ANALYSES: Registry[Analysis] = Registry("analysis")
+ANALYSES = Analyses("analysis")
 LOOKED_AT = ("subject", "group", "progress")  # parameters that are not the user's
 
 
