@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_runs import make_run, make_spec, write_flags
 
 import buttress as bt
 from buttress.cli.main import outcome
+from report_runs import make_run, make_spec, write_flags
 
 PAGE = (Path(__file__).parents[1] / "docs" / "statistics.md").read_text()
 
@@ -32,7 +32,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = np.random.default_rng(0)
     for letter, model in (("a", "vit_tiny"), ("b", "resnet_tiny")):
         for seed in ("", 0, 1, 2):
-            run = make_run(tmp_path / "runs" / f"{letter}{seed}", make_spec(model, seed=seed or 0))
+            run = make_run(
+                tmp_path / "runs" / f"{letter}{seed}", make_spec(model, seed=int(seed or 0))
+            )
             write_flags(run, "clean", source.random(50) < 0.7, weights=f"{letter}{seed}")
     monkeypatch.chdir(tmp_path)
 

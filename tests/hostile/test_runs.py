@@ -9,16 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import (
-    ROBUST,
-    curve,
-    gallery,
-    make_run,
-    make_spec,
-    sparsity,
-    write_analysis,
-    write_flags,
-)
 
 from buttress.errors import ButtressError
 from buttress.files import CHECKSUM, read_json
@@ -29,6 +19,16 @@ from buttress.spec import digest
 from buttress.training.train import is_finished
 from conftest import thinned
 from hostile_cases import CUTS, cut, flipped, guarded, refusal
+from report_runs import (
+    ROBUST,
+    curve,
+    gallery,
+    make_run,
+    make_spec,
+    sparsity,
+    write_analysis,
+    write_flags,
+)
 
 FILES = ("run.json", "done.json", "error.json", "train.jsonl")
 EVIL = "<script>alert(1)</script>"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from report_runs import make_run, make_spec, report_pages, write_flags
 
 ENTRIES = [(name, severity) for name in ("fog", "snow") for severity in (1, 3)]

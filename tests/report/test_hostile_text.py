@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from buttress.files import write_json
+from buttress.records.spec import RunSpec
+from buttress.report import write_report
+from buttress.spec import Component
 from report_runs import (
     DRAWING,
     gallery,
@@ -16,11 +21,6 @@ from report_runs import (
     write_analysis,
     write_flags,
 )
-
-from buttress.files import write_json
-from buttress.records.spec import RunSpec
-from buttress.report import write_report
-from buttress.spec import Component
 
 HARMLESS = "plain"
 HOSTILE = [

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import html
 import re
 import subprocess
 import sys
@@ -9,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from buttress.errors import UserError
+from buttress.files import write_text
+from buttress.report import write_report
+from buttress.statistics import over_seeds_and_images, wilson
 from report_runs import (
     ROBUST,
     STANDARD,
@@ -17,22 +21,12 @@ from report_runs import (
     make_run,
     make_spec,
     report_pages,
+    words,
     write_analysis,
     write_flags,
 )
 
-from buttress.errors import UserError
-from buttress.files import write_text
-from buttress.report import write_report
-from buttress.statistics import over_seeds_and_images, wilson
-
 OWN = ("data:", "#", "index.html", "models/", "../index.html", "compare.html", "../compare.html#")
-
-
-def words(page: str) -> str:
-    """What a reader reads: no style, no tags, single spaces."""
-    body = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", page, flags=re.S)
-    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body).split()))
 
 
 def interval(hits: int) -> str:

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from buttress.files import write_json
+from buttress.records.answer import Number, write_answer
+from buttress.report import write_report
+from buttress.report.compare_page import embedded
+from buttress.report.study_page import shown
 from report_runs import (
     DRAWING,
     ROBUST,
@@ -17,16 +23,10 @@ from report_runs import (
     make_run,
     make_spec,
     report_pages,
+    words,
     write_analysis,
     write_flags,
 )
-from test_pages import words
-
-from buttress.files import write_json
-from buttress.records.answer import Number, write_answer
-from buttress.report import write_report
-from buttress.report.compare_page import embedded
-from buttress.report.study_page import shown
 
 SPAN = "20.0\N{EN DASH}70.0"
 

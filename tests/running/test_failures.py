@@ -14,8 +14,7 @@ from buttress.running import run_all
 from buttress.study import Work, answer
 from buttress.study import work as work_module
 from buttress.study.survey import look_at
-
-from small_study import small_study, works  # isort: skip
+from small_study import small_study, works
 
 PICTURES = {"gallery": {"count": 2, "steps": 1}}
 BOTH = {"seeds": [0], "analyses": ["sparsity", PICTURES]}

@@ -22,8 +22,7 @@ from buttress.running.local import Pool
 from buttress.running.lock import Lock
 from buttress.study import Work
 from buttress.study.survey import look_at, survey
-
-from small_study import GRID, content, longer, trained_epochs, works  # isort: skip
+from small_study import GRID, content, longer, trained_epochs, works
 
 
 def run(jobs: list[Work], workers: int = 1, *, retry: bool = False) -> list[str]:
@@ -104,7 +103,7 @@ if __name__ == "__main__":
 def driver(root: Path, workers: int = 1) -> subprocess.Popen[bytes]:
     script = root / "driver.py"
     script.write_text(CODE)
-    command = [sys.executable, str(script), str(root), str(Path(__file__).parent), str(workers)]
+    command = [sys.executable, str(script), str(root), str(Path(__file__).parents[1]), str(workers)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

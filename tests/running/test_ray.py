@@ -19,8 +19,7 @@ from buttress.records.answer import Line
 from buttress.running import run_all
 from buttress.study import Work, answer
 from buttress.study.survey import survey
-
-from small_study import content, longer, small_study, trained_epochs, works  # isort: skip
+from small_study import content, longer, small_study, trained_epochs, works
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CODE = """
@@ -77,7 +76,7 @@ LARGE = Size(runs=12, epochs=3, driver_dies=2, node_dies=4)
 
 
 def driver(root: Path, address: str, size: Size) -> subprocess.Popen[bytes]:
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     arguments = [str(root), here, address, str(size.runs), str(size.epochs)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.Popen(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from exported_runs import MODEL, autoattack, digits, finished_run, make_spec, verdicts
 from safetensors.torch import load_file
 
 import buttress as bt
@@ -21,6 +20,7 @@ from buttress.models.load import load_weights, read_weights
 from buttress.records.run import Run
 from buttress.sharing import hub
 from buttress.sharing.weights import read_model
+from exported_runs import MODEL, autoattack, digits, finished_run, make_spec, verdicts
 
 FILES = {"README.md", "buttress.json", "model.safetensors", "model_info/digits/Linf/Net.json"}
 

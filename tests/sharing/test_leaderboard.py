@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exported_runs import THREAT, autoattack, finished_run, make_spec, verdicts
 from huggingface_hub import ModelCard
 
 import buttress as bt
@@ -21,6 +20,7 @@ from buttress.records.robustbench import ALWAYS, FIELDS, read_published
 from buttress.records.run import CHOSEN_ON_TEST, Run
 from buttress.sharing.weights import read_model
 from buttress.statistics import wilson
+from exported_runs import THREAT, autoattack, finished_run, make_spec, verdicts
 
 
 def exported(run: Run, out: Path, board: str = "digits/Linf", **how: Any) -> dict[str, Any]:

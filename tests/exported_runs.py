@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report_runs import epoch, write_flags
 
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
@@ -16,6 +15,7 @@ from buttress.records.run import Run, Which
 from buttress.records.spec import Optimiser, Recipe, RunSpec
 from buttress.sharing.weights import read_model
 from buttress.spec import Component
+from report_runs import epoch, write_flags
 
 THREAT = "Linf:8/255"
 MODEL = {"num_classes": 10, "image_size": 32, "in_channels": 3}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -258,3 +260,9 @@ def report_pages(root: Path, out: Path) -> dict[str, str]:
     """All pages of a report, by their path inside it."""
     write_report([root], out)
     return {p.relative_to(out).as_posix(): p.read_text() for p in sorted(out.rglob("*.html"))}
+
+
+def words(page: str) -> str:
+    """What a reader reads: no style, no tags, single spaces."""
+    body = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", page, flags=re.S)
+    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", body).split()))
