@@ -7,6 +7,7 @@ them dies, all end, and the same command goes on from the last checkpoint.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from buttress.errors import RunError, UserError
 from buttress.interrupt import insisted
@@ -47,7 +49,7 @@ def make_fabric(device: str, devices: int, precision: str) -> Fabric:
             raise UserError(f"the device {device!r} cannot be used here: {reason}") from None
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     # Statistics of BatchNorm are computed over all processes, so there is nothing to broadcast.
-    strategy = DDPStrategy(forward_sync_buffers=False)
+    strategy = DDPStrategy(**{_buffer_sync_argument(): False})
     fabric = Fabric(
         accelerator=device,
         devices=local,
@@ -57,6 +59,15 @@ def make_fabric(device: str, devices: int, precision: str) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def _buffer_sync_argument() -> str:
+    """Name of DDP's switch for the broadcast of buffers before each forward pass.
+
+    Recent versions of torch call it ``forward_sync_buffers`` and warn about the older name.
+    """
+    known = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
 
 
 @contextlib.contextmanager
