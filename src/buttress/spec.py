@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -93,7 +93,8 @@ def known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> tuple[str, 
     for part in path:
         found = cls.model_fields.get(str(part))
         inner = getattr(found, "annotation", None)
-        options = (inner, *getattr(inner, "__args__", ()))
+        # Python 3.10 takes tuple[int] for a class until issubclass refuses it.
+        options = [o for o in (inner, *getattr(inner, "__args__", ())) if get_origin(o) is None]
         nested = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
         if not nested:
             return ()
