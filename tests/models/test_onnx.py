@@ -165,7 +165,9 @@ def test_a_file_that_torch_writes_gives_the_logits_of_the_network(tmp_path: Path
         torch.rand(3, 3, 32, 32),
     )
     path = tmp_path / "resnet.onnx"
-    torch.onnx.export(network, (x,), str(path), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.onnx.export(
+        network, (x,), str(path), dynamo=True, dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
     model = load_model(path)
     torch.testing.assert_close(model(x), network(x).detach(), rtol=1e-4, atol=1e-5)
     assert model(x[:1]).shape == (1, 4)
