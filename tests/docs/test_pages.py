@@ -23,6 +23,7 @@ import buttress as bt
 from buttress.analysis import ANALYSES
 from buttress.cli.main import COMMANDS, main, outcome
 from buttress.evaluation import load_suite
+from buttress.records.run import Run
 from buttress.study import cells_of, load_study
 from buttress.training import load_recipe
 from doc_blocks import ROOT, Block, list_pages, parse_blocks, read_blocks, shell_commands
@@ -30,6 +31,7 @@ from onnx_file import write_onnx
 
 ADDING = "docs/adding.md"  # changes the package, so it is run in a clone: see test_adding.py
 PAGES = [page for page in list_pages() if page != ADDING and read_blocks(page)]
+LONG = ("docs/analyses/transformer_bound.md",)  # six semidefinite problems
 RUNNABLE = ("", "bash", "python", "yaml", "text")
 # What stands for what cannot be had here: a download, or hours of training.
 SUBSTITUTES = {
@@ -54,7 +56,7 @@ FEW = {"limit": 4, "steps": 2, "points": 3, "directions": 1, "lanczos_steps": 2,
 FEW_OF_ONE: dict[str, list[str]] = {
     "rademacher": ["dimensions=[4, 8]", "draws=20"],
     "transformer_bound": ["penalties=[0.0]", "limit=20"],
-    "predict": ["compute=[sparsity]", "attack=clean"],
+    "predict": ["compute=[sparsity]"],
 }
 QUICKSTART = ("resnet_tiny", "vit_tiny", "pvt_v2_tiny")
 MINI = {"wrn_mini": "wrn_mini", "coatnet_mini": "coatnet_tiny"}
@@ -92,9 +94,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_runs(folder: Path) -> None:
     runs, quickstart = folder / "runs", folder / "results" / "quickstart" / "runs"
     small: dict[str, Any] = {"limit": LIMIT, "changes": TRAINING, "device": "cpu"}
-    longer = {**small, "limit": 300, "changes": ("epochs=4", "validation.limit=8")}
-    for model in QUICKSTART:  # long enough that they differ
-        bt.train(model, "digits", "quickstart-at", quickstart / f"{model}-at", **longer)
+    for model in QUICKSTART:
+        bt.train(model, "digits", "quickstart-at", quickstart / f"{model}-at", **small)
     bt.train("resnet_tiny", "digits", "quickstart-standard", quickstart / "resnet_tiny-0", **small)
     for name, model in MINI.items():
         for way in ("at", "vanilla"):
@@ -147,6 +148,13 @@ def prepare_statistics(place: Path) -> None:
             write_flags(run, "clean", source.random(50) < 0.7, weights=f"{letter}{seed}")
 
 
+def prepare_predict(place: Path) -> None:
+    """Accuracies that differ between runs, as those of trained networks do."""
+    for number, run in enumerate(sorted((place / "results" / "quickstart" / "runs").iterdir())):
+        shutil.rmtree(run / "eval")
+        write_flags(Run(run), "clean", np.arange(8) > number, suite="quickstart")
+
+
 def prepare_export(place: Path) -> None:
     (place / "model_info").mkdir()
 
@@ -158,6 +166,7 @@ def prepare_finetuning(place: Path) -> None:
 PREPARE: dict[str, Callable[[Path], None]] = {
     "docs/models.md": prepare_models,
     "docs/statistics.md": prepare_statistics,
+    "docs/analyses/predict.md": prepare_predict,
     "docs/export.md": prepare_export,
     "docs/finetuning.md": prepare_finetuning,
 }
@@ -183,7 +192,9 @@ def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_calls")
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=pytest.mark.slow) if p in LONG else p for p in PAGES]
+)
 def test_every_block_runs(page: str, place: Path) -> None:
     PREPARE.get(page, lambda _: None)(place)
     run_blocks(read_blocks(page), place)
