@@ -57,6 +57,8 @@ FEW_OF_ONE: dict[str, list[str]] = {
     "rademacher": ["dimensions=[4, 8]", "draws=20"],
     "transformer_bound": ["penalties=[0.0]", "limit=20"],
     "predict": ["compute=[sparsity]"],
+    "sharpness": ["radii=[0.01]"],
+    "lipschitz": ["radii=[1.0]"],
 }
 QUICKSTART = ("resnet_tiny", "vit_tiny", "pvt_v2_tiny")
 MINI = {"wrn_mini": "wrn_mini", "coatnet_mini": "coatnet_tiny"}
@@ -143,9 +145,9 @@ def prepare_statistics(place: Path) -> None:
     """Two networks on the same images, with several seeds of each."""
     source = np.random.default_rng(0)
     for letter, model in (("a", "vit_tiny"), ("b", "resnet_tiny")):
-        for seed in ("", 0, 1, 2):
-            run = make_run(place / "runs" / f"{letter}{seed}", make_spec(model, seed=seed or 0))
-            write_flags(run, "clean", source.random(50) < 0.7, weights=f"{letter}{seed}")
+        for end, seed in (("", 0), ("0", 0), ("1", 1), ("2", 2)):
+            run = make_run(place / "runs" / f"{letter}{end}", make_spec(model, seed=seed))
+            write_flags(run, "clean", source.random(50) < 0.7, weights=f"{letter}{end}")
 
 
 def prepare_predict(place: Path) -> None:
