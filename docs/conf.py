@@ -26,6 +26,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_generated", "measured", "examples"]
 html_extra_path = ["_generated/site"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]  # $formula$ and $$formula$$
 suppress_warnings = ["config.cache"]
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

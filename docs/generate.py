@@ -190,15 +190,10 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def plain(text: str) -> str:
-    """The first line of a docstring as one cell of a table."""
-    text = re.sub(r":math:`([^`]*)`", lambda found: f"`{spoken(found[1])}`", text)
+    """The first line of a docstring as one cell of a Markdown table."""
+    text = re.sub(r":math:(`[^`]*`)", r"{math}\1", text)
     text = re.sub(r":\w+:`([^`]*)`", r"`\1`", text).replace("``", "`")
     return text.replace("|", "\\|").strip()
-
-
-def spoken(formula: str) -> str:
-    """A short TeX formula as a person would type it."""
-    return re.sub(r"\\(\w+)", r"\1", re.sub(r"\\\w+\{(\w+)\}", r"\1", formula))
 
 
 def linked(source: str) -> str:

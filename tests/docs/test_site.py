@@ -1,0 +1,126 @@
+"""The built pages: each has its own, formulas are whole, links and images lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from doc_blocks import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path.relative_to(DOCS).with_suffix("").as_posix()
+    for path in (*DOCS.glob("*.md"), *(DOCS / "analyses").glob("*.md"))
+)
+MATH = re.compile(r"\{math\}`([^`]+)`|(?<![\\$`])\$\$?([^$`]+)\$\$?(?!\w)")
+MATH_BLOCK = re.compile(r"^```\{math\}\n(.+?)```", re.M | re.S)
+COMMAND = re.compile(r"\\[a-zA-Z]+")
+
+
+class Page(HTMLParser):
+    """The title, the ids, the links, the images, the formulas and the running text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.targets: list[str] = []
+        self.title, self.text, self.formulas = "", "", ""
+        self.stack: list[tuple[str, str]] = []  # tag, class
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {given["id"]} if "id" in given else set()
+        self.targets += [given[name] for name in ("href", "src") if given.get(name)]
+        if tag not in ("img", "link", "meta", "input", "br", "hr", "col", "source"):
+            self.stack.append((tag, given.get("class", "")))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.stack and self.stack.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        tags = {tag for tag, _ in self.stack}
+        if any(kind.startswith("math ") for _, kind in self.stack):
+            self.formulas += data
+        elif "h1" in tags and "a" not in tags:
+            self.title += data
+        elif not tags & {"pre", "code", "script", "style", "title", "dt"}:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation, built as `make docs` builds it: a warning is an error."""
+    target = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS),
+         str(target)],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    return target
+
+
+@pytest.fixture(scope="module")
+def built(site: Path) -> dict[str, Page]:
+    """The pages that Sphinx wrote, by their path; reports of studies are not among them."""
+    paths = [p.relative_to(site) for p in site.rglob("*.html")]
+    kept = [p for p in paths if p.parts[0] not in ("examples", "_static")]
+    return {p.with_suffix("").as_posix(): Page(site / p) for p in kept}
+
+
+def test_every_page_has_its_own_with_its_title(built: dict[str, Page]) -> None:
+    assert len(PAGES) > 40
+    for name in PAGES:
+        source = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        (title,) = re.findall(r"\A# (.+)$", source, flags=re.M)
+        assert name in built, f"docs/{name}.md has no page"
+        assert built[name].title == title.replace("`", ""), f"{name}.html is another page"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_formulas_are_formulas_and_keep_their_backslashes(
+    name: str, built: dict[str, Page]
+) -> None:
+    source = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^(```+).*?^\1$", "", source, flags=re.M | re.S)
+    written = [a or b for a, b in MATH.findall(prose)] + MATH_BLOCK.findall(source)
+    page = built[name]
+    shown = re.sub(r"\s", "", page.formulas)
+    for formula in written:
+        assert re.sub(r"\s", "", formula) in shown, f"{name}: {formula}"
+    assert not COMMAND.findall(page.text), f"{name}: TeX that is not a formula"
+    assert not re.findall(r"\$\$|\$\w|:math:|\{math\}|\\\(|\*\*|\]\(|```", page.text), name
+
+
+def test_formulas_of_docstrings_keep_their_backslashes(built: dict[str, Page]) -> None:
+    """Those in the tables and on the pages of attacks."""
+    assert r"\delta \leftarrow (1-\gamma)\delta" in built["attacks"].formulas
+    assert r"\Pi(x + \epsilon\, s(\nabla \mathrm{CE}))" in built["attacks"].formulas
+    assert r"\mathrm{CE}(f(x), y)" in built["training"].formulas
+
+
+def test_links_and_images_lead_somewhere(site: Path, built: dict[str, Page]) -> None:
+    count = 0
+    for name, page in built.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            folder = (site / f"{name}.html").parent
+            path = (folder / unquote(parts.path)).resolve() if parts.path else site / f"{name}.html"
+            assert path.exists(), f"{name}.html: {target}"
+            other = path.relative_to(site.resolve()).with_suffix("").as_posix()
+            if parts.fragment and other in built:
+                assert unquote(parts.fragment) in built[other].ids, f"{name}.html: {target}"
+            count += 1
+    assert count > 1000
