@@ -17,7 +17,6 @@ import torch
 import yaml
 from filelock import FileLock
 from PIL import Image
-from report_runs import make_run, make_spec, write_flags
 
 import buttress as bt
 from buttress.analysis import ANALYSES
@@ -28,6 +27,7 @@ from buttress.study import cells_of, load_study
 from buttress.training import load_recipe
 from doc_blocks import ROOT, Block, list_pages, parse_blocks, read_blocks, shell_commands
 from onnx_file import write_onnx
+from report_runs import make_run, make_spec, write_flags
 
 ADDING = "docs/adding.md"  # changes the package, so it is run in a clone: see test_adding.py
 PAGES = [page for page in list_pages() if page != ADDING and read_blocks(page)]
