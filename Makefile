@@ -47,7 +47,7 @@ coverage: ARGS += --cov --cov-report=term:skip-covered --cov-report=xml
 coverage: test
 
 check: $(VENV)/.installed $(VENV)/.test $(VENV)/.lint
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 

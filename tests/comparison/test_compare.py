@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_runs import make_run, make_spec, write_flags
 
 import buttress as bt
 from buttress.cli.main import outcome
@@ -18,6 +17,7 @@ from buttress.records.diagnosis import Diagnosis, Finding
 from buttress.records.evaluation import load_evaluation, write_record
 from buttress.records.run import Run
 from buttress.statistics import mcnemar_power
+from report_runs import make_run, make_spec, write_flags
 from verdicts import evaluation, pair
 
 N = 5000

@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 import pytest
-from exported_runs import finished_run
-from report_runs import ROBUST, make_run
 
 from buttress.cli.main import COMMANDS, main, outcome
 from buttress.errors import UserError
 from buttress.models.checkpoint import load_checkpoint, save_checkpoint
 from buttress.records.run import Run
 from conftest import thinned
+from exported_runs import finished_run
 from hostile_cases import guarded
+from report_runs import ROBUST, make_run
 
 # No word may name a real place outside of the test: commands would go to work there.
 STRANGE = (

@@ -3,6 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from buttress.files import write_json
+from buttress.records.answer import write_answer
+from buttress.records.run import Run
 from report_runs import (
     DRAWING,
     ROBUST,
@@ -16,10 +20,6 @@ from report_runs import (
     sparsity,
     write_analysis,
 )
-
-from buttress.files import write_json
-from buttress.records.answer import write_answer
-from buttress.records.run import Run
 
 
 @pytest.fixture

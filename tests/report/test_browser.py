@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, Browser
-from report_runs import make_run, make_spec
 
+from browser import CHROMIUM, Browser
 from buttress.report import write_report
 from buttress.statistics import paired_difference
+from report_runs import make_run, make_spec
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium, which could not be installed here"

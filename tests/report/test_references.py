@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import ROBUST, make_run, make_spec, write_flags
 
 from buttress.cli.main import outcome
 from buttress.report import write_report
+from report_runs import ROBUST, make_run, make_spec, write_flags
 
 PUBLISHED: dict[str, Any] = {
     "dataset": "digits",

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from exported_runs import finished_run
 
 from buttress.records.run import Run
+from exported_runs import finished_run
 
 torch.set_num_threads(1)
 
