@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 
 import torch
-from published import arguments, images, resnet2b
+from published import first_test_images, parser_for_resnet2b, resnet2b
 from torch import Tensor, nn
 
 import buttress as bt
-from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.core import create_attack
+from buttress.engine.run import AttackOptions, run_attack
 
 THREATS = "Linf:2/255,Linf:8/255,L2:0.25,L1:5"
 
@@ -29,17 +30,17 @@ def reference(model: nn.Module, x: Tensor, y: Tensor, threat: bt.Threat, seed: i
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, threat: bt.Threat, seed: int) -> Tensor:
-    how = How(seed, stop_when_broken=True)
-    return run_attack(create_attack("autoattack"), model, x, y, threat, how=how).x_adv
+    how = AttackOptions(seed, stop_when_fooled=True)
+    return run_attack(create_attack("autoattack"), model, x, y, threat, options=how).x_adv
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = parser_for_resnet2b(__doc__)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--threats", default=THREATS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model, (x, y) = resnet2b(args.checkpoint), images(args.images)
+    model, (x, y) = resnet2b(args.checkpoint), first_test_images(args.images)
     print("| threat | reference leaves | ours leaves | verdicts agree | seconds: reference, ours |")
     print("| --- | --- | --- | --- | --- |", flush=True)
     for threat in map(bt.Threat.parse, args.threats.split(",")):

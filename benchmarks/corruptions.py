@@ -21,51 +21,55 @@ import torch
 
 from buttress.data import corrupt, list_corruptions, load_dataset
 from buttress.data.corruptions import SEVERITIES
-from buttress.files import write_text
+from buttress.system.files import write_text
 
-WHOLE = 10_000
-
-
-class Seconds(NamedTuple):
-    passed: float
-    given: float  # of processor time
+CIFAR_TEST_IMAGES = 10_000
 
 
-def seconds(job: tuple[str, str, int, int, int]) -> Seconds:
+class ElapsedTime(NamedTuple):
+    wall: float
+    cpu: float  # of processor time
+
+
+def time_corruption(arguments: tuple[str, str, int, int, int]) -> ElapsedTime:
     """One process: a corruption at all severities on its share of the images."""
-    name, data, images, part, parts = job
+    name, data, images, process_index, num_processes = arguments
     torch.set_num_threads(1)
-    batch = load_dataset(data, limit=images).take(torch.arange(part, images, parts))
+    batch = load_dataset(data, limit=images).take(
+        torch.arange(process_index, images, num_processes)
+    )
     corrupt(batch.x[:8], name, 1, batch.ids[:8])
-    passed, given = time.perf_counter(), time.process_time()
+    wall_start, cpu_start = time.perf_counter(), time.process_time()
     for severity in SEVERITIES:
         corrupt(batch.x, name, severity, batch.ids)
-    return Seconds(time.perf_counter() - passed, time.process_time() - given)
+    return ElapsedTime(time.perf_counter() - wall_start, time.process_time() - cpu_start)
 
 
-def measure(data: str, images: int, parts: int) -> dict[str, Seconds]:
+def measure(data: str, images: int, num_processes: int) -> dict[str, ElapsedTime]:
     """What each corruption takes, of the slowest process."""
-    found = {}
-    with multiprocessing.get_context("spawn").Pool(parts) as pool:
+    elapsed_times = {}
+    with multiprocessing.get_context("spawn").Pool(num_processes) as pool:
         for name in [*list_corruptions("common"), *list_corruptions("extra")]:
-            jobs = [(name, data, images, part, parts) for part in range(parts)]
-            passed, given = zip(*pool.map(seconds, jobs, chunksize=1), strict=True)
-            found[name] = Seconds(max(passed), max(given))
-    return found
+            jobs = [(name, data, images, part, num_processes) for part in range(num_processes)]
+            passed, given = zip(*pool.map(time_corruption, jobs, chunksize=1), strict=True)
+            elapsed_times[name] = ElapsedTime(max(passed), max(given))
+    return elapsed_times
 
 
-def lines(found: dict[str, Seconds], images: int, parts: int) -> list[str]:
-    made = images * len(SEVERITIES)
+def table(elapsed_times: dict[str, ElapsedTime], images: int, num_processes: int) -> list[str]:
+    num_images = images * len(SEVERITIES)
     rows = [
-        f"| `{name}` | {made / spent.passed:,.0f} | {made / spent.given:,.0f} |"
-        for name, spent in found.items()
+        f"| `{name}` | {num_images / elapsed.wall:,.0f} | {num_images / elapsed.cpu:,.0f} |"
+        for name, elapsed in elapsed_times.items()
     ]
-    common = [found[name] for name in list_corruptions("common")]
-    passed, given = (sum(times) * WHOLE / images / 60 for times in zip(*common, strict=True))
-    count = WHOLE * len(SEVERITIES) * len(common)
+    common = [elapsed_times[name] for name in list_corruptions("common")]
+    passed, given = (
+        sum(times) * CIFAR_TEST_IMAGES / images / 60 for times in zip(*common, strict=True)
+    )
+    count = CIFAR_TEST_IMAGES * len(SEVERITIES) * len(common)
     return [
-        f"{images:,} images at 5 severities, {parts} processes, {os.cpu_count()} cores, load "
-        f"{os.getloadavg()[0]:.1f} at the end.",
+        f"{images:,} images at 5 severities, {num_processes} processes, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f} at the end.",
         "",
         "| corruption | images per second | by processor time |",
         "| --- | --- | --- |",
@@ -79,12 +83,12 @@ def lines(found: dict[str, Seconds], images: int, parts: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--images", type=int, default=WHOLE)
+    parser.add_argument("--images", type=int, default=CIFAR_TEST_IMAGES)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="write the table here too")
     args = parser.parse_args()
-    found = measure(args.data, args.images, args.processes)
-    text = "\n".join(lines(found, args.images, args.processes)) + "\n"
+    elapsed_times = measure(args.data, args.images, args.processes)
+    text = "\n".join(table(elapsed_times, args.images, args.processes)) + "\n"
     print(text, end="")
     if args.out:
         write_text(args.out, text)

@@ -16,7 +16,7 @@ import numpy as np
 
 import buttress as bt
 from buttress.data import load_dataset
-from buttress.records.spec import Recipe
+from buttress.results.run_spec import Recipe
 from buttress.training import OBJECTIVES
 
 EPOCHS, REPEATS, IMAGES = 12, 4, 300
@@ -49,28 +49,28 @@ def recipe(objective: str, extra: str) -> Recipe:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--model", default="resnet_tiny")
-    options.add_argument("--limit", type=int)
-    options.add_argument("--out", type=Path)
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="resnet_tiny")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
     data = load_dataset("digits", "test", limit=IMAGES)
     rows = ["| objective | clean | APGD-T Linf 0.06 | APGD-CE L2 0.5 | APGD-CE L1 5 |"]
     rows.append("| --- | --- | --- | --- | --- |")
-    with tempfile.TemporaryDirectory() as place:
-        extra = write_extra(Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        extra = write_extra_data(Path(folder))
         for name in sorted(OBJECTIVES.names(), key=lambda n: n != "standard"):
-            out = f"{place}/{name}"
-            run = bt.train(given.model, "digits", recipe(name, extra), out, limit=given.limit)
-            found = bt.evaluate(bt.load_model(run.path), data, SUITE)
-            shares = " | ".join(f"{100 * share:.1f}%" for share in found.accuracy.values())
+            out = f"{folder}/{name}"
+            run = bt.train(args.model, "digits", recipe(name, extra), out, limit=args.limit)
+            evaluation = bt.evaluate(bt.load_model(run.path), data, SUITE)
+            shares = " | ".join(f"{100 * share:.1f}%" for share in evaluation.accuracy.values())
             rows.append(f"| `{name}` | {shares} |")
             print(rows[-1], flush=True)
-    if given.out is not None:
-        given.out.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    if args.out is not None:
+        args.out.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
-def write_extra(place: Path) -> str:
+def write_extra_data(place: Path) -> str:
     """Training images with a little noise: they stand for pseudo-labelled ones."""
     data = load_dataset("digits", "train")
     noise = np.random.default_rng(0).normal(0, 0.03, data.images.shape)

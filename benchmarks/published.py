@@ -14,7 +14,7 @@ STRUCTURE = Path(__file__).parent.parent / "examples" / "resnet2b.py"
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 
-def arguments(text: str | None) -> argparse.ArgumentParser:
+def parser_for_resnet2b(text: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("checkpoint", help="resnet2b.pth, published with alpha-beta-CROWN")
     parser.add_argument("--seed", type=int, default=0)
@@ -27,7 +27,7 @@ def resnet2b(checkpoint: str) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
-def images(count: int) -> tuple[Tensor, Tensor]:
+def first_test_images(count: int) -> tuple[Tensor, Tensor]:
     """The first test images of CIFAR-10."""
     data = bt.load_dataset("cifar10", "test", limit=count)
     x, y, _ = data.take(torch.arange(count))

@@ -17,7 +17,7 @@ from matplotlib.transforms import Bbox
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from buttress.models import Description
+    from buttress.models import ModelDescription
 
 COLORS = {"cnn": "#1b6ca8", "transformer": "#c2570c", "hybrid": "#2f7d4f"}
 NEAR = 14.0  # pixels between points that share a label
@@ -38,7 +38,7 @@ PLACES = [
 ]
 
 
-def published_table(models: Sequence[Description]) -> str:
+def published_table(models: Sequence[ModelDescription]) -> str:
     """Ours beside what the papers print, at the same number of classes and image size."""
     lines = [
         "| name | category | ours | published | difference | MFLOPs | paper |",
@@ -50,14 +50,14 @@ def published_table(models: Sequence[Description]) -> str:
             is_as_is = (figure.num_classes, figure.image_size) == (10, 32)
             size = f"{figure.image_size}x{figure.image_size}"
             where = "" if is_as_is else f" ({figure.num_classes} classes, {size})"
-            ours = f"{figure.ours / 1e6:.6f}{where}"
-            printed, difference = str(figure), f"{100 * figure.difference:+.2f}%"
+            ours = f"{figure.parameters / 1e6:.6f}{where}"
+            printed, difference = str(figure), f"{100 * figure.relative_difference:+.2f}%"
         cells = (f"`{model.name}`", model.category, ours, printed, difference, flops(model))
         lines.append(f"| {' | '.join(cells)} | {link(model.paper)} |")
     return "\n".join(lines) + "\n"
 
 
-def small_table(models: Sequence[Description]) -> str:
+def small_table(models: Sequence[ModelDescription]) -> str:
     lines = [
         "| name | category | parameters | MFLOPs | what it is |",
         "| --- | --- | --: | --: | --- |",
@@ -68,7 +68,7 @@ def small_table(models: Sequence[Description]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def flops(model: Description) -> str:
+def flops(model: ModelDescription) -> str:
     millions = 2 * model.macs / 1e6
     return f"{millions:,.0f}" if millions >= 100 else f"{millions:.1f}"
 
@@ -77,7 +77,7 @@ def link(paper: str) -> str:
     return f"[{paper}](https://arxiv.org/abs/{paper.removeprefix('arXiv:')})"
 
 
-def draw(models: Sequence[Description], path: Path) -> None:
+def draw(models: Sequence[ModelDescription], path: Path) -> None:
     """Parameters against FLOPs; the published networks by name, the minis as rings."""
     with mpl.rc_context({"svg.hashsalt": "buttress", "font.size": 9}):
         figure = Figure(figsize=(9, 6.6), layout="constrained", facecolor="white")
@@ -102,11 +102,11 @@ def draw(models: Sequence[Description], path: Path) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def positions(models: Sequence[Description]) -> tuple[list[int], list[int]]:
+def positions(models: Sequence[ModelDescription]) -> tuple[list[int], list[int]]:
     return [m.parameters for m in models], [2 * m.macs for m in models]
 
 
-def name_points(ax: Axes, models: Sequence[Description]) -> None:
+def name_points(ax: Axes, models: Sequence[ModelDescription]) -> None:
     """Writes each name in the nearest place that covers no other name and no point."""
     points = ax.transData.transform(list(zip(*positions(models), strict=True))).tolist()
     taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
@@ -125,8 +125,8 @@ def name_points(ax: Axes, models: Sequence[Description]) -> None:
 
 
 def grouped(
-    models: Sequence[Description], points: Sequence[tuple[float, float]]
-) -> list[tuple[str, Description]]:
+    models: Sequence[ModelDescription], points: Sequence[tuple[float, float]]
+) -> list[tuple[str, ModelDescription]]:
     """One label for the members of a family that lie on top of each other, from the top down."""
     groups: list[list[int]] = []
     for i in sorted(range(len(models)), key=lambda i: -points[i][1]):
@@ -145,11 +145,13 @@ def grouped(
     return named
 
 
-def family(model: Description) -> str:
+def family(model: ModelDescription) -> str:
     return next(tag for tag in model.tags if tag not in (model.category, model.size))
 
 
-def write_label(ax: Axes, text: str, model: Description, place: tuple[float, float]) -> Annotation:
+def write_label(
+    ax: Axes, text: str, model: ModelDescription, place: tuple[float, float]
+) -> Annotation:
     dx, dy = place
     line = {"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
     return ax.annotate(

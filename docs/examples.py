@@ -6,28 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from buttress.records.answer import Number
+    from buttress.results.study_result import TableValue
 
 
 def write_sites(kept: Path, target: Path) -> None:
     """Each study below ``kept`` as pages below ``target``."""
-    from buttress.records.answer import read_answer
     from buttress.report import write_report
+    from buttress.results.study_result import read_study_result
 
     for place in sorted(path.parent for path in kept.glob("*/answer.json")):
-        found = read_answer(place / "answer.json")
+        found = read_study_result(place / "answer.json")
         folders = sorted((place / "runs").iterdir())
         write_report(
             folders, target / place.name, title=found.title, subtitle=found.question,
-            answers=[place / "answer.json"],
+            study_results=[place / "answer.json"],
         )  # fmt: skip
 
 
 def table_of(answer: Path) -> str:
     """The measured lines of a kept answer, published numbers in brackets."""
-    from buttress.records.answer import read_answer
+    from buttress.results.study_result import read_study_result
 
-    found = read_answer(answer)
+    found = read_study_result(answer)
     names = [name for name in found.columns if found.units[name] == "percent"]
     rows = [[*found.axes, *(name.replace("_", " ") for name in names)]]
     rows.append(["---"] * len(rows[0]))
@@ -38,6 +38,6 @@ def table_of(answer: Path) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _cell(number: Number) -> str:
+def _cell(number: TableValue) -> str:
     ours = "" if number.value is None else f"{100 * number.value:.1f}%"
     return ours if number.published is None else f"{ours} ({100 * number.published:.1f}%)"

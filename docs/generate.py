@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import catalogue
 import pictures
 
-from buttress.shelf import Shelf
+from buttress.config import PresetFolder
 
 HERE = Path(__file__).parent
 
@@ -42,11 +42,11 @@ def write_all(folder: Path) -> None:
 
 def bench() -> str:
     """The last measured race of attacks."""
-    from buttress.bench.attacks import lines
+    from buttress.bench.attacks import attack_tables
 
     found = json.loads((HERE / "measured" / "bench-attacks.json").read_text())
     machine = ", ".join(f"{k} {v}" for k, v in found["machine"].items())
-    return f"Machine: {machine}.\n" + "\n".join(lines(found["rows"], level=3)) + "\n"
+    return f"Machine: {machine}.\n" + "\n".join(attack_tables(found["rows"], level=3)) + "\n"
 
 
 def write_architectures(folder: Path) -> None:
@@ -96,7 +96,7 @@ def recipe_pages() -> str:
     return shelf_pages(RECIPES, list_recipes())
 
 
-def shelf_pages(shelf: Shelf, names: Iterable[str]) -> str:
+def shelf_pages(shelf: PresetFolder, names: Iterable[str]) -> str:
     pieces = []
     for name in names:
         text = shelf.path(name).read_text(encoding="utf-8")
@@ -110,7 +110,7 @@ def suite_table() -> str:
 
     lines = ["| name | what it is | holds | source |", "| --- | --- | --- | --- |"]
     for suite in map(load_suite, list_suites()):
-        said = (plain(suite.about), plain(suite.holds), linked(suite.source))
+        said = (plain(suite.about), plain(suite.entry_names), linked(suite.source))
         lines.append(f"| `{suite.name}` | {' | '.join(said)} |")
     return "\n".join(lines) + "\n"
 
@@ -125,12 +125,12 @@ def suite_pages() -> str:
 
 def study_table() -> str:
     """The question of each study, its source, and how many runs it has at each scale."""
-    from buttress.study import SCALES, cells_of, list_studies, load_study
+    from buttress.studies import SCALES, expand_grid, list_studies, load_study
 
     head = ["name", "question", "source", *(f"runs at {scale}" for scale in SCALES)]
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
     for study in map(load_study, list_studies()):
-        runs = [str(len({cell.key for cell in cells_of(study, scale)})) for scale in SCALES]
+        runs = [str(len({cell.key for cell in expand_grid(study, scale)})) for scale in SCALES]
         said = (f"`{study.name}`", plain(study.question), linked(study.source), *runs)
         lines.append(f"| {' | '.join(said)} |")
     return "\n".join(lines) + "\n"
@@ -155,8 +155,8 @@ def tables() -> dict[str, list[Row]]:
     from buttress.data.core import DATASETS, READERS
     from buttress.evaluation import CHECKS
     from buttress.models import MODELS, PATTERNS, SOURCES
-    from buttress.records.augmentation import NAMED
     from buttress.registry import Registry
+    from buttress.results.run_spec import AUGMENTATION_PRESETS
     from buttress.training import OBJECTIVES
 
     registries: dict[str, Registry[Any]] = {
@@ -171,11 +171,13 @@ def tables() -> dict[str, list[Row]]:
         "analyses": ANALYSES,
     }
     found = {
-        kind: [Row(entry.name, entry.about, entry.paper) for entry in registry]
+        kind: [Row(entry.name, entry.summary, entry.paper) for entry in registry]
         for kind, registry in registries.items()
     }
-    found["sources"] = [Row(entry.extra["form"], entry.about) for entry in SOURCES]
-    found["augmentations"] = [Row(name, named.about) for name, named in NAMED.items()]
+    found["sources"] = [Row(entry.metadata["form"], entry.summary) for entry in SOURCES]
+    found["augmentations"] = [
+        Row(name, named.about) for name, named in AUGMENTATION_PRESETS.items()
+    ]
     return found
 
 

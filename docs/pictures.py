@@ -11,21 +11,23 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor
 
 from buttress.data import Augmentation, corrupt, list_corruptions
-from buttress.records.augmentation import Jitter, Rand, ResizedCrop
-from buttress.streams import Streams
+from buttress.results.run_spec import ColorJitterSpec, RandAugmentSpec, ResizedCropSpec
+from buttress.system.rng import SampleRNG
 
 SIDE, GAP, LABEL, DRAWS = 96, 6, 130, 5
 SEVERITY, ACROSS, CAPTION = 3, 5, 18
 
 ROWS = {
     "crop: 12, flip": Augmentation(crop=12, flip=True),
-    "resized_crop": Augmentation(resized_crop=ResizedCrop()),
+    "resized_crop": Augmentation(resized_crop=ResizedCropSpec()),
     "rotation: 15": Augmentation(rotation=15.0),
-    "jitter: 0.4": Augmentation(jitter=Jitter(brightness=0.4, contrast=0.4, saturation=0.4)),
-    "jitter: {hue: 0.2}": Augmentation(jitter=Jitter(hue=0.2)),
+    "jitter: 0.4": Augmentation(
+        jitter=ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4)
+    ),
+    "jitter: {hue: 0.2}": Augmentation(jitter=ColorJitterSpec(hue=0.2)),
     "auto: cifar10": Augmentation(auto="cifar10"),
     "auto: imagenet": Augmentation(auto="imagenet"),
-    "rand": Augmentation(rand=Rand()),
+    "rand": Augmentation(rand=RandAugmentSpec()),
     "erasing: 1": Augmentation(erasing=1.0),
     "mixup: 0.8": Augmentation(mixup=0.8),
     "cutmix: 1": Augmentation(cutmix=1.0),
@@ -50,7 +52,7 @@ def augmented(how: Augmentation) -> list[Image.Image]:
     found = []
     for epoch in range(DRAWS):
         x = torch.stack([first, second])
-        streams = Streams(1, "pictures", torch.arange(2))
+        streams = SampleRNG(1, "pictures", torch.arange(2))
         x = how.mix(how(x, streams, epoch), streams, epoch).x
         array = x[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
         found.append(Image.fromarray(array))

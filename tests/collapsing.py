@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from buttress.records.run import Run
+from buttress.results.run import Run
 from buttress.training import train
 
 RECIPE = """

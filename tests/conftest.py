@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from buttress.data import Dataset
-from buttress.data.cache import cache_dir
-from buttress.progress import Silent
-from buttress.training.objectives import Loss, Objective, Step
+from buttress.data.download import cache_dir
+from buttress.system.progress import SilentProgress
+from buttress.training.objectives import LossOutput, Objective, TrainingBatch
 
 torch.set_num_threads(1)
 
@@ -44,9 +44,9 @@ def small_net(classes: int = 10, channels: int = 3, size: int = 8, seed: int = 0
     return net.eval()
 
 
-def taken(objective: Objective, model: nn.Module, step: Step) -> Loss:
+def taken(objective: Objective, model: nn.Module, step: TrainingBatch) -> LossOutput:
     """The loss of an objective on what its own attack finds."""
-    return objective.loss(model, step, objective.search(model, step))
+    return objective.loss(model, step, objective.find_adversarial(model, step))
 
 
 class Attention(nn.Module):
@@ -115,16 +115,16 @@ def _all(case: Any) -> tuple[Any, ...]:
     return case if isinstance(case, tuple) else (case,)
 
 
-class Logged(Silent):
+class Logged(SilentProgress):
     """Remembers what was begun and what was said."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.tasks: list[str] = []
 
-    def task(self, description: str, total: float):  # type: ignore[no-untyped-def]
+    def add_task(self, description: str, total: float):  # type: ignore[no-untyped-def]
         self.tasks.append(description)
-        return super().task(description, total)
+        return super().add_task(description, total)
 
     def log(self, text: str) -> None:
         self.lines.append(text)

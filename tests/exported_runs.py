@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from buttress.config import ComponentSpec
 from buttress.data import Dataset, load_dataset
+from buttress.export.weights import load_run_model
 from buttress.models import create_model
-from buttress.models.checkpoint import save_checkpoint, tree_digest
-from buttress.records.run import Run, Which
-from buttress.records.spec import Optimiser, Recipe, RunSpec
-from buttress.sharing.weights import read_model
-from buttress.spec import Component
+from buttress.models.loading.checkpoint import content_digest, save_checkpoint
+from buttress.results.run import CheckpointName, Run
+from buttress.results.run_spec import OptimizerSpec, Recipe, RunSpec
 from report_runs import epoch, write_flags
 
 THREAT = "Linf:8/255"
@@ -34,9 +34,9 @@ def make_spec(**changes: Any) -> RunSpec:
     recipe = Recipe(
         name="small",
         epochs=3,
-        objective=Component(name=objective),
+        objective=ComponentSpec(name=objective),
         threat=None if objective == "standard" else given.pop("threat", THREAT),
-        optimiser=Optimiser(lr=0.1),
+        optimiser=OptimizerSpec(lr=0.1),
         **given.pop("recipe", {}),
     )
     return RunSpec(**given, recipe=recipe)
@@ -45,7 +45,7 @@ def make_spec(**changes: Any) -> RunSpec:
 def finished_run(path: Path, spec: RunSpec | None = None, **header: Any) -> Run:
     run, spec = Run(path), spec or make_spec()
     run.open(spec, command=f"buttress train --data /home/me/secret/{spec.dataset}", **header)
-    written: tuple[Which, ...] = ("best", "last")
+    written: tuple[CheckpointName, ...] = ("best", "last")
     for seed, which in enumerate(written):
         model = create_model(
             spec.model, num_classes=spec.num_classes, image_size=spec.image_size,
@@ -67,7 +67,7 @@ def verdicts(run: Run, name: str, hits: int, **changes: Any) -> None:
     """A record of all test images of digits under the weights of the best epoch."""
     n = changes.pop("n", len(digits()))
     flags = np.arange(n) < hits
-    weights = tree_digest(read_model(run, "best").state_dict())
+    weights = content_digest(load_run_model(run, "best").state_dict())
     made = {"weights": weights, "data": digits().fingerprint(), **changes}
     write_flags(run, name, flags, **{"suite": "aa", **made})
 

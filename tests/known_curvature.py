@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis import Subject
+from buttress.analysis import AnalysisSubject
 from buttress.data import Dataset, load_dataset
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 
 
 class Bowl(nn.Module):
@@ -30,9 +30,9 @@ class Bowl(nn.Module):
         return torch.stack([height, 0 * height]).expand(len(x), 2) + 0 * x.flatten(1)[:, :1]
 
 
-def bowl() -> Subject:
+def bowl() -> AnalysisSubject:
     data = Dataset.from_arrays(torch.full((4, 1, 2, 2), 0.5), torch.ones(4, dtype=torch.int64))
-    return Subject(Bowl().eval(), data, Threat("Linf", 0.1))
+    return AnalysisSubject(Bowl().eval(), data, Threat("Linf", 0.1))
 
 
 def rescaled(model: nn.Module) -> nn.Module:

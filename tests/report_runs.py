@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from buttress.files import write_json
-from buttress.records.answer import Agreement, Answer, Judged, Line, Number
-from buttress.records.evaluation import AttackRecord, write_record
-from buttress.records.run import Run
-from buttress.records.spec import Optimiser, Recipe, RunSpec
+from buttress.config import ComponentSpec
 from buttress.report import write_report
-from buttress.spec import Component
+from buttress.results.attack_record import AttackRecord, write_attack_record
+from buttress.results.run import Run
+from buttress.results.run_spec import OptimizerSpec, Recipe, RunSpec
+from buttress.results.study_result import (
+    ClaimResult,
+    RankAgreement,
+    StudyResult,
+    StudyTableRow,
+    TableValue,
+)
+from buttress.system.files import write_json
 
 CLASSES = [f"class {c}" for c in range(5)]
 SUITE = {
@@ -59,9 +65,9 @@ def make_spec(model: str = "vit_tiny", objective: str = "pgd_at", seed: int = 0)
         recipe=Recipe(
             name=f"small-{objective}",
             epochs=3,
-            objective=Component(name=objective),
+            objective=ComponentSpec(name=objective),
             threat=None if objective == "standard" else "Linf:0.1",
-            optimiser=Optimiser(lr=0.1),
+            optimiser=OptimizerSpec(lr=0.1),
         ),
     )
 
@@ -148,7 +154,7 @@ def write_flags(
         meta=made,
     )
     path = run.suite_folder(suite) / f"{name}.parquet"
-    write_record(path, record)
+    write_attack_record(path, record)
     return path
 
 
@@ -168,14 +174,16 @@ def write_analysis(
     return path
 
 
-def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> Answer:
+def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> StudyResult:
     """An answer with one row measured and published, and one that is missing; ``text`` is told."""
     column = text or "worst_case"
-    told = Number(value=0.4, low=0.2, high=0.7, published=0.5, images=10, seeds=1)
+    told = TableValue(value=0.4, low=0.2, high=0.7, published=0.5, images=10, seeds=1)
     rows = (
-        Line(labels=(text or "ViT",), numbers={column: told}, runs=keys),
-        Line(labels=(text or "CaiT",), numbers={column: Number(published=0.1, missing="not run")}),
-        Line(
+        StudyTableRow(labels=(text or "ViT",), numbers={column: told}, runs=keys),
+        StudyTableRow(
+            labels=(text or "CaiT",), numbers={column: TableValue(published=0.1, missing="not run")}
+        ),
+        StudyTableRow(
             labels=(text or "ResNet",),
             numbers={
                 column: told.model_copy(
@@ -184,15 +192,15 @@ def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> Answer:
             },
         ),
     )
-    claim = Judged(
+    claim = ClaimResult(
         id="C1", says=text or "ViT is best", published=text or "holds", word="undecided",
         evidence=text or "40 against 40", share=0.25,
     )  # fmt: skip
-    return Answer(
+    return StudyResult(
         study=text or "made-up", scale="smoke", title=text or "A made-up study",
         question=text or "Which?", source=text or "a paper", about=text, axes=(text or "model",),
         columns=(column,), units={column: "percent"}, lines=rows, claims=(claim,),
-        agreement=(Agreement(column=column, rows=12, spearman=0.83, low=0.5, high=0.95),),
+        agreement=(RankAgreement(column=column, rows=12, spearman=0.83, low=0.5, high=0.95),),
         notes=(text or "a note",), runs=3, done=2, analyses=("stability",),
         together=("across",), cost={"train_seconds": 75.0}, settings={"suites": [text or "quick"]},
     )  # fmt: skip

@@ -14,21 +14,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from buttress.data import (
+from buttress.data.datasets import (
     caltech101,
     cifar,
-    cifar100,
     flowers102,
-    folder_sets,
     imagenet,
-    imagenet_100,
-    imagenet_rb5000,
     imagenette,
     tiny_imagenet,
 )
-from buttress.data.cifar import Array
-from buttress.data.cifar10 import CIFAR10
-from buttress.data.folder_sets import Source
+from buttress.data.datasets import cifar as cifar100
+from buttress.data.datasets import folder_dataset as folder_sets
+from buttress.data.datasets.cifar import CIFAR10, Array
+from buttress.data.datasets.folder_dataset import DownloadFile
 
 WORDNET = {f"n0000000{i}": f"thing {i}" for i in range(1, 6)}
 Files = dict[str, bytes]
@@ -125,7 +122,7 @@ def imagenette_archive(folder: Path, top: str) -> Path:
 
 def caltech101_archive(folder: Path) -> Path:
     classes = ("BACKGROUND_Google", "ant", "Faces")
-    top = caltech101.KEPT
+    top = caltech101.KEPT_FOLDER
     names = [f"{top}/{name}/image_{i:04}.jpg" for name in classes for i in range(1, 13)]
     inner = tar(folder / "inner.tar.gz", {**jpegs(names), f"{top}/BACKGROUND_Google/tmp": b"x"})
     files = {
@@ -149,7 +146,7 @@ def flowers102_archives(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def tiny_imagenet_archive(folder: Path) -> Path:
-    top, wnids = tiny_imagenet.KEPT, list(WORDNET)[:3]
+    top, wnids = tiny_imagenet.KEPT_FOLDER, list(WORDNET)[:3]
     train = [f"{top}/train/{w}/images/{w}_{i}.JPEG" for w in wnids for i in range(12)]
     test = [f"val_{i}.JPEG" for i in range(9)]
     lines = [f"{name}\t{wnids[i % 3]}\t0\t32\t44\t62\n" for i, name in enumerate(test)]
@@ -177,7 +174,7 @@ def write_imagenet(root: Path) -> None:
     ]
     write(root, jpegs(names))
     listed = [name.removeprefix("val/") for name in names if name.startswith("val/")][1:14:2]
-    write(root, to_bytes({imagenet_rb5000.FILE: "\n".join(reversed(listed))}))
+    write(root, to_bytes({imagenet.IMAGE_LIST_FILE: "\n".join(reversed(listed))}))
 
 
 def put_archives(cache: Path, patch: pytest.MonkeyPatch) -> None:
@@ -185,8 +182,8 @@ def put_archives(cache: Path, patch: pytest.MonkeyPatch) -> None:
     path = cifar100_archive(cache / "cifar100")
     patch.setattr(cifar100, "CIFAR100", replaced_md5(cifar100.CIFAR100, path))
     for module, name, folder, top in (
-        (imagenette, "FULL", "imagenette", "imagenette2"),
-        (imagenette, "SMALL", "imagenette-160", "imagenette2-160"),
+        (imagenette, "FULL_ARCHIVE", "imagenette", "imagenette2"),
+        (imagenette, "SMALL_ARCHIVE", "imagenette-160", "imagenette2-160"),
     ):
         source = getattr(module, name)
         patch.setattr(module, name, known(source, imagenette_archive(cache / folder, top)))
@@ -200,11 +197,11 @@ def put_archives(cache: Path, patch: pytest.MonkeyPatch) -> None:
     write_imagenet(cache / "imagenet")
 
 
-def known(source: Source, path: Path) -> Source:
+def known(source: DownloadFile, path: Path) -> DownloadFile:
     return source._replace(md5=md5(path))
 
 
-def replaced_md5(spec: cifar.Cifar, path: Path) -> cifar.Cifar:
+def replaced_md5(spec: cifar.CifarSource, path: Path) -> cifar.CifarSource:
     from dataclasses import replace
 
     return replace(spec, md5=md5(path))
@@ -212,21 +209,20 @@ def replaced_md5(spec: cifar.Cifar, path: Path) -> cifar.Cifar:
 
 def shrink(patch: pytest.MonkeyPatch, arrays: dict[str, Array]) -> None:
     """Sets every published number that the small copies cannot have."""
-    assert isinstance(CIFAR10.sums, dict)
+    assert isinstance(CIFAR10.checksums, dict)
     for name, array in arrays.items():
-        patch.setitem(CIFAR10.sums, name, cifar.sha256(array))
+        patch.setitem(CIFAR10.checksums, name, cifar.array_sha256(array))
     for module, name, value in (
-        (cifar, "VAL", 10),
-        (folder_sets, "USUAL_SIZE", 32),
+        (cifar, "NUM_VAL", 10),
+        (folder_sets, "DEFAULT_IMAGENET_SIZE", 32),
         (imagenette, "SMALL_SIZE", 32),
-        (caltech101, "CLASSES", 3),
-        (caltech101, "TRAIN", 6),
-        (caltech101, "VAL", 2),
-        (tiny_imagenet, "ONE_IN", 4),
-        (imagenet, "ONE_IN", 4),
-        (imagenet_100, "COUNT", 3),
-        (imagenet_rb5000, "COUNT", 7),
+        (caltech101, "NUM_CLASSES", 3),
+        (caltech101, "TRAIN_PER_CLASS", 6),
+        (caltech101, "VAL_PER_CLASS", 2),
+        (tiny_imagenet, "VAL_FRACTION_DENOMINATOR", 4),
+        (imagenet, "VAL_FRACTION_DENOMINATOR", 4),
+        (imagenet, "NUM_CLASSES", 3),
+        (imagenet, "NUM_IMAGES", 7),
     ):
         patch.setattr(module, name, value)
-    for module in (imagenet, imagenet_100, imagenet_rb5000):
-        patch.setattr(module, "wordnet", lambda: WORDNET)
+    patch.setattr(imagenet, "imagenet_classes", lambda: WORDNET)

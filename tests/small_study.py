@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from buttress.evaluation import load_evaluation
-from buttress.models.checkpoint import load_checkpoint, tree_digest
-from buttress.records.run import Run
-from buttress.study import StudySpec, Work, cells_of, work_of
+from buttress.models.loading.checkpoint import content_digest, load_checkpoint
+from buttress.results.run import Run
+from buttress.studies import RunJob, StudySpec, expand_grid, make_jobs
 
 GRID = {
     "base": {
@@ -33,9 +33,9 @@ def small_study(**changes: Any) -> StudySpec:
     return StudySpec.parse({"name": "small", "question": "does it run?", "grid": grid}, "test")
 
 
-def works(root: Path, **changes: Any) -> list[Work]:
+def works(root: Path, **changes: Any) -> list[RunJob]:
     study = small_study(**changes)
-    return work_of(study.scaled("smoke"), cells_of(study, "smoke"), root)
+    return make_jobs(study.at_scale("smoke"), expand_grid(study, "smoke"), root)
 
 
 def longer(epochs: int) -> dict[str, Any]:
@@ -43,18 +43,18 @@ def longer(epochs: int) -> dict[str, Any]:
     return {"base": base}
 
 
-def content(work: Work) -> dict[str, Any]:
+def content(work: RunJob) -> dict[str, Any]:
     """What a run says that must not depend on how it was run."""
     run = Run(work.folder)
     records = load_evaluation(run.suite_folder("quickstart")).records
     return {
-        "weights": tree_digest(load_checkpoint(run.checkpoint("last"))["model"]),
+        "weights": content_digest(load_checkpoint(run.checkpoint("last"))["model"]),
         "verdicts": {name: record.correct.tolist() for name, record in records.items()},
         "losses": records["clean"].loss.tolist(),  # attacks may search in another form
         "analyses": run.analyses(),
     }
 
 
-def trained_epochs(work: Work) -> list[int]:
+def trained_epochs(work: RunJob) -> list[int]:
     """The epochs in the history: each once, however often the run was taken up."""
     return [row["epoch"] for row in Run(work.folder).history]

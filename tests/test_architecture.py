@@ -21,45 +21,31 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 
 # A part may import itself and the parts in the rows above its own.
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset(
-        {
-            "allocator",
-            "cores",
-            "errors",
-            "registry",
-            "shelf",
-            "spec",
-            "files",
-            "interrupt",
-            "plain_yaml",
-            "progress",
-            "statistics",
-            "streams",
-            "threat",
-        }
-    ),
-    frozenset({"records"}),
-    frozenset({"comparison"}),
-    frozenset({"data", "models", "attacks"}),
+    frozenset({"errors", "registry"}),
+    frozenset({"system"}),
+    frozenset({"config", "statistics", "threats"}),
+    frozenset({"results"}),
+    frozenset({"data", "models"}),
+    frozenset({"attacks"}),
+    frozenset({"engine"}),
     frozenset({"training"}),
     frozenset({"evaluation"}),
     frozenset({"analysis"}),
-    frozenset({"study"}),
-    frozenset({"running"}),
+    frozenset({"studies"}),
     frozenset({"report"}),
-    frozenset({"sharing"}),
+    frozenset({"export"}),
     frozenset({"bench"}),
     frozenset({""}),  # the public names of the package itself: for users and the command line
     frozenset({"cli"}),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
-FREE_OF_TORCH = ("records", "comparison", "report", "cli")  # when they are imported
-NEVER_TORCH = ("comparison", "report")  # nor later
+FREE_OF_TORCH = ("results", "report", "cli")  # when they are imported
+NEVER_TORCH = ("results", "report")  # nor later
 TORCH = frozenset({"torch", "torchvision", "timm", "lightning_fabric"})
 REGISTERED = (
-    "data",
+    "data/datasets",
     "data/corruptions",
-    "models",
+    "models/families",
     "attacks",
     "training/objectives",
     "evaluation/doctor",
@@ -251,51 +237,62 @@ def test_the_picture_has_every_folder() -> None:
 SOUND = {
     "__init__.py": "'''Root.'''\n__version__ = '1'\n",
     "errors.py": "'''Errors.'''\n",
-    "threat.py": "'''Balls.'''\nfrom buttress.errors import X\n",
-    "streams.py": "'''Noise.'''\nimport torch\n",
-    "records/__init__.py": "'''Records.'''\nfrom buttress.threat import Y\n",
-    "data/__init__.py": "'''Data.'''\nfrom buttress.data import digits as _digits\n",
-    "data/digits.py": "'''Digits.'''\nimport torch\nfrom .core import DATASETS\n",
+    "system/__init__.py": "'''System.'''\n",
+    "system/rng.py": "'''Noise.'''\nimport torch\n",
+    "threats/__init__.py": "'''Threat models.'''\nfrom buttress.errors import X\n",
+    "results/__init__.py": "'''Results.'''\nfrom buttress.threats import Y\n",
+    "data/__init__.py": "'''Data.'''\nfrom buttress.data import datasets\n",
+    "data/datasets/__init__.py": (
+        "'''Datasets.'''\nfrom buttress.data.datasets import digits as digits\n"
+    ),
+    "data/datasets/digits.py": "'''Digits.'''\nimport torch\nfrom ..core import DATASETS\n",
     "data/core.py": "'''The registry.'''\nfrom buttress import __version__\n",
     "models/__init__.py": "'''Models.'''\nimport torch\n",
-    "attacks/__init__.py": "'''Attacks.'''\n",
+    "attacks/__init__.py": "'''Attacks.'''\nfrom buttress.models import eval_mode\n",
+    "engine/__init__.py": "'''Engine.'''\n",
     "training/__init__.py": "'''Training.'''\n",
     "training/objectives/__init__.py": "'''Objectives.'''\n",
     "evaluation/__init__.py": "'''Evaluation.'''\n",
     "analysis/__init__.py": "'''Analysis.'''\n",
-    "study/__init__.py": "'''Study.'''\n",
-    "running/__init__.py": "'''Running.'''\n",
-    "report/__init__.py": "'''Report.'''\nimport buttress.records\n",
+    "studies/__init__.py": "'''Studies.'''\n",
+    "report/__init__.py": "'''Report.'''\nimport buttress.results\n",
     "cli/__init__.py": "'''Commands.'''\ndef f():\n    import torch, buttress.report\n",
 }
 
 SLIPS = [
     # check, file, text
-    ("direction", "data/digits.py", "from buttress.training import train"),
-    ("direction", "data/digits.py", "import buttress.training"),
-    ("direction", "data/digits.py", "from buttress import training"),
-    ("direction", "data/digits.py", "from ..training import train"),
+    ("direction", "data/datasets/digits.py", "from buttress.training import train"),
+    ("direction", "data/datasets/digits.py", "import buttress.training"),
+    ("direction", "data/datasets/digits.py", "from buttress import training"),
+    ("direction", "data/datasets/digits.py", "from ...training import train"),
     ("direction", "data/__init__.py", "from ..training import train"),
-    ("direction", "data/digits.py", "def f():\n    from buttress.training import train"),
-    ("direction", "data/digits.py", "class C:\n    def f(self):\n        import buttress.cli"),
-    ("direction", "data/digits.py", "if TYPE_CHECKING:\n    from buttress.study import Study"),
-    ("direction", "data/digits.py", "importlib.import_module('buttress.evaluation')"),
-    ("direction", "data/digits.py", "from buttress import evaluate"),
-    ("direction", "data/digits.py", "import buttress"),
-    ("direction", "models/__init__.py", "from buttress.data import Dataset"),
-    ("direction", "attacks/__init__.py", "from buttress.models import create_model"),
-    ("direction", "errors.py", "from buttress.records import Run"),
+    ("direction", "data/datasets/digits.py", "def f():\n    from buttress.training import train"),
+    (
+        "direction",
+        "data/datasets/digits.py",
+        "class C:\n    def f(self):\n        import buttress.cli",
+    ),
+    (
+        "direction",
+        "data/datasets/digits.py",
+        "if TYPE_CHECKING:\n    from buttress.studies import Study",
+    ),
+    ("direction", "data/datasets/digits.py", "importlib.import_module('buttress.evaluation')"),
+    ("direction", "data/datasets/digits.py", "from buttress import evaluate"),
+    ("direction", "data/datasets/digits.py", "import buttress"),
+    ("direction", "models/__init__.py", "from buttress.attacks import attack"),
+    ("direction", "errors.py", "from buttress.results import Run"),
     ("direction", "report/__init__.py", "from buttress.cli import main"),
     ("direction", "extra/__init__.py", ""),
-    ("torch", "records/__init__.py", "import torch"),
-    ("torch", "records/__init__.py", "from torch import nn"),
-    ("torch", "records/__init__.py", "from buttress.streams import Streams"),
+    ("torch", "results/__init__.py", "import torch"),
+    ("torch", "results/__init__.py", "from torch import nn"),
+    ("torch", "results/__init__.py", "from buttress.system.rng import SampleRNG"),
     ("torch", "report/__init__.py", "def f():\n    import torch.nn"),
     ("torch", "report/__init__.py", "def f():\n    from buttress.models import create_model"),
     ("torch", "cli/__init__.py", "from buttress.data import load_dataset"),
     ("form", "data/utils.py", ""),
-    ("form", "data/digits.py", "\n" * LONGEST),
-    ("registration", "data/forgotten.py", ""),
+    ("form", "data/datasets/digits.py", "\n" * LONGEST),
+    ("registration", "data/datasets/forgotten.py", ""),
     ("registration", "training/objectives/forgotten.py", ""),
 ]
 
@@ -328,7 +325,7 @@ def test_a_file_without_docstring_is_found(tmp_path: Path) -> None:
     assert found == {"form": ["buttress.errors: no docstring"]}
 
 
-def test_torch_for_types_or_inside_a_function_of_records_is_allowed(tmp_path: Path) -> None:
+def test_torch_for_types_or_inside_a_function_of_a_command_is_allowed(tmp_path: Path) -> None:
     late = "def f():\n    import torch\nif TYPE_CHECKING:\n    from torch import Tensor\n"
-    text = SOUND["records/__init__.py"] + late
-    assert faults(grow(tmp_path, {**SOUND, "records/__init__.py": text})) == {}
+    text = SOUND["cli/__init__.py"] + late
+    assert faults(grow(tmp_path, {**SOUND, "cli/__init__.py": text})) == {}

@@ -21,15 +21,16 @@ NAMES = [
     "Threat",
     "__version__",
     "analyse",
+    "analyze",
     "attack",
     "compare",
     "corrupt",
-    "corrupted",
+    "corrupt_dataset",
     "create_model",
     "diagnose",
     "evaluate",
     "evaluate_until",
-    "export",
+    "export_run",
     "finetune",
     "list_analyses",
     "list_attacks",
@@ -64,11 +65,11 @@ PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "seed"),
     "compare": ("a", "b", "suite", "attack"),
     "corrupt": ("x", "name", "severity", "ids", "seed"),
-    "corrupted": ("dataset", "name", "severity", "seed"),
+    "corrupt_dataset": ("dataset", "name", "severity", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
     "diagnose": ("model", "data", "threat", "batch_size", "seed"),
     "evaluate": ("model", "data", "suite", "batch_size", "seed"),
-    "export": ("run", "to", "which", "name"),
+    "export_run": ("run", "to", "checkpoint", "name"),
     "finetune": ("source", "dataset", "recipe", "out"),
     "load_dataset": ("name", "split", "limit"),
     "train": ("model", "dataset", "recipe", "out"),
@@ -91,7 +92,9 @@ def test_type_checkers_see_every_public_name() -> None:
     tree = ast.parse(Path(buttress.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     names = [name for line in block.body if isinstance(line, ast.ImportFrom) for name in line.names]
-    assert {"__version__", *(name.asname for name in names)} == set(NAMES)
+    lines = [line for line in block.body if isinstance(line, ast.Assign)]
+    aliases = [ast.unparse(target) for line in lines for target in line.targets]
+    assert {"__version__", *(name.asname for name in names), *aliases} == set(NAMES)
     assert [name.name for name in names if name.name != name.asname] == []
 
 
@@ -102,6 +105,10 @@ def test_every_public_name_resolves_and_says_what_it_is(name: str) -> None:
         assert isinstance(value, str)
     else:
         assert callable(value)
+
+
+def test_the_british_spelling_is_the_same_function() -> None:
+    assert buttress.analyse is buttress.analyze
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("list_")])
@@ -131,7 +138,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["buttress", "buttress.records.run", "buttress.comparison", "buttress.report"]
+    "module", ["buttress", "buttress.results.run", "buttress.results", "buttress.report"]
 )
 def test_importing_loads_no_torch(module: str) -> None:
     done = python(f"import {module}, sys; assert 'torch' not in sys.modules")
@@ -163,7 +170,7 @@ def test_help_names_the_commands() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     commands = ("quickstart", "list", "data", "train", "finetune", "evaluate", "compare",
-                "analyse", "export", "report")  # fmt: skip
+                "analyze", "export", "report")  # fmt: skip
     assert [c for c in commands if c not in done.stdout] == []
 
 

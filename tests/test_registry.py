@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from buttress.errors import UnknownName, UserError
-from buttress.registry import Registry, natural
-from buttress.spec import Spec, override
+from buttress.config import Spec, apply_overrides
+from buttress.errors import UnknownNameError, UserError
+from buttress.registry import Registry, natural_sort_key
 
 
 def registry() -> Registry[object]:
@@ -28,19 +28,24 @@ def registry() -> Registry[object]:
 def test_names_are_sorted_naturally_and_chosen_by_tag() -> None:
     assert registry().names() == ["vit-s", "wrn_9", "wrn_28_10"]
     assert registry().names("cnn") == ["wrn_9", "wrn_28_10"]
-    assert sorted(["b", "a10", "a9", "digits"], key=natural) == ["a9", "a10", "b", "digits"]
+    assert sorted(["b", "a10", "a9", "digits"], key=natural_sort_key) == [
+        "a9",
+        "a10",
+        "b",
+        "digits",
+    ]
 
 
 def test_dashes_and_capitals_do_not_matter() -> None:
     assert registry().entry("WRN-28-10").name == "wrn_28_10"
     assert "vit_s" in registry()
-    assert registry().entry("wrn_28_10").about == "The first line is what it is about."
+    assert registry().entry("wrn_28_10").summary == "The first line is what it is about."
 
 
 def test_unknown_names_show_near_ones() -> None:
-    with pytest.raises(UnknownName, match=r"no thing 'wrn_28_1'; did you mean 'wrn_28_10'"):
+    with pytest.raises(UnknownNameError, match=r"no thing 'wrn_28_1'; did you mean 'wrn_28_10'"):
         registry().get("wrn_28_1")
-    with pytest.raises(UnknownName, match="buttress list things"):
+    with pytest.raises(UnknownNameError, match="buttress list things"):
         registry().get("zzz")
 
 
@@ -75,11 +80,11 @@ def test_a_misspelt_key_is_named_with_its_place_and_the_near_key() -> None:
 
 
 def test_overrides_pass_the_same_validation() -> None:
-    raw = override({"epochs": 1, "inner": {"rate": 2}}, ("inner.rate=0.5", "epochs=3"))
+    raw = apply_overrides({"epochs": 1, "inner": {"rate": 2}}, ("inner.rate=0.5", "epochs=3"))
     assert Outer.parse(raw, "x") == Outer(epochs=3, inner=Inner(rate=0.5))
     with pytest.raises(UserError, match=r"unknown key 'inner\.speed'"):
-        Outer.parse(override(raw, ("inner.speed=1",)), "x")
+        Outer.parse(apply_overrides(raw, ("inner.speed=1",)), "x")
     with pytest.raises(UserError, match="key=value"):
-        override({}, ("epochs",))
+        apply_overrides({}, ("epochs",))
     with pytest.raises(UserError, match="holds a value"):
-        override({"epochs": 1}, ("epochs.x=1",))
+        apply_overrides({"epochs": 1}, ("epochs.x=1",))

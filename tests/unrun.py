@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from buttress.records.answer import Answer
-from buttress.study import Scale
+from buttress.results.study_result import StudyResult
+from buttress.studies import Scale
 
-Unrun = Callable[[str, Scale], Answer]
+Unrun = Callable[[str, Scale], StudyResult]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from buttress.records.evaluation import AttackRecord, Evaluation
+from buttress.results.attack_record import AttackRecord
+from buttress.results.evaluation import Evaluation
 
 Flags = NDArray[np.bool_]
 

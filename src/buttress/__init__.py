@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` itself
-    from buttress.analysis import analyse as analyse
+    from buttress.analysis import analyze as analyze
     from buttress.analysis import list_analyses as list_analyses
-    from buttress.attacks import attack as attack
     from buttress.attacks import list_attacks as list_attacks
-    from buttress.comparison import Comparison as Comparison
-    from buttress.comparison import compare as compare
     from buttress.data import Dataset as Dataset
     from buttress.data import corrupt as corrupt
-    from buttress.data import corrupted as corrupted
+    from buttress.data import corrupt_dataset as corrupt_dataset
     from buttress.data import list_augmentations as list_augmentations
     from buttress.data import list_corruptions as list_corruptions
     from buttress.data import list_datasets as list_datasets
     from buttress.data import load_dataset as load_dataset
+    from buttress.engine import attack as attack
     from buttress.evaluation import Diagnosis as Diagnosis
     from buttress.evaluation import Evaluation as Evaluation
     from buttress.evaluation import accuracy_curve as accuracy_curve
@@ -32,25 +30,29 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     from buttress.evaluation import evaluate_until as evaluate_until
     from buttress.evaluation import list_checks as list_checks
     from buttress.evaluation import list_suites as list_suites
+    from buttress.export.export import export_run as export_run
     from buttress.models import create_model as create_model
     from buttress.models import list_models as list_models
     from buttress.models import load_model as load_model
     from buttress.report import write_report as write_report
-    from buttress.sharing.export import export as export
-    from buttress.study import list_searches as list_searches
-    from buttress.study import list_studies as list_studies
-    from buttress.threat import Threat as Threat
+    from buttress.results import Comparison as Comparison
+    from buttress.results import compare as compare
+    from buttress.studies import list_searches as list_searches
+    from buttress.studies import list_studies as list_studies
+    from buttress.threats import Threat as Threat
     from buttress.training import finetune as finetune
     from buttress.training import list_objectives as list_objectives
     from buttress.training import list_recipes as list_recipes
     from buttress.training import train as train
 
-_HOME = {
-    "attack": "attacks",
+    analyse = analyze
+
+_MODULE_OF = {
+    "attack": "engine",
     "list_attacks": "attacks",
     "Dataset": "data",
     "corrupt": "data",
-    "corrupted": "data",
+    "corrupt_dataset": "data",
     "list_augmentations": "data",
     "list_corruptions": "data",
     "list_datasets": "data",
@@ -58,7 +60,7 @@ _HOME = {
     "list_models": "models",
     "create_model": "models",
     "load_model": "models",
-    "Threat": "threat",
+    "Threat": "threats",
     "finetune": "training",
     "list_objectives": "training",
     "list_recipes": "training",
@@ -72,22 +74,24 @@ _HOME = {
     "list_checks": "evaluation",
     "list_suites": "evaluation",
     "list_analyses": "analysis",
-    "analyse": "analysis",
-    "Comparison": "comparison",
-    "compare": "comparison",
-    "list_searches": "study",
-    "list_studies": "study",
-    "export": "sharing",
+    "analyze": "analysis",
+    "Comparison": "results",
+    "compare": "results",
+    "list_searches": "studies",
+    "list_studies": "studies",
+    "export_run": "export",
     "write_report": "report",
 }
+_ALIASES = {"analyse": "analyze"}
 
-__all__ = ["__version__", *sorted(_HOME)]
+__all__ = ["__version__", *sorted((*_MODULE_OF, *_ALIASES))]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    name = _ALIASES.get(name, name)
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'buttress' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"buttress.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"buttress.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

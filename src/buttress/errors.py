@@ -23,7 +23,7 @@ class UserError(ButtressError, ValueError):
     exit_code = 2
 
 
-class UnknownName(UserError, LookupError):
+class UnknownNameError(UserError, LookupError):
     """A name that is in no registry."""
 
 
@@ -37,5 +37,5 @@ class RunError(ButtressError):
     """A run failed, or its files do not fit together."""
 
 
-class CorruptFile(RunError):
+class CorruptFileError(RunError):
     """A file is truncated or altered and must be made again."""

@@ -22,24 +22,24 @@ from typing import (
     get_type_hints,
 )
 
-from buttress.errors import UnknownName, UserError
+from buttress.errors import UnknownNameError, UserError
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry(Generic[T]):
+class RegistryEntry(Generic[T]):
     """One registered thing, the paper it comes from, and tags to list it by."""
 
     name: str
     value: T
     paper: str = ""
     tags: tuple[str, ...] = ()
-    about: str = ""
-    extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    summary: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def canonical(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Names compare in lower case, with ``-`` and ``_`` alike."""
     return name.strip().lower().replace("-", "_")
 
@@ -49,7 +49,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._entries: dict[str, Entry[T]] = {}
+        self._entries: dict[str, RegistryEntry[T]] = {}
 
     def register(
         self,
@@ -57,89 +57,93 @@ class Registry(Generic[T]):
         *,
         paper: str = "",
         tags: tuple[str, ...] = (),
-        about: str = "",
-        **extra: Any,
+        summary: str = "",
+        **metadata: Any,
     ) -> Callable[[T], T]:
-        """Decorator that registers a value; ``about`` defaults to its docstring's first line."""
+        """Decorator that registers a value; ``summary`` defaults to its docstring's first line."""
 
-        def add(value: T) -> T:
-            key = canonical(name)
+        def decorate(value: T) -> T:
+            key = normalize_name(name)
             if key in self._entries:
                 raise ValueError(f"{self.kind} {name!r} is registered twice")
-            text = about or (getattr(value, "__doc__", None) or "").strip().split("\n")[0]
-            self._entries[key] = Entry(name, value, paper, tags, text, MappingProxyType(extra))
+            text = summary or (getattr(value, "__doc__", None) or "").strip().split("\n")[0]
+            self._entries[key] = RegistryEntry(
+                name, value, paper, tags, text, MappingProxyType(metadata)
+            )
             return value
 
-        return add
+        return decorate
 
-    def entry(self, name: str) -> Entry[T]:
-        found = self._entries.get(canonical(name))
-        if found is None:
-            raise UnknownName(unknown(self.kind, name, self.names()))
-        return found
+    def entry(self, name: str) -> RegistryEntry[T]:
+        entry = self._entries.get(normalize_name(name))
+        if entry is None:
+            raise UnknownNameError(unknown_name_message(self.kind, name, self.names()))
+        return entry
 
     def get(self, name: str) -> T:
         return self.entry(name).value
 
     def create(self, name: str, args: Mapping[str, Any]) -> Any:
         """Calls what is registered; an argument it does not have is an error that lists its own."""
-        self.check(name, args)
+        self.check_args(name, args)
         return cast(Callable[..., Any], self.get(name))(**args)
 
-    def check(self, name: str, args: Mapping[str, Any], besides: Collection[str] = ()) -> None:
-        """Refuses arguments that do not fit; ``besides`` are parameters that others fill."""
+    def check_args(self, name: str, args: Mapping[str, Any], ignored: Collection[str] = ()) -> None:
+        """Refuses arguments that do not fit; ``ignored`` are parameters that others fill."""
         entry = self.entry(name)
-        every = inspect.signature(cast(Callable[..., Any], entry.value)).parameters
-        known = [parameter for parameter in every if parameter not in besides]
-        if strange := [a for a in args if a not in known]:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UserError(f"{self.kind} {entry.name!r} has no argument {strange[0]!r}; {takes}")
-        hints = _hints(entry.value) if args else {}
-        for word, value in args.items():
-            if problem := misfit(value, hints.get(word, Any)):
+        parameters = inspect.signature(cast(Callable[..., Any], entry.value)).parameters
+        accepted = [parameter for parameter in parameters if parameter not in ignored]
+        if unknown_args := [a for a in args if a not in accepted]:
+            accepted_text = f"it takes {', '.join(accepted)}" if accepted else "it takes none"
+            raise UserError(
+                f"{self.kind} {entry.name!r} has no argument {unknown_args[0]!r}; {accepted_text}"
+            )
+        hints = _type_hints(entry.value) if args else {}
+        for arg_name, value in args.items():
+            if expected := expected_type_text(value, hints.get(arg_name, Any)):
                 raise UserError(
-                    f"{self.kind} {entry.name!r}: `{word}` must be {problem}, but got {value!r}"
+                    f"{self.kind} {entry.name!r}: `{arg_name}` must be {expected}, but got {value!r}"
                 )
 
     def names(self, tag: str | None = None) -> list[str]:
         """All names in natural order, or those with a tag."""
-        chosen = [e.name for e in self._entries.values() if tag is None or tag in e.tags]
-        return sorted(chosen, key=natural)
+        names = [e.name for e in self._entries.values() if tag is None or tag in e.tags]
+        return sorted(names, key=natural_sort_key)
 
     def __contains__(self, name: str) -> bool:
-        return canonical(name) in self._entries
+        return normalize_name(name) in self._entries
 
-    def __iter__(self) -> Iterator[Entry[T]]:
-        return (self._entries[canonical(n)] for n in self.names())
+    def __iter__(self) -> Iterator[RegistryEntry[T]]:
+        return (self._entries[normalize_name(n)] for n in self.names())
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
-def _hints(value: Any) -> dict[str, Any]:
+def _type_hints(value: Any) -> dict[str, Any]:
     try:
         return get_type_hints(value)
     except NameError:  # names that are imported for type checkers only
         return {}
 
 
-def misfit(value: Any, hint: Any) -> str | None:
+def expected_type_text(value: Any, hint: Any) -> str | None:
     """What a value must be to fit a type of numbers, words and tuples of these; None if it does.
 
     Types of other kinds are left to whoever takes the value.
     """
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    problems = [_misfit_one(value, option) for option in options]
-    if any(problem is None for problem in problems):
+    expected = [_expected_one(value, option) for option in options]
+    if any(problem is None for problem in expected):
         return None
-    return " or ".join(dict.fromkeys(str(problem) for problem in problems))
+    return " or ".join(dict.fromkeys(str(problem) for problem in expected))
 
 
-def _misfit_one(value: Any, hint: Any) -> str | None:
+def _expected_one(value: Any, hint: Any) -> str | None:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is int:
-        is_whole = is_number and isinstance(value, numbers.Integral) and abs(int(value)) < 1 << 63
-        return None if is_whole else "a whole number"
+        is_int = is_number and isinstance(value, numbers.Integral) and abs(int(value)) < 1 << 63
+        return None if is_int else "a whole number"
     if hint is float:
         return None if is_number and math.isfinite(value) else "a finite number"
     if hint in (bool, str):
@@ -147,28 +151,36 @@ def _misfit_one(value: Any, hint: Any) -> str | None:
     if hint is type(None):
         return None if value is None else "nothing"
     if get_origin(hint) is Literal:
-        words = get_args(hint)
-        return None if value in words else f"one of {', '.join(map(str, words))}"
+        choices = get_args(hint)
+        return None if value in choices else f"one of {', '.join(map(str, choices))}"
     if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
         if not isinstance(value, (list, tuple)):
             return "a list"
-        inside = (misfit(item, get_args(hint)[0]) for item in value)
-        return next((f"a list of which each is {problem}" for problem in inside if problem), None)
+        item_errors = (expected_type_text(item, get_args(hint)[0]) for item in value)
+        return next(
+            (f"a list of which each is {problem}" for problem in item_errors if problem), None
+        )
     return None
 
 
-def unknown(kind: str, name: str, known: list[str]) -> str:
+def unknown_name_message(kind: str, name: str, names: list[str]) -> str:
     """The text of an unknown-name error: what came, what is near, how to list all."""
-    near = difflib.get_close_matches(
-        canonical(name), [canonical(k) for k in known], n=3, cutoff=0.5
+    close_keys = difflib.get_close_matches(
+        normalize_name(name), [normalize_name(k) for k in names], n=3, cutoff=0.5
     )
-    spelt = {canonical(k): k for k in known}
-    guess = f"; did you mean {' or '.join(repr(spelt[n]) for n in near)}?" if near else "."
+    original_names = {normalize_name(k): k for k in names}
+    suggestion = (
+        f"; did you mean {' or '.join(repr(original_names[n]) for n in close_keys)}?"
+        if close_keys
+        else "."
+    )
     plural = {"analysis": "analyses", "study": "studies"}.get(kind, kind + "s")
-    return f"there is no {kind} {name!r}{guess} `buttress list {plural}` shows all {len(known)}."
+    return (
+        f"there is no {kind} {name!r}{suggestion} `buttress list {plural}` shows all {len(names)}."
+    )
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
+def natural_sort_key(name: str) -> list[tuple[int, int, str]]:
     """Sort key that puts ``x_9`` before ``x_10``."""
-    pieces = re.findall(r"\d+|\D+", name)
-    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in pieces]
+    tokens = re.findall(r"\d+|\D+", name)
+    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in tokens]

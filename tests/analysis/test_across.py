@@ -16,28 +16,36 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from buttress.analysis import ANALYSES, Group, Subject, analyse, analyse_together, is_together
-from buttress.analysis.cost import Passes
-from buttress.analysis.effort import passes_per_image
-from buttress.analysis.pareto import contenders, front
-from buttress.analysis.predict import Prediction, correlate, says_predict
-from buttress.analysis.predictors import PREDICTORS, Reader, found_at
-from buttress.analysis.scores import Accuracy, Score
-from buttress.analysis.tradeoff import Tradeoff, says_tradeoff
-from buttress.analysis.transferability import says_transferability, transfer_matrix
-from buttress.attacks import create_attack, run_attack
-from buttress.attacks.call import How
+from buttress.analysis import (
+    ANALYSES,
+    AnalysisSubject,
+    RunGroup,
+    analyze,
+    analyze_group,
+    is_group_analysis,
+)
+from buttress.analysis.cost import PassCount
+from buttress.analysis.group import AccuracyInterval, RunScore
+from buttress.analysis.methods.predictors import PREDICTORS, MetricReader, number_at
+from buttress.analysis.predict import PredictionResult, correlate, says_predict
+from buttress.analysis.tradeoff import TradeoffResult, says_tradeoff
+from buttress.analysis.transferability import measure_transfer, says_transferability
+from buttress.attacks import create_attack
 from buttress.cli.main import main
+from buttress.config import ComponentSpec
 from buttress.data import Dataset
+from buttress.engine import run_attack
+from buttress.engine.run import AttackOptions
 from buttress.errors import UserError
-from buttress.files import write_json
 from buttress.models import list_models
-from buttress.progress import Silent
-from buttress.records.evaluation import write_record
-from buttress.records.run import Run
-from buttress.spec import Component
-from buttress.threat import Threat
+from buttress.results.attack_record import write_attack_record
+from buttress.results.run import Run
+from buttress.statistics.pareto import pareto_front, possible_front
+from buttress.system.files import write_json
+from buttress.system.progress import SilentProgress
+from buttress.threats.norm_ball import Threat
 from buttress.training import train
+from buttress.training.cost import deleted
 from conftest import Linear, images
 from verdicts import evaluation
 
@@ -52,13 +60,13 @@ def evaluate_as(run: Run, clean: int, attacked: int, suite: str = "s") -> None:
     """Verdicts on ten images: as many right without and with an attack."""
     found = evaluation({"clean": flags(clean), "pgd-linf": flags(attacked)})
     for name, record in found.records.items():
-        write_record(run.suite_folder(suite) / f"{name}.parquet", record)
+        write_attack_record(run.suite_folder(suite) / f"{name}.parquet", record)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train("resnet_tiny", "digits", "quickstart-at", tmp_path_factory.mktemp("t") / "r",
-                 limit=16, changes=("epochs=1", "validation.limit=8"))  # fmt: skip
+                 limit=16, overrides=("epochs=1", "validation.limit=8"))  # fmt: skip
 
 
 def copies(trained: Run, folder: Path, names: Sequence[str]) -> list[Run]:
@@ -70,22 +78,22 @@ def copies(trained: Run, folder: Path, names: Sequence[str]) -> list[Run]:
 
 def test_the_front_of_planted_points() -> None:
     points = [(3.0, 1.0), (1.0, 3.0), (2.0, 2.0), (1.0, 1.0), (2.0, 2.0), (3.0, 0.5)]
-    assert front(points) == [0, 1, 2, 4]
-    assert front([(1.0,), (2.0,), (2.0,)]) == [1, 2]
+    assert pareto_front(points) == [0, 1, 2, 4]
+    assert pareto_front([(1.0,), (2.0,), (2.0,)]) == [1, 2]
 
 
 def test_a_point_is_out_only_beyond_the_intervals() -> None:
     low, high = [(0.5, 0.5), (0.2, 0.2), (0.45, 0.3)], [(0.7, 0.7), (0.3, 0.3), (0.6, 0.5)]
-    assert contenders(low, high) == [0, 2]
+    assert possible_front(low, high) == [0, 2]
 
 
 def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
     runs = copies(trained, tmp_path, "abcde")
     for run, (clean, attacked) in zip(runs, [(9, 3), (8, 5), (7, 4), (10, 0)], strict=False):
         evaluate_as(run, clean, attacked)
-    found = analyse_together("tradeoff", runs, tmp_path / "out")
-    assert isinstance(found, Tradeoff)
-    label = {run.path.name: p for run, p in zip(runs, Group(tuple(runs)).labels, strict=True)}
+    found = analyze_group("tradeoff", runs, tmp_path / "out")
+    assert isinstance(found, TradeoffResult)
+    label = {run.path.name: p for run, p in zip(runs, RunGroup(tuple(runs)).labels, strict=True)}
     assert [p.robust.value for p in found.points] == [0.5, 0.4, 0.3, 0.0]
     assert found.front("clean").runs == (label["b"], label["a"], label["d"])
     assert found.front("clean").within_chance == (label["c"],)  # ten images prove little
@@ -97,44 +105,46 @@ def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
     assert point.seconds == pytest.approx(sum(e["seconds"] for e in history))
     assert point.parameters > 0 < point.macs
     assert label["b"] in says_tradeoff(found)
-    one = analyse_together("tradeoff", runs, tmp_path / "out", args={"attack": "pgd-linf"})
-    assert isinstance(one, Tradeoff)
+    one = analyze_group("tradeoff", runs, tmp_path / "out", args={"attack": "pgd-linf"})
+    assert isinstance(one, TradeoffResult)
     assert one.attack == "pgd-linf"
     with pytest.raises(UserError, match="no record of 'fab'"):
-        analyse_together("tradeoff", runs, tmp_path / "out", args={"attack": "fab"})
+        analyze_group("tradeoff", runs, tmp_path / "out", args={"attack": "fab"})
 
 
 def test_suites_that_are_not_shared_must_be_named(trained: Run, tmp_path: Path) -> None:
     runs = copies(trained, tmp_path, "ab")
     with pytest.raises(UserError, match="no run was evaluated"):
-        analyse_together("tradeoff", runs, tmp_path / "out")
+        analyze_group("tradeoff", runs, tmp_path / "out")
     evaluate_as(runs[0], 9, 3)
     with pytest.raises(UserError, match="two runs or more"):
-        analyse_together("tradeoff", runs, tmp_path / "out")
+        analyze_group("tradeoff", runs, tmp_path / "out")
     for suite in ("s", "t"):
         evaluate_as(runs[0], 9, 3, suite)
         evaluate_as(runs[1], 8, 3, suite)
     with pytest.raises(UserError, match="suite=NAME: s, t"):
-        analyse_together("tradeoff", runs, tmp_path / "out")
-    found = analyse_together("tradeoff", runs, tmp_path / "out", args={"suite": "t"})
-    assert isinstance(found, Tradeoff)
+        analyze_group("tradeoff", runs, tmp_path / "out")
+    found = analyze_group("tradeoff", runs, tmp_path / "out", args={"suite": "t"})
+    assert isinstance(found, TradeoffResult)
     assert found.suite == "t"
 
 
 @pytest.mark.parametrize(
     ("objective", "passes"),
     [
-        (Component(name="standard"), 1),
-        (Component(name="pgd_at", args={"steps": 3}), 4),
-        (Component(name="free", args={"repeats": 4}), 4),
-        (Component(name="trades", args={"steps": 2}), 5),
+        (ComponentSpec(name="standard"), 1),
+        (ComponentSpec(name="pgd_at", args={"steps": 3}), 4),
+        (ComponentSpec(name="free", args={"repeats": 4}), 4),
+        (ComponentSpec(name="trades", args={"steps": 2}), 5),
     ],
     ids=lambda v: getattr(v, "name", ""),
 )
-def test_passes_of_training_are_counted(trained: Run, objective: Component, passes: int) -> None:
+def test_passes_of_training_are_counted(
+    trained: Run, objective: ComponentSpec, passes: int
+) -> None:
     spec = trained.spec
     recipe = spec.recipe.model_copy(update={"objective": objective})
-    assert passes_per_image(spec.model_copy(update={"recipe": recipe})) == passes
+    assert deleted(spec.model_copy(update={"recipe": recipe})) == passes
 
 
 # Transferability
@@ -156,7 +166,7 @@ class Half(nn.Module):
 
 
 @dataclass(frozen=True)
-class Planted(Group):
+class Planted(RunGroup):
     """A group of networks that are no runs."""
 
     models: tuple[nn.Module, ...] = ()
@@ -166,9 +176,9 @@ class Planted(Group):
     def labels(self) -> tuple[str, ...]:
         return tuple("abcdef"[: len(self.models)])
 
-    def subject(self, index: int) -> Subject:
+    def subject(self, index: int) -> AnalysisSubject:
         assert self.data is not None
-        return Subject(self.models[index], self.data, Threat("Linf", EPS))
+        return AnalysisSubject(self.models[index], self.data, Threat("Linf", EPS))
 
 
 def planted(data: Dataset, *models: nn.Module) -> Planted:
@@ -190,9 +200,11 @@ def test_identical_models_transfer_as_the_white_box() -> None:
     data = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
     group, args = planted(data, model, copy.deepcopy(model)), {"steps": 4}
     ball = Threat("Linf", 0.005)
-    found = transfer_matrix(group, data, ball, "pgd", args)
-    out = run_attack(create_attack("pgd", steps=4), model, x, y, ball, ids=data.ids, how=How())
-    share = out.broken[4:].float().mean().item()
+    found = measure_transfer(group, data, ball, "pgd", args)
+    out = run_attack(
+        create_attack("pgd", steps=4), model, x, y, ball, ids=data.ids, options=AttackOptions()
+    )
+    share = out.fooled[4:].float().mean().item()
     assert 0 < share < 1
     assert found.right == (12, 12)
     assert [v for row in found.fooled for v in row] == pytest.approx([share] * 4)
@@ -202,13 +214,13 @@ def test_identical_models_transfer_as_the_white_box() -> None:
 def test_unrelated_models_do_not_fool_each_other_and_masking_shows() -> None:
     data = halves()
     group = planted(data, Half(True), Half(False), Half(True, blind=True))
-    found = transfer_matrix(group, data, Threat("Linf", EPS), "pgd", {"steps": 5})
+    found = measure_transfer(group, data, Threat("Linf", EPS), "pgd", {"steps": 5})
     assert found.fooled[0] == (1.0, 0.0, 1.0)
     assert found.fooled[1] == (0.0, 1.0, 0.0)
     assert found.fooled[2] == (0.0, 0.0, 0.0)  # its gradient is zero
     assert found.masked == ("c",)
-    assert found.elsewhere == (0.5, 0.0, 0.0)
-    assert found.from_elsewhere == (0.0, 0.0, 0.5)
+    assert found.mean_transfer_rate == (0.5, 0.0, 0.0)
+    assert found.mean_received_rate == (0.0, 0.0, 0.5)
     assert "overstated" in says_transferability(found)
     assert found.low[0][0] == pytest.approx(0.757, abs=1e-3)  # Wilson, 12 of 12
 
@@ -226,7 +238,7 @@ def test_the_planted_figure_is_found_and_nulls_are_not() -> None:
     columns["some"] = (*(None,) * 11, 1.0, 2.0, 3.0)
     columns["constant"] = (1.0,) * 14
     found, left_out = correlate(columns, robust, frozenset({"planted"}))
-    assert [c.figure for c in found if c.is_real] == ["planted"]
+    assert [c.figure for c in found if c.is_significant] == ["planted"]
     assert found[0].value == pytest.approx(-1)
     assert found[0].attacks
     assert all(c.p <= c.p_holm and c.low <= c.value <= c.high for c in found)
@@ -241,14 +253,14 @@ def test_a_lucky_null_is_not_real_after_the_correction() -> None:
     nulls = {str(k): tuple(source.random(8).tolist()) for k in range(20)}
     found, _ = correlate(nulls, robust)
     assert min(c.p for c in found) < 0.05
-    assert not any(c.is_real for c in found)
+    assert not any(c.is_significant for c in found)
 
 
 def test_figures_of_any_form_are_read() -> None:
     result: Mapping[str, Any] = {"places": [{"a": 1}, {"a": 2.5}], "nan": float("nan"), "yes": True}
-    assert found_at(result, ("places", -1, "a")) == 2.5
+    assert number_at(result, ("places", -1, "a")) == 2.5
     for path in [("places", 5, "a"), ("nan",), ("yes",), ("other",), ("places", "a"), ("nan", 0)]:
-        assert found_at(result, path) is None
+        assert number_at(result, path) is None
 
 
 def test_predict_reads_saved_analyses_and_says_what_is_missing(
@@ -260,16 +272,16 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
         saved = {"analysis": "stability", "result": {"stable": {"share": number / 20}}}
         write_json(run.analysis_file("stability"), saved)
     (runs[0].path / "analysis" / "lipschitz.json").write_text("{broken")
-    found = analyse_together("predict", runs, tmp_path / "out")
-    assert isinstance(found, Prediction)
+    found = analyze_group("predict", runs, tmp_path / "out")
+    assert isinstance(found, PredictionResult)
     by_name = {c.figure: c for c in found.correlations}
     assert by_name["stability"].value == pytest.approx(1)
-    assert by_name["stability"].is_real
+    assert by_name["stability"].is_significant
     assert by_name["stability"].values == (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
     assert by_name["clean accuracy"].value == pytest.approx(-1)
     assert "same in all runs" in found.left_out["parameters"]
     assert "same in all runs" in found.left_out["weights near zero, initial"]  # it was computed
-    assert "buttress analyse lipschitz" in found.left_out["Lipschitz L1/Linf"]
+    assert "buttress analyze lipschitz" in found.left_out["Lipschitz L1/Linf"]
     assert "compute=[lipschitz]" in found.left_out["Lipschitz L1/Linf, initial"]
     assert "compute=[sharpness]" in found.left_out["sharpness (in filters), initial"]
     assert "stability +1.00" in says_predict(found)
@@ -281,22 +293,24 @@ def test_initial_weights_are_looked_at_as_the_trained_ones_were(
 ) -> None:
     (run,) = copies(trained, tmp_path, "a")
     evaluate_as(run, 9, 3)
-    analyse("stability", run, args={"limit": 3, "args": {"steps": 1}})
-    half = Accuracy(value=0.5, low=0.4, high=0.6)
-    score = Score("a", run, half, half, images=10)
-    reader = Reader(score, ("stability",), Silent())
-    assert reader.cost() == Passes(3 * 4, 3)  # the attack on three images, for the initial ones
+    analyze("stability", run, args={"limit": 3, "args": {"steps": 1}})
+    half = AccuracyInterval(value=0.5, low=0.4, high=0.6)
+    score = RunScore("a", run, half, half, images=10)
+    reader = MetricReader(score, ("stability",), SilentProgress())
+    assert reader.cost() == PassCount(3 * 4, 3)  # the attack on three images, for the initial ones
     now, before = (p for p in PREDICTORS if p.analysis == "stability")
     assert reader.value(now) in (0, 1 / 3, 2 / 3, 1)
     assert reader.value(before) in (0, 1 / 3, 2 / 3, 1)
     with pytest.raises(UserError, match="`compute` takes sparsity, lipschitz"):
-        analyse_together("predict", [run, run], tmp_path / "out", args={"compute": ["gallery"]})
+        analyze_group("predict", [run, run], tmp_path / "out", args={"compute": ["gallery"]})
 
 
 # All of them
 
 
-TOGETHER = [e.name for e in ANALYSES if is_together(e) and e.name != "semantics"]  # needs judges
+TOGETHER = [
+    e.name for e in ANALYSES if is_group_analysis(e) and e.name != "semantics"
+]  # needs judges
 
 
 @pytest.mark.parametrize("name", TOGETHER)
@@ -312,12 +326,12 @@ def test_every_analysis_of_runs_saves_draws_and_answers_on_the_command_line(
     assert ended.value.code in (0, None)
     (result,) = json.loads(capsys.readouterr().out).values()
     entry = ANALYSES.entry(name)
-    again = entry.extra["result"].model_validate(result)
+    again = entry.metadata["result"].model_validate(result)
     assert plot.stat().st_size > 2000
     assert (out / f"{name}.svg").is_file()
-    assert entry.extra["says"](again)
+    assert entry.metadata["says"](again)
     figure = Figure(figsize=(8, 4))
-    entry.extra["plot"]({"a": again, "b": again}, figure)
+    entry.metadata["plot"]({"a": again, "b": again}, figure)
     figure.savefig(tmp_path / "two.png")
 
 
@@ -333,14 +347,14 @@ def test_analyses_of_runs_take_every_architecture(tmp_path: Path) -> None:
     for number, model in enumerate(list_models("tiny")):
         recipe = ("quickstart-at", "quickstart-standard")[number % 2]
         run = train(model, "digits", recipe, tmp_path / "runs" / model, limit=8,
-                    changes=("epochs=1", "validation.limit=4"))  # fmt: skip
+                    overrides=("epochs=1", "validation.limit=4"))  # fmt: skip
         evaluate_as(run, 10 - number % 5, number % 6)
         runs.append(run)
     for entry in ANALYSES:
-        if is_together(entry):
+        if is_group_analysis(entry):
             args = SHORT.get(entry.name)
-            found = analyse_together(entry.name, runs, tmp_path / "out", args=args, limit=2)
-            assert entry.extra["says"](found)
+            found = analyze_group(entry.name, runs, tmp_path / "out", args=args, limit=2)
+            assert entry.metadata["says"](found)
             if hasattr(found, "runs"):
                 assert len(found.runs) == len(runs)
 
@@ -351,8 +365,8 @@ def test_runs_of_two_data_sets_are_refused(trained: Run, tmp_path: Path) -> None
     header["spec"]["dataset"] = "cifar10"
     del header["sha256"]
     write_json(runs[1].path / "run.json", header)
-    together = [e.name for e in ANALYSES if is_together(e)]
+    together = [e.name for e in ANALYSES if is_group_analysis(e)]
     assert "transferability" in together
     for name in together:  # before any data is loaded, which may not be on this machine
         with pytest.raises(UserError, match="cifar10, digits"):
-            analyse_together(name, runs, tmp_path / "out")
+            analyze_group(name, runs, tmp_path / "out")

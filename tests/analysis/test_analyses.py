@@ -16,21 +16,21 @@ from torch import nn
 
 from buttress.analysis import (
     ANALYSES,
-    DoesNotApply,
-    Subject,
-    analyse,
-    analyse_alone,
-    analyse_together,
-    is_standalone,
-    is_together,
+    AnalysisNotApplicable,
+    AnalysisSubject,
+    analyze,
+    analyze_group,
+    analyze_standalone,
+    is_group_analysis,
+    is_standalone_analysis,
 )
-from buttress.analysis.core import settled
+from buttress.analysis.core import resolve_args
 from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models
-from buttress.progress import Silent, Task
-from buttress.threat import Threat
+from buttress.system.progress import ProgressTask, SilentProgress
+from buttress.threats.norm_ball import Threat
 from buttress.training import train
 from conftest import Linear
 from families import WITHOUT_MAPS
@@ -40,11 +40,15 @@ FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2, "limit": 
 SMALL: dict[str, dict[str, Any]] = {
     "convergence": {"ks": (1, 2), "reference": 3, "seeds": 2, "limit": 4},
 }
-OF_ONE_RUN = [e.name for e in ANALYSES if not is_together(e) and not is_standalone(e)]
+OF_ONE_RUN = [
+    e.name for e in ANALYSES if not is_group_analysis(e) and not is_standalone_analysis(e)
+]
 
 
-def subject(model: nn.Module) -> Subject:
-    return Subject(model.eval(), load_dataset("digits", "test", limit=12), Threat("Linf", 0.1))
+def subject(model: nn.Module) -> AnalysisSubject:
+    return AnalysisSubject(
+        model.eval(), load_dataset("digits", "test", limit=12), Threat("Linf", 0.1)
+    )
 
 
 def test_sparsity_of_known_weights() -> None:
@@ -68,10 +72,10 @@ def test_sparsity_of_known_weights() -> None:
     assert [p.ratio for p in found.layers] == [pytest.approx(2 / 6), 1.0]
 
 
-class Begun(Subject):
+class Begun(AnalysisSubject):
     """As if it came from a run that began with all weights equal."""
 
-    def initial_model(self) -> nn.Module:
+    def build_initial_model(self) -> nn.Module:
         model = copy.deepcopy(self.model)
         for parameter in model.parameters():
             nn.init.constant_(parameter, 0.5)
@@ -118,20 +122,20 @@ def test_every_analysis_runs_saves_and_draws(name: str, model: str, tmp_path: Pa
     """Its cost is known before, and it does not meet a network it cannot take unprepared."""
     entry = ANALYSES.entry(name)
     few = {k: v for k, v in FEW.items() if k in inspect.signature(entry.value).parameters}
-    args = settled(entry, {**few, **SMALL.get(name, {})})
+    args = resolve_args(entry, {**few, **SMALL.get(name, {})})
     given = subject(create_model(model, seed=0))
-    cost = entry.extra["cost"](given, **args)
+    cost = entry.metadata["cost"](given, **args)
     assert cost.forward + cost.backward > 0 or entry.tags == ("weights",)  # of the weights alone
     if model in DO_NOT_APPLY.get(name, ()):
-        with pytest.raises(DoesNotApply):
+        with pytest.raises(AnalysisNotApplicable):
             ANALYSES.create(name, {"subject": given, **args})
         return
     result = ANALYSES.create(name, {"subject": given, **args})
-    again = entry.extra["result"].model_validate_json(result.model_dump_json())
+    again = entry.metadata["result"].model_validate_json(result.model_dump_json())
     assert again == result
-    assert entry.extra["says"](result).endswith(".")
+    assert entry.metadata["says"](result).endswith(".")
     figure = Figure(figsize=(8, 4))
-    entry.extra["plot"]({"a": result, "b": again}, figure)
+    entry.metadata["plot"]({"a": result, "b": again}, figure)
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 2000
 
@@ -141,7 +145,7 @@ def test_every_analysis_has_a_page_with_a_picture_and_its_command(name: str) -> 
     """A page says what the numbers mean, and how its picture was made."""
     folder = Path(__file__).parents[2] / "docs"
     page = (folder / "analyses" / f"{name}.md").read_text()
-    assert f"buttress analyse {name} " in page
+    assert f"buttress analyze {name} " in page
     pictures = re.findall(r"!\[.+\]\((.+)\)", page)
     assert pictures
     assert all((folder / "analyses" / picture).is_file() for picture in pictures)
@@ -152,21 +156,21 @@ def test_every_analysis_has_a_page_with_a_picture_and_its_command(name: str) -> 
 def test_a_cost_takes_arguments_of_the_analysis_and_has_no_defaults_of_its_own(name: str) -> None:
     entry = ANALYSES.entry(name)
     own = set(inspect.signature(entry.value).parameters)
-    asked = inspect.signature(entry.extra["cost"]).parameters.values()
+    asked = inspect.signature(entry.metadata["cost"]).parameters.values()
     named = [p for p in asked if p.kind is not p.VAR_KEYWORD]
     assert {p.name for p in named} <= own
     assert all(p.default is p.empty for p in named)
 
 
-class Log(Silent):
+class Log(SilentProgress):
     """What is said, in the order in which it is said and tasks begin."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def task(self, description: str, total: float) -> Task:
+    def add_task(self, description: str, total: float) -> ProgressTask:
         self.said.append(f"task {description}")
-        return super().task(description, total)
+        return super().add_task(description, total)
 
     def log(self, text: str) -> None:
         self.said.append(text)
@@ -174,18 +178,18 @@ class Log(Silent):
 
 def test_what_it_costs_is_said_before_it_starts(tmp_path: Path) -> None:
     run = train("resnet_tiny", "digits", "quickstart-at", tmp_path / "r", limit=16,
-                changes=("epochs=1", "validation.limit=8"))  # fmt: skip
+                overrides=("epochs=1", "validation.limit=8"))  # fmt: skip
     log = Log()
-    analyse("perturbations", run, args={"limit": 4}, progress=log)
+    analyze("perturbations", run, args={"limit": 4}, progress=log)
     assert re.match(r"perturbations: .*80 backward passes, about .* s$", log.said[0])
     assert log.said[1].startswith("task perturbations")
     log = Log()
     args = {"limit": 4, "args": {"steps": 5}}
-    analyse_together("transferability", [run, run], tmp_path / "out", args=args, progress=log)
+    analyze_group("transferability", [run, run], tmp_path / "out", args=args, progress=log)
     # two networks: 4 images x 5 steps, one more look, and the clean and both examples
     assert re.match(r"transferability: 40 forward and 40 backward passes, about", log.said[0])
     log = Log()
-    analyse_alone("rademacher", tmp_path / "out", args={"dimensions": [4, 8]}, progress=log)
+    analyze_standalone("rademacher", tmp_path / "out", args={"dimensions": [4, 8]}, progress=log)
     assert log.said[0].startswith("rademacher: 2.9e+06 multiply-adds")
 
 
@@ -197,7 +201,7 @@ def test_an_argument_that_does_not_fit_is_an_error_before_the_cost() -> None:
         ({"points": "many"}, "must be a whole number"),
     ):
         with pytest.raises(UserError, match=said):
-            settled(entry, given)
+            resolve_args(entry, given)
 
 
 def test_the_gallery_shows_the_same_images_for_every_model() -> None:
@@ -215,10 +219,10 @@ def test_the_gallery_shows_the_same_images_for_every_model() -> None:
 def test_a_result_is_saved_under_its_defaults_too() -> None:
     """A default that changes later must not pass an old result off as a new one."""
     entry = ANALYSES.entry("sparsity")
-    assert settled(entry, {"bins": 5}) == {"threshold": 0.01, "bins": 5}
-    assert settled(entry, None) == settled(entry, {"threshold": 0.01})
+    assert resolve_args(entry, {"bins": 5}) == {"threshold": 0.01, "bins": 5}
+    assert resolve_args(entry, None) == resolve_args(entry, {"threshold": 0.01})
     for other in ANALYSES:
-        whole = settled(other, {})
+        whole = resolve_args(other, {})
         assert json.loads(json.dumps(whole, allow_nan=False)) == whole
 
 
@@ -236,10 +240,13 @@ def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
     falls = (logits[:, 0] - logits[:, 1]).abs() / (2 * pull.abs().sum())
     found = ANALYSES.create(
         "curve",
-        {"subject": Subject(model, data, Threat("Linf", 0.05)), "factors": (0.0, 0.2, 0.5, 1.0)},
+        {
+            "subject": AnalysisSubject(model, data, Threat("Linf", 0.05)),
+            "factors": (0.0, 0.2, 0.5, 1.0),
+        },
     )
     assert found.eps == pytest.approx((0.0, 0.01, 0.025, 0.05))
     assert found.accuracy == pytest.approx([float((falls > e).float().mean()) for e in found.eps])
     assert 0 < found.accuracy[2] < found.accuracy[1] < 1 == found.accuracy[0]
-    said = ANALYSES.entry("curve").extra["says"](found)
+    said = ANALYSES.entry("curve").metadata["says"](found)
     assert "is 100.0% at eps 0" in said

@@ -10,53 +10,53 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.analysis import DoesNotApply, Subject
+from buttress.analysis import AnalysisNotApplicable, AnalysisSubject
 from buttress.analysis.attention import attention, says_attention
-from buttress.analysis.attention_maps import (
-    Capture,
-    Map,
+from buttress.analysis.methods.attention_maps import (
+    AttentionCapture,
+    AttentionMap,
+    attention_change,
     attention_maps,
-    grid_of,
-    layout_of,
-    mean_distance,
-    moved,
-    rollout,
+    attention_rollout,
+    mean_attention_distance,
+    token_grid,
+    token_layout,
 )
 from buttress.data import load_dataset
 from buttress.models import create_model, list_models
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 from families import WITHOUT_MAPS
 
 SIDE = 32
 
 
-def as_map(weights: Tensor, *, is_strided: bool = False) -> Map:
-    return Map("layer", weights, between_channels=False, is_strided=is_strided)
+def as_map(weights: Tensor, *, is_strided: bool = False) -> AttentionMap:
+    return AttentionMap("layer", weights, between_channels=False, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_uniform_attention_looks_as_far_as_the_grid_is_wide(extra: int) -> None:
     tokens = 4 + extra  # 2x2 cells of 16 pixels
     weights = torch.full((3, 2, tokens, tokens), 1 / tokens)
-    layout = layout_of(as_map(weights), 3, (SIDE, SIDE))
+    layout = token_layout(as_map(weights), 3, (SIDE, SIDE))
     assert layout is not None
     assert (layout.queries, layout.keys) == (extra, extra)
     expected = (0 + 16 + 16 + 16 * math.sqrt(2)) / 4
-    assert mean_distance(weights, layout).tolist() == pytest.approx([expected] * 2)
+    assert mean_attention_distance(weights, layout).tolist() == pytest.approx([expected] * 2)
 
 
 def test_attention_to_oneself_has_no_distance_and_a_neighbour_is_one_cell_away() -> None:
     neighbour = torch.eye(4)[[1, 0, 3, 2]]  # the other cell of the same row
     weights = torch.stack([torch.eye(4), neighbour])[None]
-    layout = layout_of(as_map(weights), 1, (SIDE, SIDE))
+    layout = token_layout(as_map(weights), 1, (SIDE, SIDE))
     assert layout is not None
-    assert mean_distance(weights, layout).tolist() == pytest.approx([0, 16])
+    assert mean_attention_distance(weights, layout).tolist() == pytest.approx([0, 16])
 
 
 def test_windows_are_their_share_of_the_image_but_strided_groups_span_it() -> None:
     weights = torch.full((4, 1, 4, 4), 0.25)
-    window = layout_of(as_map(weights), 1, (SIDE, SIDE))
-    strided = layout_of(as_map(weights, is_strided=True), 1, (SIDE, SIDE))
+    window = token_layout(as_map(weights), 1, (SIDE, SIDE))
+    strided = token_layout(as_map(weights, is_strided=True), 1, (SIDE, SIDE))
     assert window is not None
     assert strided is not None
     assert window.groups == 4
@@ -69,17 +69,17 @@ def test_windows_are_their_share_of_the_image_but_strided_groups_span_it() -> No
     [(16, 1, (0, 4, 4)), (17, 1, (1, 4, 4)), (18, 1, (2, 4, 4)), (9, 0.5, (1, 2, 4)), (7, 1, None)],
 )
 def test_grids(tokens: int, ratio: float, grid: tuple[int, int, int] | None) -> None:
-    assert grid_of(tokens, ratio) == grid
+    assert token_grid(tokens, ratio) == grid
 
 
 def test_rollout_follows_the_layers_in_their_order() -> None:
     first, second = torch.eye(5), torch.eye(5)
     first[1] = F.one_hot(torch.tensor(2), 5)  # token 1 looks at token 2,
     second[0] = F.one_hot(torch.tensor(1), 5)  # then the class token at token 1
-    found = rollout([first[None, None], second[None, None]])
+    found = attention_rollout([first[None, None], second[None, None]])
     assert found is not None
     assert found.tolist() == [pytest.approx([0.5, 0.5, 0, 0])]
-    swapped = rollout([second[None, None], first[None, None]])
+    swapped = attention_rollout([second[None, None], first[None, None]])
     assert swapped is not None
     assert swapped.tolist() == [pytest.approx([1, 0, 0, 0])]
 
@@ -87,16 +87,20 @@ def test_rollout_follows_the_layers_in_their_order() -> None:
 def test_rollout_of_uniform_attention_is_uniform_and_class_attention_reads_it() -> None:
     uniform = torch.full((1, 2, 4, 4), 0.25)
     for ends in ([], [torch.tensor([0.2, 0.8, 0, 0, 0]).expand(1, 2, 1, 5)]):
-        found = rollout([uniform] * 3 + ends)
+        found = attention_rollout([uniform] * 3 + ends)
         assert found is not None
         tilt = 1 / 8 * 0.75 if ends else 0.0  # what the residuals of three layers keep
         assert found[0, 0] == pytest.approx(0.25 + tilt)
-    assert rollout([uniform, torch.full((1, 2, 1, 1), 1.0)]) is None
+    assert attention_rollout([uniform, torch.full((1, 2, 1, 1), 1.0)]) is None
 
 
 def test_moved_attention_is_a_share() -> None:
     one, other = torch.eye(4).expand(1, 1, 4, 4), torch.eye(4).roll(1, 0).expand(1, 1, 4, 4)
-    assert (moved(one, one), moved(one, other), moved(one, (one + other) / 2)) == (0, 1, 0.5)
+    assert (
+        attention_change(one, one),
+        attention_change(one, other),
+        attention_change(one, (one + other) / 2),
+    ) == (0, 1, 0.5)
 
 
 CASES: list[dict[str, Any]] = [
@@ -116,7 +120,7 @@ class Fused(nn.Module):
 @pytest.mark.parametrize("args", CASES)
 def test_fused_attention_is_computed_as_torch_does(args: dict[str, Any]) -> None:
     q = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    with Capture() as capture:
+    with AttentionCapture() as capture:
         found = Fused()(q, args)
     torch.testing.assert_close(found, Fused()(q, args))
     assert [m.weights.shape for m in capture.maps] == [(2, 3, 5, 5)]
@@ -150,9 +154,9 @@ def test_maps_sum_to_one_and_give_what_the_network_gives(name: str) -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def of_digits(name: str) -> Subject:
+def of_digits(name: str) -> AnalysisSubject:
     data = load_dataset("digits", "test", limit=10)
-    return Subject(create_model(name, seed=0).eval(), data, Threat("Linf", 0.1))
+    return AnalysisSubject(create_model(name, seed=0).eval(), data, Threat("Linf", 0.1))
 
 
 def test_a_vision_transformer_is_looked_into() -> None:
@@ -176,7 +180,7 @@ def test_windows_have_distances_but_no_rollout() -> None:
     [("xcit_tiny", "channels"), ("mlp_mixer_tiny", "no softmax"), ("resnet_tiny", "no softmax")],
 )
 def test_networks_without_attention_between_places_are_told_so(name: str, why: str) -> None:
-    with pytest.raises(DoesNotApply, match=why):
+    with pytest.raises(AnalysisNotApplicable, match=why):
         attention(of_digits(name), limit=2)
 
 

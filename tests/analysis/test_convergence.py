@@ -10,27 +10,32 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from buttress.analysis import DoesNotApply, Subject, analyse
-from buttress.analysis.ascent import losses_along
-from buttress.analysis.convergence import Convergence, convergence, says_convergence, settled
-from buttress.attacks import attack
+from buttress.analysis import AnalysisNotApplicable, AnalysisSubject, analyze
+from buttress.analysis.convergence import (
+    ConvergenceResult,
+    convergence,
+    convergence_step,
+    says_convergence,
+)
+from buttress.analysis.methods.attack_convergence import losses_per_step
 from buttress.attacks.pgd import PGD
 from buttress.data import Dataset
+from buttress.engine import attack
 from buttress.errors import UserError
-from buttress.models.checkpoint import load_checkpoint
-from buttress.threat import Threat
+from buttress.models.loading.checkpoint import load_checkpoint
+from buttress.threats.norm_ball import Threat
 from buttress.training import train
-from buttress.training.logs import create_listener
+from buttress.training.loggers import create_logger
 from conftest import Linear, images, small_net
 
 EPS = 0.02
 
 
-def linear_subject(classes: int = 2) -> Subject:
+def linear_subject(classes: int = 2) -> AnalysisSubject:
     """Images far from the borders of the box, so that the ball is a whole cube."""
     x, y = images(10, classes=classes)
     data = Dataset.from_arrays(0.3 + 0.4 * x, y, classes=[str(k) for k in range(classes)])
-    return Subject(Linear(3 * 8 * 8, classes).eval(), data, Threat("Linf", EPS))
+    return AnalysisSubject(Linear(3 * 8 * 8, classes).eval(), data, Threat("Linf", EPS))
 
 
 def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
@@ -74,12 +79,12 @@ def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
     model, (x, y) = small_net(), images(4)
     batch = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)]).take(range(4))
     ball = Threat("L2", 0.5)
-    (long,) = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, (3,))
+    (long,) = losses_per_step(PGD(steps=5, rel_step=0.15), model, batch, ball, (3,))
     assert long.shape == (6, 4)
     for steps in (1, 3):
-        (short,) = losses_along(PGD(steps=steps, rel_step=0.15), model, batch, ball, (3,))
+        (short,) = losses_per_step(PGD(steps=steps, rel_step=0.15), model, batch, ball, (3,))
         torch.testing.assert_close(short, long[: steps + 1])
-    both = losses_along(PGD(steps=5, rel_step=0.15), model, batch, ball, (8, 3))
+    both = losses_per_step(PGD(steps=5, rel_step=0.15), model, batch, ball, (8, 3))
     torch.testing.assert_close(both[1], long)  # a seed means the same beside another one
     assert not torch.allclose(both[0], long)
     # On a rising loss the registered attack, which keeps the best point, ends in the same place.
@@ -90,8 +95,8 @@ def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
 
 
 def test_settled_is_the_step_after_the_last_one_that_is_off() -> None:
-    assert settled([0.0, 5.0, 0.5, 0.995, 1.0]) == 3
-    assert settled([1.0, 1.0]) == 0
+    assert convergence_step([0.0, 5.0, 0.5, 0.995, 1.0]) == 3
+    assert convergence_step([1.0, 1.0]) == 0
 
 
 def test_mistakes_and_models_without_gradients_are_told() -> None:
@@ -101,20 +106,20 @@ def test_mistakes_and_models_without_gradients_are_told() -> None:
     with pytest.raises(UserError, match="`ks`"):
         convergence(subject, ks=())
     model: Any = subject.model
-    model.gives_gradients = False
-    with pytest.raises(DoesNotApply, match="gradients"):
+    model.has_gradients = False
+    with pytest.raises(AnalysisNotApplicable, match="gradients"):
         convergence(subject)
 
 
 def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) -> None:
     run = train("resnet_tiny", "digits", "quickstart-at", tmp_path / "r", limit=64,
-                changes=("epochs=2", "validation.limit=16"))  # fmt: skip
+                overrides=("epochs=2", "validation.limit=16"))  # fmt: skip
     args = {"ks": [1], "reference": 3, "seeds": 1, "limit": 4}
     if run.summary["best_epoch"] == 2:  # make them differ
         shutil.copy(run.checkpoint("best"), run.checkpoint("last"))
         run.finish({**run.summary, "best_epoch": 1})
-    found = analyse("convergence", run, args=args)
-    assert isinstance(found, Convergence)
+    found = analyze("convergence", run, args=args)
+    assert isinstance(found, ConvergenceResult)
     assert [(c.name, c.epoch) for c in found.checkpoints] == [("best", 1), ("last", 2)]
     for point in found.checkpoints:
         assert point.training is not None
@@ -125,7 +130,7 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
 def test_kept_epochs_are_looked_at_too(tmp_path: Path) -> None:
     run = train(
         "vit_tiny", "digits", "quickstart-at", tmp_path / "run", limit=64, device="cpu",
-        changes=("epochs=3", "validation.limit=16"), listeners=[create_listener("epochs")],
+        overrides=("epochs=3", "validation.limit=16"), loggers=[create_logger("epochs")],
     )  # fmt: skip
     assert run.kept_epochs == [1, 2, 3]
     weights = [load_checkpoint(run.checkpoint(n))["model"] for n in (1, 3)]
@@ -133,8 +138,8 @@ def test_kept_epochs_are_looked_at_too(tmp_path: Path) -> None:
     assert all(torch.equal(weights[1][k], last[k]) for k in last)
     assert any(not torch.equal(weights[0][k], last[k]) for k in last)
     args = {"limit": 4, "seeds": 1, "reference": 4, "ks": [1, 2]}
-    found = analyse("convergence", run, args=args)
-    assert isinstance(found, Convergence)
+    found = analyze("convergence", run, args=args)
+    assert isinstance(found, ConvergenceResult)
     assert sorted(c.epoch or 0 for c in found.checkpoints) == [1, 2, 3]
     losses = {c.epoch: c.clean_loss for c in found.checkpoints}
     assert len(set(losses.values())) == 3  # three networks, not one thrice

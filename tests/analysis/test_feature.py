@@ -10,13 +10,19 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from buttress.analysis import Subject
-from buttress.analysis.feature import Start, feature, over_places, roughness, says_feature
+from buttress.analysis import AnalysisSubject
+from buttress.analysis.feature import (
+    FeatureStart,
+    feature,
+    says_feature,
+    spatial_mean,
+    total_variation,
+)
 from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models
-from buttress.models.parts import blocks_of
-from buttress.threat import Threat
+from buttress.models.parts import network_blocks
+from buttress.threats.norm_ball import Threat
 
 
 class Linear(nn.Module):
@@ -31,11 +37,11 @@ class Linear(nn.Module):
         return x.flatten(1) @ self.weight.T
 
 
-def subject(model: nn.Module) -> Subject:
+def subject(model: nn.Module) -> AnalysisSubject:
     channels = getattr(model, "in_channels", 1)
     x = torch.rand(4, channels, 6, 6) if channels == 1 else torch.rand(4, channels, 32, 32)
     data = Dataset.from_arrays(x, torch.arange(4) % 2, classes=["a", "b"])
-    return Subject(model.eval(), data, Threat("Linf", 0.1))
+    return AnalysisSubject(model.eval(), data, Threat("Linf", 0.1))
 
 
 def pixels(picture: str) -> Tensor:
@@ -65,7 +71,7 @@ class Wary(Linear):
 def test_the_last_point_is_shown_even_if_the_label_of_the_attack_gains() -> None:
     x = torch.rand(3, 1, 6, 6)
     data = Dataset.from_arrays(x, torch.arange(3), classes=["a", "b", "c"])
-    found = feature(Subject(Wary().eval(), data, Threat("Linf", 0.1)), steps=5)
+    found = feature(AnalysisSubject(Wary().eval(), data, Threat("Linf", 0.1)), steps=5)
     assert all(p.targeted != p.noise for p in found.pictures)
 
 
@@ -77,7 +83,7 @@ def test_the_step_is_that_of_the_thesis() -> None:
 
 
 @pytest.mark.parametrize(("start", "share"), [("uniform", 0.0), ("binary", 1.0)])
-def test_the_published_start_is_nearly_black_and_white(start: Start, share: float) -> None:
+def test_the_published_start_is_nearly_black_and_white(start: FeatureStart, share: float) -> None:
     found = feature(subject(Linear()), steps=1, start=start)
     noise = torch.cat([pixels(p.noise) for p in found.pictures])
     assert ((noise == 0) | (noise == 1)).float().mean() == pytest.approx(share, abs=0.15)
@@ -89,13 +95,13 @@ def test_smoothness_smooths() -> None:
         for s in (0.0, 100.0)
     )
     rough, smooth = (p.view(1, 1, 6, 6) for p in (rough, smooth))
-    assert roughness(smooth) < 0.2 * roughness(rough)
+    assert total_variation(smooth) < 0.2 * total_variation(rough)
 
 
 def test_units_of_a_block_are_raised() -> None:
     model = create_model("vit_tiny", num_classes=2, image_size=32, seed=0)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    block = blocks_of(model)[0].name
+    block = network_blocks(model)[0].name
     found = feature(subject(model), steps=2, block=block)
     assert [p.unit for p in found.pictures] == [f"{block} 0", f"{block} 1"]
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -108,13 +114,13 @@ def test_channels_wherever_they_are() -> None:
     values = torch.arange(3.0)
     for out in (values.view(1, 3, 1, 1).expand(2, 3, 4, 4), values.expand(2, 4, 4, 3),
                 values.expand(2, 5, 3), values.expand(2, 3)):  # fmt: skip
-        assert over_places(out).tolist() == [[0, 1, 2]] * 2
+        assert spatial_mean(out).tolist() == [[0, 1, 2]] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_models("tiny"))
 def test_every_family_makes_images_from_logits_and_blocks(name: str) -> None:
     model = create_model(name, num_classes=2, image_size=32, seed=0)
-    for block in ("", blocks_of(model)[-1].name):
+    for block in ("", network_blocks(model)[-1].name):
         found = feature(subject(model), steps=2, block=block)
         assert all(p.unit for p in found.pictures)

@@ -14,37 +14,37 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.analysis import ANALYSES, DoesNotApply, Subject
-from buttress.analysis.core import settled
-from buttress.analysis.input_landscape import axes_of, input_landscape, says_input_landscape
+from buttress.analysis import ANALYSES, AnalysisNotApplicable, AnalysisSubject
+from buttress.analysis.core import resolve_args
+from buttress.analysis.input_landscape import input_landscape, landscape_axes, says_input_landscape
 from buttress.analysis.landscape import (
-    cost_landscape,
     landscape,
+    landscape_cost,
     plot_landscape,
     says_landscape,
 )  # fmt: skip
-from buttress.analysis.ready import ready
-from buttress.analysis.sample import attacked, sample_of
-from buttress.analysis.weights import (
-    clipped_to_ball,
+from buttress.analysis.methods.weight_directions import (
+    clip_to_filter_ball,
     filter_norms,
     filter_weights,
-    movable,
+    movable_weights,
     random_direction,
 )
+from buttress.analysis.subject import attack_sample, load_sample
 from buttress.data import Dataset, load_dataset
+from buttress.engine.fast_model import ready
 from buttress.errors import UserError
 from buttress.models import create_model
-from buttress.threat import Norm, Threat
+from buttress.threats.norm_ball import Norm, Threat
 from known_curvature import bowl, normed, rescaled
 
 MINE = ("landscape", "input_landscape", "sharpness")
 SMALL = {"points": 5, "limit": 8, "steps": 2}
 
 
-def subject(name: str = "resnet_tiny", limit: int = 12) -> Subject:
+def subject(name: str = "resnet_tiny", limit: int = 12) -> AnalysisSubject:
     model = create_model(name, seed=0).eval()
-    return Subject(model, load_dataset("digits", "test", limit=limit), Threat("Linf", 0.1))
+    return AnalysisSubject(model, load_dataset("digits", "test", limit=limit), Threat("Linf", 0.1))
 
 
 def test_a_bowl_has_the_landscape_of_its_formula() -> None:
@@ -67,7 +67,9 @@ def test_rescaled_filters_before_batchnorm_change_no_curve() -> None:
     x = load_dataset("digits", "test", limit=4).images
     assert torch.allclose(first(x), second(x), atol=1e-5)
     data, threat = load_dataset("digits", "test", limit=8), Threat("Linf", 0.1)
-    one, other = (landscape(Subject(m, data, threat), points=5, steps=2) for m in (first, second))
+    one, other = (
+        landscape(AnalysisSubject(m, data, threat), points=5, steps=2) for m in (first, second)
+    )
     for kind in ("clean", "attacked"):
         a, b = getattr(one, kind), getattr(other, kind)
         for left, right in zip([*a.curves, *a.plane], [*b.curves, *b.plane], strict=True):
@@ -92,7 +94,7 @@ def test_the_centre_is_the_plain_loss_and_nothing_is_left_changed() -> None:
     assert found["landscape"].clean.centre == pytest.approx(plain, rel=1e-5)
     assert found["sharpness"].clean.loss == pytest.approx(plain, rel=1e-5)
     assert found["input_landscape"].loss[2][2] == pytest.approx(plain, rel=1e-5)
-    worse = attacked(given, sample_of(given.model, given.first(8)), 2)
+    worse = attack_sample(given, load_sample(given.model, given.first_images(8)), 2)
     with torch.no_grad():
         attacked_loss = float(F.cross_entropy(given.model(worse.x), y))
     assert found["landscape"].attacked.centre == pytest.approx(attacked_loss, rel=1e-5)
@@ -149,7 +151,7 @@ def test_weights_come_back_after_an_interruption() -> None:
     way = random_direction(weights, "test")
 
     def interrupted() -> None:
-        with movable(weights) as move:
+        with movable_weights(weights) as move:
             move((0.3, way), (0.1, way))
             assert not any(torch.equal(p, before[n]) for n, p in weights.items())
             raise KeyboardInterrupt
@@ -168,10 +170,10 @@ def test_filters_keep_their_lengths_in_directions_and_balls() -> None:
         assert weight.ndim >= 2
     assert not all(torch.equal(first[n], other[n]) for n in weights)
     far = {name: 5 * d for name, d in first.items()}
-    for name, offset in clipped_to_ball(far, weights, 0.2).items():
+    for name, offset in clip_to_filter_ball(far, weights, 0.2).items():
         assert torch.allclose(filter_norms(offset), 0.2 * filter_norms(weights[name]), rtol=1e-4)
     near = {name: 0.1 * d for name, d in first.items()}
-    kept = clipped_to_ball(near, weights, 0.2)
+    kept = clip_to_filter_ball(near, weights, 0.2)
     assert all(torch.allclose(kept[n], near[n]) for n in weights)
 
 
@@ -184,7 +186,7 @@ def test_biases_scales_and_norms_do_not_move() -> None:
             self.layer = nn.Linear(4, 2)
 
     assert list(filter_weights(Odd())) == ["layer.weight"]
-    with pytest.raises(DoesNotApply, match="no kernel or matrix"):
+    with pytest.raises(AnalysisNotApplicable, match="no kernel or matrix"):
         filter_weights(nn.BatchNorm2d(4))
 
 
@@ -200,7 +202,7 @@ def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: Norm) ->
     pull = torch.randn(12, generator=torch.Generator().manual_seed(1))
     model = linear(torch.stack([pull, -pull]))
     data = Dataset.from_arrays(torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), classes=["a", "b"])
-    given = Subject(model, data, Threat(norm, 0.1))
+    given = AnalysisSubject(model, data, Threat(norm, 0.1))
     found = input_landscape(given, points=5, steps=20)
     # What is best for the attacker is -sign(w), or -w over its length.
     slope = float(pull.abs().sum() if norm == "Linf" else pull.norm())
@@ -208,23 +210,25 @@ def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: Norm) ->
     expected = [
         math.log1p(math.exp(-(margin - 2 * 0.1 * slope * a))) for a in (-2.0, -1.0, 0.0, 1.0, 2.0)
     ]
-    assert found.cut(found.loss, attack=True) == pytest.approx(expected, rel=1e-3)
+    assert found.slice_along(found.loss, attack=True) == pytest.approx(expected, rel=1e-3)
     if norm == "L2":  # the other axis is orthogonal to w: it changes nothing
-        assert found.cut(found.loss, attack=False) == pytest.approx([expected[2]] * 5, rel=5e-3)
+        assert found.slice_along(found.loss, attack=False) == pytest.approx(
+            [expected[2]] * 5, rel=5e-3
+        )
     assert found.unmoved == 0
 
 
 def test_the_axes_around_images_are_orthogonal_and_of_one_length() -> None:
     given = subject(limit=6)
-    sample = sample_of(given.model, given.data)
-    axes = axes_of(sample, attacked(given, sample, 3).x, given.threat, 0)
+    sample = load_sample(given.model, given.data)
+    axes = landscape_axes(sample, attack_sample(given, sample, 3).x, given.threat, 0)
     s, r = axes.attack.flatten(1), axes.random.flatten(1)
     assert torch.allclose(s.abs().amax(1), torch.ones(6), atol=1e-5)
     assert torch.allclose(s.norm(dim=1), r.norm(dim=1), rtol=1e-4)
     assert (s * r).sum(1).abs().max() < 1e-3 * s.square().sum(1).min()
-    halved = axes_of(
+    halved = landscape_axes(
         type(sample)(*(t[3:] for t in (sample.x, sample.y, sample.ids))),
-        attacked(given, sample, 3).x[3:],
+        attack_sample(given, sample, 3).x[3:],
         given.threat,
         0,
     )
@@ -265,7 +269,7 @@ def test_mistakes_in_arguments_are_said(name: str, args: dict[str, object], said
     if "1e+30" not in str(args) and "radius" not in args:
         entry = ANALYSES.entry(name)
         with pytest.raises(UserError, match=said):  # the cost is asked for before
-            entry.extra["cost"](given, **settled(entry, args))
+            entry.metadata["cost"](given, **resolve_args(entry, args))
 
 
 class Counting(nn.Module):
@@ -284,10 +288,12 @@ class Counting(nn.Module):
 @pytest.mark.parametrize("directions", [1, 3])
 def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: int) -> None:
     net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
-    given = Subject(net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1))
+    given = AnalysisSubject(
+        net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1)
+    )
     args: dict[str, Any]
     args = {"points": 5, "directions": directions, "limit": 4, "adversarial": adversarial}
-    said = cost_landscape(given, steps=3, radius=1.0, **args)
+    said = landscape_cost(given, steps=3, radius=1.0, **args)
     landscape(given, steps=3, **args)
     assert net.images == pytest.approx(said.forward + said.backward, rel=0.1)
 

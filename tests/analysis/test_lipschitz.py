@@ -10,18 +10,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.analysis import Subject
-from buttress.analysis.gaussian import convolution_bound, dense_bound, gaussian_bound
-from buttress.analysis.layers import layer_table
-from buttress.analysis.lipschitz import Lipschitz, lipschitz, says_lipschitz, table_lipschitz
-from buttress.analysis.ratios import LOGITS, Found, Places, RatioAscent, measure, search_of
-from buttress.analysis.spectral import Call, Norms, matrix_norm, operator_norm
-from buttress.analysis.upper import steepest_slope, upper_bounds
-from buttress.attacks.call import create_attack
+from buttress.analysis import AnalysisSubject
+from buttress.analysis.lipschitz import LipschitzResult, lipschitz, says_lipschitz, table_lipschitz
+from buttress.analysis.methods.gaussian_bound import convolution_bound, dense_bound, gaussian_bound
+from buttress.analysis.methods.lipschitz_bound import lipschitz_upper_bounds, max_derivative
+from buttress.analysis.methods.lipschitz_ratio import (
+    LOGITS,
+    OutputHooks,
+    RatioAscent,
+    RatioMeasurements,
+    create_measurement,
+    measure_ratios,
+)
+from buttress.analysis.methods.spectral_norms import (
+    LayerCall,
+    SpectralNorms,
+    layer_norms,
+    matrix_norm,
+    operator_norm,
+)
+from buttress.attacks.core import create_attack
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
-from buttress.models import blocks_of, create_model, list_models
-from buttress.threat import Threat
+from buttress.models import create_model, list_models, network_blocks
+from buttress.threats.norm_ball import Threat
 
 
 def flat(shape: tuple[int, int, int], n: int = 3, classes: int = 4) -> Dataset:
@@ -42,8 +54,10 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def subject(model: nn.Module, shape: tuple[int, int, int], threat: str = "Linf:0.1") -> Subject:
-    return Subject(model, flat(shape), Threat.parse(threat))
+def subject(
+    model: nn.Module, shape: tuple[int, int, int], threat: str = "Linf:0.1"
+) -> AnalysisSubject:
+    return AnalysisSubject(model, flat(shape), Threat.parse(threat))
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -108,9 +122,9 @@ def test_a_convolution_has_the_norm_of_its_explicit_matrix(layer: nn.Conv2d) -> 
     shape = (layer.in_channels, 6, 6)
     with torch.no_grad():
         layer.weight.copy_(drawn(*layer.weight.shape))
-    norms = Norms(layer, torch.zeros(1))
+    norms = SpectralNorms(layer, torch.zeros(1))
     exact = float(torch.linalg.matrix_norm(dense(layer, shape), 2))
-    assert norms.of(Call("", layer, shape)) == pytest.approx(exact, rel=1e-3)
+    assert norms.norm(LayerCall("", layer, shape)) == pytest.approx(exact, rel=1e-3)
     norm = nn.BatchNorm2d(layer.out_channels).eval()
     with torch.no_grad():
         assert norm.running_var is not None
@@ -118,7 +132,7 @@ def test_a_convolution_has_the_norm_of_its_explicit_matrix(layer: nn.Conv2d) -> 
         norm.weight.copy_(drawn(layer.out_channels))
     both = nn.Sequential(layer, norm)
     exact = float(torch.linalg.matrix_norm(dense(both, shape), 2))
-    assert norms.of(Call("", layer, shape), norm) == pytest.approx(exact, rel=1e-3)
+    assert norms.norm(LayerCall("", layer, shape), norm) == pytest.approx(exact, rel=1e-3)
 
 
 def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() -> None:
@@ -127,7 +141,7 @@ def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() ->
         nn.Flatten(), nn.Linear(64, 3),
     ).eval()  # fmt: skip
     x = torch.zeros(1, 3, 4, 4)
-    rows = layer_table(model, x, Norms(model, x))
+    rows = layer_norms(model, x, SpectralNorms(model, x))
     assert [(r.name, r.kind, r.norm) for r in rows] == [
         ("0", "convolution", "1"), ("3", "norm", ""), ("5", "linear", ""),
     ]  # fmt: skip
@@ -140,7 +154,7 @@ def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() ->
     assert first.gaussian is not None
     assert third.gaussian is not None
     assert third.gaussian_log10 == pytest.approx(math.log10(first.gaussian * third.gaussian))
-    bound = upper_bounds(model, x, Norms(model, x), {})[0][""]
+    bound = lipschitz_upper_bounds(model, x, SpectralNorms(model, x), {})[0][""]
     assert bound == pytest.approx(math.log(product))  # a plain chain: the product is the bound
 
 
@@ -188,16 +202,17 @@ class Residual(nn.Module):
 
 def test_branches_add_and_joined_parts_add_in_squares() -> None:
     model, x = Residual().eval(), torch.zeros(1, 3, 4, 4)
-    norms = Norms(model, x)
-    branch = norms.of(Call("", model.branch, (3, 4, 4)))
-    head = norms.of(Call("", model.head, (6,)))
-    found = math.exp(upper_bounds(model, x, norms, {})[0][""])
+    norms = SpectralNorms(model, x)
+    branch = norms.norm(LayerCall("", model.branch, (3, 4, 4)))
+    head = norms.norm(LayerCall("", model.head, (6,)))
+    found = math.exp(lipschitz_upper_bounds(model, x, norms, {})[0][""])
     assert found == pytest.approx(math.hypot(1 + branch, 0.5) / 4 * head)
 
 
 def test_attention_and_products_of_activations_have_no_bound() -> None:
     found = lipschitz(
-        Subject(create_model("vit_tiny", seed=0).eval(), digits(2), Threat("Linf", 0.1)), steps=2
+        AnalysisSubject(create_model("vit_tiny", seed=0).eval(), digits(2), Threat("Linf", 0.1)),
+        steps=2,
     )
     assert "attention" in found.no_bound
     assert found.logits.bound_log10 is None
@@ -208,14 +223,14 @@ def test_attention_and_products_of_activations_have_no_bound() -> None:
             return (x * x).flatten(1)
 
     model, x = Square(), torch.rand(1, 3, 2, 2)
-    bounds, reason = upper_bounds(model, x, Norms(model, x), {})
+    bounds, reason = lipschitz_upper_bounds(model, x, SpectralNorms(model, x), {})
     assert (bounds, reason) == ({}, "the operation mul at mul has no known constant")
 
 
 def test_what_comes_before_attention_keeps_its_bound() -> None:
     model, x = create_model("botnet_tiny", seed=0).eval(), digits(1).images
-    places = Places(model, {p.name: p.module for p in blocks_of(model)})
-    found, reason = upper_bounds(model, x, Norms(model, x), places.outputs(x))
+    places = OutputHooks(model, {p.name: p.module for p in network_blocks(model)})
+    found, reason = lipschitz_upper_bounds(model, x, SpectralNorms(model, x), places.outputs(x))
     assert "attention" in reason
     assert 0 < len(found) < len(places.modules)
     assert next(iter(places.modules)) in found
@@ -236,7 +251,7 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_var is not None
             module.running_var.uniform_(0.05, 0.5)
-    found = lipschitz(Subject(model.eval(), digits(3), Threat("Linf", 0.1)), steps=5)
+    found = lipschitz(AnalysisSubject(model.eval(), digits(3), Threat("Linf", 0.1)), steps=5)
     assert found.no_bound == ""
     for place in found.places:
         assert place.bound_log10 is not None
@@ -249,8 +264,8 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
 def test_it_runs_on_every_family_and_leaves_it_as_it_was(name: str) -> None:
     model = create_model(name, seed=0).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    found = lipschitz(Subject(model, digits(4), Threat("Linf", 0.1)), steps=5)
-    assert Lipschitz.model_validate_json(found.model_dump_json()) == found
+    found = lipschitz(AnalysisSubject(model, digits(4), Threat("Linf", 0.1)), steps=5)
+    assert LipschitzResult.model_validate_json(found.model_dump_json()) == found
     assert model.training
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
@@ -281,7 +296,7 @@ def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
 
 def test_the_ascent_finds_more_than_the_attack() -> None:
     model = create_model("resnet_tiny", seed=0).eval()
-    found = lipschitz(Subject(model, digits(3), Threat("Linf", 0.1))).logits.l1_linf
+    found = lipschitz(AnalysisSubject(model, digits(3), Threat("Linf", 0.1))).logits.l1_linf
     assert found.ascent > found.attack >= found.result > 0
     with pytest.raises(UserError, match="radius"):
         RatioAscent(radii=(1.0, 2.0))
@@ -289,11 +304,13 @@ def test_the_ascent_finds_more_than_the_attack() -> None:
 
 def test_images_do_not_depend_on_each_other() -> None:
     model = create_model("wrn_tiny", seed=0).eval()
-    places = Places(model, {})
+    places = OutputHooks(model, {})
 
-    def ratios(data: Dataset) -> Found:
-        one = Subject(model, data, Threat("Linf", 0.1))
-        return measure(one, search_of(one, create_attack("pgd"), 5, (1.0, 0.1)), places, 64)[LOGITS]
+    def ratios(data: Dataset) -> RatioMeasurements:
+        one = AnalysisSubject(model, data, Threat("Linf", 0.1))
+        return measure_ratios(
+            one, create_measurement(one, create_attack("pgd"), 5, (1.0, 0.1)), places, 64
+        )[LOGITS]
 
     together = ratios(digits(3))
     for row in range(3):
@@ -305,9 +322,9 @@ def test_images_do_not_depend_on_each_other() -> None:
 
 def test_curves_have_their_known_slopes() -> None:
     gelu = (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi)  # at the root of 2
-    assert steepest_slope(nn.GELU()) == pytest.approx(gelu, rel=1e-6)
-    assert steepest_slope(nn.Sigmoid()) == 0.25
-    assert steepest_slope(nn.SiLU(inplace=True)) == pytest.approx(1.0998, abs=1e-4)
+    assert max_derivative(nn.GELU()) == pytest.approx(gelu, rel=1e-6)
+    assert max_derivative(nn.Sigmoid()) == 0.25
+    assert max_derivative(nn.SiLU(inplace=True)) == pytest.approx(1.0998, abs=1e-4)
 
 
 def test_an_image_that_the_attack_does_not_move_is_left_out() -> None:

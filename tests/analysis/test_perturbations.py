@@ -11,17 +11,17 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from buttress.analysis import DoesNotApply, Subject
+from buttress.analysis import AnalysisNotApplicable, AnalysisSubject
 from buttress.analysis.perturbations import (
-    contrasted,
-    log_magnitude,
+    energy_per_ring,
+    frequency_rings,
+    mean_log_magnitude,
     perturbations,
-    ring_energy,
-    rings_of,
     says_perturbations,
+    stretch_contrast,
 )
 from buttress.data import Dataset
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 
 
 def cosine(cycles: int, size: int = 16) -> Tensor:
@@ -31,30 +31,30 @@ def cosine(cycles: int, size: int = 16) -> Tensor:
 
 def test_the_largest_change_is_black_or_white() -> None:
     delta = torch.tensor([0.0, 0.02, -0.04, 0.01]).view(1, 1, 2, 2)
-    assert contrasted(delta).flatten().tolist() == pytest.approx([0.5, 0.75, 0.0, 0.625])
-    assert contrasted(torch.zeros(1, 1, 2, 2)).unique().tolist() == [0.5]
+    assert stretch_contrast(delta).flatten().tolist() == pytest.approx([0.5, 0.75, 0.0, 0.625])
+    assert stretch_contrast(torch.zeros(1, 1, 2, 2)).unique().tolist() == [0.5]
 
 
 @pytest.mark.parametrize("cycles", [0, 1, 3, 8])
 def test_a_pure_cosine_has_all_its_energy_in_one_ring(cycles: int) -> None:
-    energy = ring_energy(cosine(cycles))
+    energy = energy_per_ring(cosine(cycles))
     assert energy[cycles] == pytest.approx(1.0)
     assert energy.sum() == pytest.approx(1.0)
 
 
 def test_the_spectrum_has_its_peaks_at_the_cosine_around_the_middle() -> None:
-    found = log_magnitude(cosine(3))[0]
+    found = mean_log_magnitude(cosine(3))[0]
     peaks = (found > found.max() - 1).nonzero().tolist()
     assert peaks == [[8, 5], [8, 11]]
 
 
 def test_every_image_weighs_the_same() -> None:
     both = torch.cat([cosine(1) * 100, cosine(4)])
-    assert ring_energy(both)[[1, 4]].tolist() == pytest.approx([0.5, 0.5])
+    assert energy_per_ring(both)[[1, 4]].tolist() == pytest.approx([0.5, 0.5])
 
 
 def test_rings_of_a_wide_image_are_by_cycles_per_pixel() -> None:
-    rings = rings_of(torch.zeros(1, 1, 8, 16))
+    rings = frequency_rings(torch.zeros(1, 1, 8, 16))
     assert (int(rings[4, 0]), int(rings[0, 8]), int(rings[0, 2])) == (4, 4, 1)
 
 
@@ -70,10 +70,10 @@ class Wave(nn.Module):
         return torch.stack([score, -score], 1)
 
 
-def of_wave(cycles: int, eps: float = 0.1) -> Subject:
+def of_wave(cycles: int, eps: float = 0.1) -> AnalysisSubject:
     x = torch.full((4, 1, 16, 16), 0.5)
     data = Dataset.from_arrays(x, torch.tensor([0, 1, 0, 1]), classes=["a", "b"])
-    return Subject(Wave(cycles), data, Threat("Linf", eps))
+    return AnalysisSubject(Wave(cycles), data, Threat("Linf", eps))
 
 
 def test_perturbations_have_the_frequency_the_network_sees() -> None:
@@ -93,5 +93,5 @@ def test_what_the_attack_takes_away_is_bright() -> None:
 
 
 def test_without_a_change_there_is_nothing_to_look_at() -> None:
-    with pytest.raises(DoesNotApply, match="no image"):
+    with pytest.raises(AnalysisNotApplicable, match="no image"):
         perturbations(of_wave(1, eps=0.0))

@@ -11,10 +11,21 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from buttress.analysis.linear_classes import SLACK, complexity, dual, limits, supremum
-from buttress.analysis.rademacher import Rademacher, rademacher, says_rademacher, slope
+from buttress.analysis.methods.rademacher_complexity import (
+    LEMMA_CONSTANT,
+    adversarial_supremum,
+    dual_exponent,
+    lemma_limits,
+    rademacher_complexity,
+)
+from buttress.analysis.rademacher import (
+    RademacherResult,
+    log_log_slope,
+    rademacher,
+    says_rademacher,
+)
 from buttress.errors import UserError
-from buttress.progress import Silent
+from buttress.system.progress import SilentProgress
 
 NORMS = (1.0, 2.0, math.inf)
 EPS, RADIUS = 0.3, 1.5
@@ -42,10 +53,10 @@ def test_the_closed_form_is_what_a_search_over_weights_finds(p: float) -> None:
     corners = EPS * all_signs(2)
     worst = ((points.unsqueeze(1) + corners) @ weights.T).amin(1)  # (points, weights)
     searched = (signs @ worst).amax(1)
-    found = supremum(signs @ points, signs.sum(1), eps=EPS, radius=RADIUS, p=p)
+    found = adversarial_supremum(signs @ points, signs.sum(1), eps=EPS, radius=RADIUS, p=p)
     assert (searched <= found + 1e-9).all()
     assert torch.allclose(searched, found, atol=0.02)
-    estimate = complexity(points, signs, eps=EPS, radius=RADIUS, p=p)
+    estimate = rademacher_complexity(points, signs, eps=EPS, radius=RADIUS, p=p)
     assert estimate.mean == pytest.approx(float(searched.mean()) / 4, abs=0.005)
 
 
@@ -58,7 +69,7 @@ def test_the_closed_form_is_the_optimum_of_a_linear_programme(p: float) -> None:
         cost = -np.concatenate([u.numpy(), -u.numpy()]) + EPS * total  # w = plus - minus
         rows = np.ones((1, 10)) if p == 1 else np.hstack([np.eye(5), np.eye(5)])
         solved = linprog(cost, A_ub=rows, b_ub=np.full(len(rows), RADIUS), bounds=(0, None))
-        found = supremum(u, torch.tensor(total).double(), eps=EPS, radius=RADIUS, p=p)
+        found = adversarial_supremum(u, torch.tensor(total).double(), eps=EPS, radius=RADIUS, p=p)
         assert float(found) == pytest.approx(-solved.fun, abs=1e-9)
 
 
@@ -68,21 +79,21 @@ def test_the_limits_of_the_lemma_hold_exactly(p: float, eps: float) -> None:
     for width in (1, 3, 40):
         points = torch.randn(9, width, generator=torch.Generator().manual_seed(width)).double()
         signs = all_signs(9)
-        natural = complexity(points, signs, eps=0.0, radius=RADIUS, p=p).mean
-        attacked = complexity(points, signs, eps=eps, radius=RADIUS, p=p).mean
-        allowed = limits(natural, count=9, width=width, eps=eps, radius=RADIUS, p=p)
+        natural = rademacher_complexity(points, signs, eps=0.0, radius=RADIUS, p=p).mean
+        attacked = rademacher_complexity(points, signs, eps=eps, radius=RADIUS, p=p).mean
+        allowed = lemma_limits(natural, count=9, width=width, eps=eps, radius=RADIUS, p=p)
         assert allowed.lower <= attacked <= allowed.upper + 1e-12
         # the two steps of the proof of the lower limit
         assert attacked >= natural - 1e-12
-        assert attacked >= SLACK * allowed.term - 1e-12
+        assert attacked >= LEMMA_CONSTANT * allowed.term - 1e-12
 
 
 @pytest.fixture(scope="module")
-def found() -> Rademacher:
-    return rademacher(Silent(), dimensions=(16, 256, 4096), count=60, draws=100)
+def found() -> RademacherResult:
+    return rademacher(SilentProgress(), dimensions=(16, 256, 4096), count=60, draws=100)
 
 
-def test_only_the_l1_class_does_not_grow_with_dimension(found: Rademacher) -> None:
+def test_only_the_l1_class_does_not_grow_with_dimension(found: RademacherResult) -> None:
     slopes = {c.p: c for c in found.classes}
     assert abs(slopes["1"].adversarial_slope) < 1e-9
     assert slopes["2"].adversarial_slope > 0.1
@@ -95,15 +106,15 @@ def test_only_the_l1_class_does_not_grow_with_dimension(found: Rademacher) -> No
 
 
 def test_pixels_make_the_natural_class_grow_too() -> None:
-    made = rademacher(Silent(), dimensions=(16, 1024), count=40, draws=50, points="pixels")
+    made = rademacher(SilentProgress(), dimensions=(16, 1024), count=40, draws=50, points="pixels")
     assert [round(c.natural_slope, 1) for c in made.classes][1:] == [0.5, 1.0]
 
 
-def test_draws_belong_to_the_seed_and_not_to_the_global_generator(found: Rademacher) -> None:
+def test_draws_belong_to_the_seed_and_not_to_the_global_generator(found: RademacherResult) -> None:
     before = torch.random.get_rng_state()
-    again = rademacher(Silent(), dimensions=(16, 256, 4096), count=60, draws=100)
+    again = rademacher(SilentProgress(), dimensions=(16, 256, 4096), count=60, draws=100)
     assert again == found
-    assert rademacher(Silent(), dimensions=(16, 256), seed=1, draws=9) != found
+    assert rademacher(SilentProgress(), dimensions=(16, 256), seed=1, draws=9) != found
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -115,10 +126,15 @@ def test_wrong_arguments_are_named() -> None:
         ({"points": "round"}, "padded or pixels"),
     ):
         with pytest.raises(UserError, match=word):
-            rademacher(Silent(), **args)
+            rademacher(SilentProgress(), **args)
 
 
 def test_dual_norms_and_slopes() -> None:
-    assert (dual(1.0), dual(2.0), dual(math.inf), dual(4.0)) == (math.inf, 2.0, 1.0, 4 / 3)
-    assert slope([1, 10, 100], [2, 20, 200]) == pytest.approx(1.0)
-    assert slope([1, 10], [0.0, 1.0]) == 0.0
+    assert (
+        dual_exponent(1.0),
+        dual_exponent(2.0),
+        dual_exponent(math.inf),
+        dual_exponent(4.0),
+    ) == (math.inf, 2.0, 1.0, 4 / 3)
+    assert log_log_slope([1, 10, 100], [2, 20, 200]) == pytest.approx(1.0)
+    assert log_log_slope([1, 10], [0.0, 1.0]) == 0.0

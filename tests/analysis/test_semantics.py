@@ -12,23 +12,23 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from buttress.analysis.semantics import (
-    Semantics,
-    as_images,
+    SemanticsResult,
+    perturbations_as_images,
     plot_semantics,
     says_semantics,
-    score,
     semantics,
+    top_accuracy,
 )
-from buttress.analysis.subject import Group, Subject
+from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.data import Batch, Dataset
 from buttress.errors import UserError
-from buttress.progress import Silent
-from buttress.threat import Threat
+from buttress.system.progress import SilentProgress
+from buttress.threats.norm_ball import Threat
 
 
 def test_no_change_is_grey_and_the_sign_is_that_of_the_image() -> None:
     x = torch.tensor([0.5, 0.5, 0.5])
-    shown = as_images(x, x + torch.tensor([0.0, 0.1, -0.1]), 0.1)
+    shown = perturbations_as_images(x, x + torch.tensor([0.0, 0.1, -0.1]), 0.1)
     assert shown.tolist() == pytest.approx([0.5, 0.0, 1.0], abs=1e-6)
 
 
@@ -41,7 +41,7 @@ class Fixed(nn.Module):
 
 def test_ranks_of_known_logits() -> None:
     batch = Batch(torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 4, 5]), torch.arange(4))
-    found = score(Fixed(), batch)
+    found = top_accuracy(Fixed(), batch)
     assert (found.top1, found.top5) == (0.25, 0.75)
 
 
@@ -59,7 +59,7 @@ class Linear(nn.Module):
 class Planted:
     """Three runs as a group: a maker and two judges, without files."""
 
-    progress = Silent()
+    progress = SilentProgress()
 
     def __init__(self) -> None:
         x = torch.full((8, 1, 2, 2), 0.5)
@@ -80,12 +80,12 @@ class Planted:
     def __len__(self) -> int:
         return len(self.runs)
 
-    def subject(self, index: int) -> Subject:
-        return Subject(self.models[index], self.data, Threat("Linf", 0.1))
+    def subject(self, index: int) -> AnalysisSubject:
+        return AnalysisSubject(self.models[index], self.data, Threat("Linf", 0.1))
 
 
-def judged(**args: Any) -> Semantics:
-    return semantics(cast(Group, Planted()), steps=4, **args)
+def judged(**args: Any) -> SemanticsResult:
+    return semantics(cast(RunGroup, Planted()), steps=4, **args)
 
 
 def test_a_judge_that_sees_the_class_is_always_right_and_its_opposite_never() -> None:

@@ -8,7 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from buttress.analysis.semidefinite import Matrix, at_most, coupling, largest, largest_of, solver
+from buttress.analysis.methods.semidefinite import (
+    Matrix,
+    coupling_matrix,
+    import_cvxpy,
+    solve_relaxation,
+    solve_relaxations,
+    trivial_upper_bound,
+)
 from buttress.errors import UserError
 
 
@@ -26,7 +33,7 @@ def random_network(seed: int, width: int = 4, hidden: int = 5) -> tuple[Matrix, 
 def test_the_matrix_is_four_times_the_change() -> None:
     """y^T Q y / 4 with y = (1, t, 2 s - 1) is the change for signs t and slopes s."""
     outer, inner = random_network(0)
-    matrix = coupling(outer, inner)
+    matrix = coupling_matrix(outer, inner)
     source = np.random.default_rng(1)
     for _ in range(20):
         signs, slopes = source.choice([-1.0, 1.0], 4), source.random(5)
@@ -37,12 +44,12 @@ def test_the_matrix_is_four_times_the_change() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_a_limit_and_solved_well(seed: int) -> None:
     outer, inner = random_network(seed)
-    matrix = coupling(outer, inner)
-    found = largest(matrix)
+    matrix = coupling_matrix(outer, inner)
+    found = solve_relaxation(matrix)
     assert found.upper / 4 >= searched(outer, inner) - 1e-9
-    assert found.lower <= found.upper <= at_most(matrix) + 1e-9
+    assert found.lower <= found.upper <= trivial_upper_bound(matrix) + 1e-9
     assert found.lower == pytest.approx(found.upper, rel=0.01)
-    turned = largest(-matrix)  # the value for z = -1
+    turned = solve_relaxation(-matrix)  # the value for z = -1
     assert turned.lower <= found.upper + 1e-9
     assert found.lower <= turned.upper + 1e-9
 
@@ -52,14 +59,16 @@ def test_it_is_tight_where_all_signs_agree() -> None:
     rank_one = (np.array([1.0, 2.0]), np.outer([1.0, 0.5], [1.0, -2.0, 3.0]))
     for outer, inner in (diagonal, rank_one):
         exact = searched(outer, inner)
-        found = largest(coupling(outer, inner))
+        found = solve_relaxation(coupling_matrix(outer, inner))
         assert exact == pytest.approx(np.abs(inner.T * outer).sum())
         assert found.upper / 4 == pytest.approx(exact, rel=0.005)
 
 
 def test_rough_answers_of_the_solver_are_made_good() -> None:
     outer, inner = random_network(9)
-    rough, fine = (largest(coupling(outer, inner), tolerance) for tolerance in (0.3, 1e-6))
+    rough, fine = (
+        solve_relaxation(coupling_matrix(outer, inner), tolerance) for tolerance in (0.3, 1e-6)
+    )
     assert rough.lower <= fine.upper
     assert rough.upper >= fine.lower
     assert rough.upper - rough.lower > fine.upper - fine.lower
@@ -69,23 +78,25 @@ def test_the_printed_matrix_is_no_limit() -> None:
     """relu(x1 - x2) changes by 2 eps; the matrix as printed allows eps."""
     outer, inner = np.array([1.0]), np.array([[1.0, -1.0]])
     assert searched(outer, inner) == 2
-    assert largest(coupling(outer, inner)).upper / 4 == pytest.approx(2, rel=0.005)
-    assert largest(coupling(outer, inner, "printed")).upper / 4 == pytest.approx(1, rel=0.005)
+    assert solve_relaxation(coupling_matrix(outer, inner)).upper / 4 == pytest.approx(2, rel=0.005)
+    assert solve_relaxation(coupling_matrix(outer, inner, "printed")).upper / 4 == pytest.approx(
+        1, rel=0.005
+    )
 
 
 def test_the_largest_of_several_is_found_without_solving_all() -> None:
-    matrices = [scale * coupling(*random_network(2)) for scale in (0.01, 1.0, 0.02)]
+    matrices = [scale * coupling_matrix(*random_network(2)) for scale in (0.01, 1.0, 0.02)]
     done: list[int] = []
-    found = largest_of(matrices, lambda: done.append(1))
-    assert found == largest(matrices[1])
+    found = solve_relaxations(matrices, lambda: done.append(1))
+    assert found == solve_relaxation(matrices[1])
     assert len(done) == 3
 
 
 def test_nothing_comes_from_nothing() -> None:
-    assert largest(coupling(np.zeros(2), np.ones((2, 3)))) == (0.0, 0.0)
+    assert solve_relaxation(coupling_matrix(np.zeros(2), np.ones((2, 3)))) == (0.0, 0.0)
 
 
 def test_without_cvxpy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     with pytest.raises(UserError, match=r"pip install buttress\[bounds\]"):
-        solver()
+        import_cvxpy()

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from buttress.analysis import DoesNotApply, Subject
-from buttress.analysis.curvature import Curvature
-from buttress.analysis.lanczos import hutchinson, lanczos
-from buttress.analysis.sample import Sample, sample_of
+from buttress.analysis import AnalysisNotApplicable, AnalysisSubject
+from buttress.analysis.methods.hessian import LossHessian
+from buttress.analysis.methods.lanczos import hutchinson, lanczos
+from buttress.analysis.methods.weight_directions import filter_norms, filter_weights
 from buttress.analysis.sharpness import says_sharpness, sharpness
-from buttress.analysis.weights import filter_norms, filter_weights
+from buttress.analysis.subject import ImageSample, load_sample
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 from conftest import Linear
 from known_curvature import bowl, normed, rescaled
 
@@ -84,7 +84,7 @@ def small_data(n: int = 6) -> Dataset:
     return Dataset.from_arrays(x, torch.arange(n) % 3)
 
 
-def dense_hessian(model: nn.Module, sample: Sample, names: list[str]) -> Tensor:
+def dense_hessian(model: nn.Module, sample: ImageSample, names: list[str]) -> Tensor:
     parameters = dict(model.named_parameters())
     sizes = [parameters[n].numel() for n in names]
 
@@ -102,9 +102,9 @@ def dense_hessian(model: nn.Module, sample: Sample, names: list[str]) -> Tensor:
 def test_products_are_those_of_the_dense_hessian(
     relative: bool, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buttress.analysis.sample.BATCH", batch)
+    monkeypatch.setattr("buttress.analysis.subject.SAMPLE_BATCH", batch)
     model = Logistic().eval()
-    sample = sample_of(model, small_data())
+    sample = load_sample(model, small_data())
     weights = filter_weights(model) if relative else dict(model.named_parameters())
     dense = dense_hessian(model, sample, list(weights))
     if relative:
@@ -112,16 +112,16 @@ def test_products_are_those_of_the_dense_hessian(
             [filter_norms(w).expand_as(w).flatten() for w in weights.values()]
         )  # fmt: skip
         dense = units[:, None] * dense * units
-    curved = Curvature(model, sample, weights, relative=relative)
+    curved = LossHessian(model, sample, weights, relative=relative)
     for k in range(3):
         vector = drawn(curved.size).roll(k)
-        assert torch.allclose(curved.product(vector), dense @ vector, atol=1e-5)
+        assert torch.allclose(curved.hessian_vector_product(vector), dense @ vector, atol=1e-5)
 
 
 def test_the_figures_are_those_of_the_dense_hessian() -> None:
     model = Logistic().eval()
-    given = Subject(model, small_data(), Threat("Linf", 0.1))
-    sample = sample_of(model, given.data)
+    given = AnalysisSubject(model, small_data(), Threat("Linf", 0.1))
+    sample = load_sample(model, given.data)
     found = sharpness(given, steps=0, lanczos_steps=58, probes=300)
     dense = dense_hessian(model, sample, [n for n, _ in model.named_parameters()])
     values = torch.linalg.eigvalsh(dense)
@@ -149,7 +149,8 @@ def test_rescaled_filters_change_the_plain_figure_only() -> None:
     data, threat = load_dataset("digits", "test", limit=8), Threat("Linf", 0.1)
     args: dict[str, Any] = {"steps": 0, "radii": (0.05,), "directions": 3, "lanczos_steps": 40}
     one, other = (
-        sharpness(Subject(m, data, threat), **args).clean for m in (normed(), rescaled(normed()))
+        sharpness(AnalysisSubject(m, data, threat), **args).clean
+        for m in (normed(), rescaled(normed()))
     )
     assert one.relative.largest == pytest.approx(other.relative.largest, rel=1e-2)
     assert one.rises[0].random == pytest.approx(other.rises[0].random, rel=1e-2, abs=1e-5)
@@ -159,12 +160,12 @@ def test_rescaled_filters_change_the_plain_figure_only() -> None:
 
 def test_ascent_finds_more_than_chance_and_rises_with_the_radius() -> None:
     model = create_model("vit_tiny", seed=0).eval()
-    given = Subject(model, load_dataset("digits", "test", limit=8), Threat("Linf", 0.1))
+    given = AnalysisSubject(model, load_dataset("digits", "test", limit=8), Threat("Linf", 0.1))
     found = sharpness(given, radii=(0.05, 0.01), directions=2, lanczos_steps=4, steps=2)
     for figures in (found.clean, found.attacked):
         assert figures is not None
         assert [r.radius for r in figures.rises] == [0.01, 0.05]
-        assert all(r.most == r.ascent > r.random for r in figures.rises)
+        assert all(r.largest == r.ascent > r.random for r in figures.rises)
         assert figures.rises[1].ascent > figures.rises[0].ascent
     said = says_sharpness(found)
     assert "clean loss" in said
@@ -174,7 +175,7 @@ def test_ascent_finds_more_than_chance_and_rises_with_the_radius() -> None:
 def test_ascent_finds_the_highest_loss_in_the_ball_of_a_linear_model() -> None:
     x, y = torch.rand(1, 1, 2, 3, generator=torch.Generator().manual_seed(4)), torch.tensor([1])
     model = Linear(6, 2).eval()
-    given = Subject(model, Dataset.from_arrays(x, y), Threat("Linf", 0.1))
+    given = AnalysisSubject(model, Dataset.from_arrays(x, y), Threat("Linf", 0.1))
     found = sharpness(given, steps=0, radii=(0.3,), directions=50).clean
     lengths = model.weight.detach().norm(dim=1)
     z = model(x)[0].detach()
@@ -190,6 +191,6 @@ def test_a_network_without_second_derivative_is_told_so() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.cdist(super().forward(x), torch.eye(3), p=1)
 
-    given = Subject(Cut().eval(), small_data(), Threat("Linf", 0.1))
-    with pytest.raises(DoesNotApply, match="no second derivative"):
+    given = AnalysisSubject(Cut().eval(), small_data(), Threat("Linf", 0.1))
+    with pytest.raises(AnalysisNotApplicable, match="no second derivative"):
         sharpness(given, steps=0)

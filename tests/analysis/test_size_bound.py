@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from buttress.analysis.gaussian import gaussian_bound
-from buttress.analysis.size_bound import bound, layers, says_size_bound, size_bound
+from buttress.analysis.methods.gaussian_bound import gaussian_bound
+from buttress.analysis.size_bound import log10_bound, says_size_bound, size_bound, wideresnet_layers
 from buttress.errors import UserError
 from buttress.models import create_model
-from buttress.progress import Silent
+from buttress.system.progress import SilentProgress
 
 SIGMA = 0.05
 
@@ -31,13 +31,13 @@ def test_it_is_the_bound_of_the_layers_of_a_real_network() -> None:
             layer.register_forward_hook(add)
     with torch.no_grad():
         model.eval()(torch.rand(1, 3, 32, 32))
-    found = layers((1, 2, 1), (1, 2, 1))
+    found = wideresnet_layers((1, 2, 1), (1, 2, 1))
     assert len(total) == len(found) == 10
-    assert bound(found, SIGMA) == pytest.approx(sum(total))
+    assert log10_bound(found, SIGMA) == pytest.approx(sum(total))
 
 
 def test_steps_are_those_of_the_formula() -> None:
-    found = size_bound(Silent(), depths=(1, 2), widths=(1, 4), sigma=SIGMA)
+    found = size_bound(SilentProgress(), depths=(1, 2), widths=(1, 4), sigma=SIGMA)
     assert [one.direction for one in found.directions] == [
         f"{what} of stage {stage}" for what in ("depth", "width") for stage in (1, 2, 3)
     ]
@@ -51,19 +51,19 @@ def test_steps_are_those_of_the_formula() -> None:
 
 
 def test_whether_it_grows_depends_on_the_variance() -> None:
-    found = size_bound(Silent(), depths=(1, 3))
+    found = size_bound(SilentProgress(), depths=(1, 3))
     assert all(one.smallest_step > 0 for one in found.directions)
     assert "grows in every direction" in says_size_bound(found)
     assert found.directions[3].smallest_step_he < 0  # its inputs make its weights smaller
     needed = max(one.sigma_needed for one in found.directions)
-    less = size_bound(Silent(), depths=(1, 3), widths=(4, 10), sigma=0.99 * needed)
+    less = size_bound(SilentProgress(), depths=(1, 3), widths=(4, 10), sigma=0.99 * needed)
     assert min(one.smallest_step for one in less.directions) < 0
     assert "does not grow with depth of stage 3" in says_size_bound(less)
-    more = size_bound(Silent(), depths=(1, 3), widths=(4, 10), sigma=1.01 * needed)
+    more = size_bound(SilentProgress(), depths=(1, 3), widths=(4, 10), sigma=1.01 * needed)
     assert min(one.smallest_step for one in more.directions) > 0
 
 
 @pytest.mark.parametrize("args", [{"depths": (3,)}, {"widths": (0, 2)}, {"sigma": 0.0}])
 def test_mistakes_are_named(args: dict[str, object]) -> None:
     with pytest.raises(UserError, match=r"must hold|needed"):
-        size_bound(Silent(), **args)  # type: ignore[arg-type]
+        size_bound(SilentProgress(), **args)  # type: ignore[arg-type]

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis import Subject
-from buttress.analysis.stability import Stability, says_stability, stability
+from buttress.analysis import AnalysisSubject
+from buttress.analysis.stability import StabilityResult, says_stability, stability
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
 from buttress.models import create_model
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 
 
 class Steps(nn.Module):
@@ -33,7 +33,7 @@ def grey(levels: list[float], labels: list[int]) -> Dataset:
 def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
     #        right stable, right moved, wrong stable, wrong moved
     data = grey([0.05, 0.28, 0.9, 0.32], [0, 0, 0, 0])
-    found = stability(Subject(Steps().eval(), data, Threat("Linf", 0.1)), per_class=True)
+    found = stability(AnalysisSubject(Steps().eval(), data, Threat("Linf", 0.1)), per_class=True)
     assert found.correct_and_stable.count == 1
     assert found.correct_and_unstable.count == 1
     assert found.wrong_and_stable.count == 1
@@ -45,7 +45,7 @@ def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
 
 def test_the_published_way_overlooks_wrong_images_that_could_be_moved() -> None:
     # Its label is dark; the attack on the label flees from dark, and so never crosses into it.
-    subject = Subject(Steps().eval(), grey([0.32], [0]), Threat("Linf", 0.1))
+    subject = AnalysisSubject(Steps().eval(), grey([0.32], [0]), Threat("Linf", 0.1))
     assert stability(subject, against="label").wrong_and_stable.count == 1
     assert stability(subject).wrong_and_unstable.count == 1
 
@@ -59,7 +59,7 @@ def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str) -> 
     labels = torch.where(torch.arange(48) % 2 == 0, said, data.labels)
     data = replace(data, labels=labels)
     for eps in (0.08, 0.06, 0.04, 0.03, 0.02, 0.01, 0.005):  # versions of torch draw other weights
-        found = stability(Subject(model, data, Threat("Linf", eps), seed=3))
+        found = stability(AnalysisSubject(model, data, Threat("Linf", eps), seed=3))
         if found.correct_and_stable.count > 0:
             break
     judged = evaluate(model, data, ["clean", f"pgd:Linf:{eps}"], seed=3)
@@ -72,17 +72,17 @@ def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str) -> 
 def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
     model = create_model("resnet_tiny", seed=0)
     model.train()
-    subject = Subject(model, load_dataset("digits", "test", limit=20), Threat("Linf", 0.05))
+    subject = AnalysisSubject(model, load_dataset("digits", "test", limit=20), Threat("Linf", 0.05))
     found = stability(subject, limit=10)
     kinds = ("correct_and_stable", "correct_and_unstable", "wrong_and_stable", "wrong_and_unstable")
     assert sum(getattr(found, k).count for k in kinds) == found.images == 10
     assert found.stable.count == found.correct_and_stable.count + found.wrong_and_stable.count
     assert f"{found.correct_and_stable.share:.1%}" in says_stability(found)
     assert model.training
-    assert Stability.model_validate_json(found.model_dump_json()) == found
+    assert StabilityResult.model_validate_json(found.model_dump_json()) == found
 
 
 def test_another_word_than_prediction_or_label_is_refused() -> None:
-    subject = Subject(Steps().eval(), grey([0.1], [0]), Threat("Linf", 0.1))
+    subject = AnalysisSubject(Steps().eval(), grey([0.1], [0]), Threat("Linf", 0.1))
     with pytest.raises(UserError, match="prediction or label"):
         stability(subject, against="class")  # type: ignore[arg-type]

@@ -8,36 +8,39 @@ from dataclasses import replace
 import pytest
 import torch
 
-from buttress.analysis.attention_block import AttentionBlock, fit
-from buttress.analysis.generalization_bound import (
-    Norms,
-    Sample,
+from buttress.analysis.methods.generalization_bound import (
+    BlockNorms,
+    BoundAttentionBlock,
+    BoundSample,
+    block_norms,
+    bound_terms,
     images_needed,
-    norms_of,
-    terms,
+    train_block,
 )  # fmt: skip
 from buttress.analysis.transformer_bound import (
-    TransformerBound,
+    TransformerBoundResult,
     says_transformer_bound,
     transformer_bound,
 )  # fmt: skip
 from buttress.data import load_dataset
 from buttress.errors import UserError
-from buttress.progress import Silent
+from buttress.system.progress import SilentProgress
 
-NORMS = Norms(inner_spectral=2.0, outer_spectral=3.0, inner_l1=5.0, outer_l1=7.0)
-SAMPLE = Sample(count=100, squares=4.0, width=50, eps=0.1, delta=0.05)
+NORMS = BlockNorms(inner_spectral=2.0, outer_spectral=3.0, inner_l1=5.0, outer_l1=7.0)
+SAMPLE = BoundSample(count=100, squares=4.0, width=50, eps=0.1, delta=0.05)
 
 
 def test_the_block_is_a_matrix_a_relu_and_a_matrix() -> None:
-    block = AttentionBlock(8, 2, 10, seed=3)
+    block = BoundAttentionBlock(8, 2, 10, seed=3)
     x = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert block.inner().shape == (32, 64)
-    by_matrices = (block.flat(x) @ block.inner().T).relu() @ block.head.T
+    assert block.inner_matrix().shape == (32, 64)
+    by_matrices = (block.flatten_images(x) @ block.inner_matrix().T).relu() @ block.head.T
     assert torch.allclose(block(x), by_matrices, atol=1e-5)
-    assert block.flat(x).square().sum() == pytest.approx(float(x.mean(1).square().sum()), rel=1e-5)
+    assert block.flatten_images(x).square().sum() == pytest.approx(
+        float(x.mean(1).square().sum()), rel=1e-5
+    )
     # Rows of a softmax sum to one: attention itself has the same l1 norm however sparse it is.
-    both = block.inner().detach().abs().sum(), block.value.detach().abs().sum()
+    both = block.inner_matrix().detach().abs().sum(), block.value.detach().abs().sum()
     assert float(both[0]) == pytest.approx(16 * float(both[1]))
 
 
@@ -46,23 +49,23 @@ def test_training_with_the_penalty_makes_the_norms_smaller_and_leaves_the_genera
     before = torch.random.get_rng_state()
     made = []
     for penalty in (0.0, 3e-3):
-        block = AttentionBlock(8, 2, 10, seed=0)
-        fit(block, data, penalty=penalty, steps=60)
+        block = BoundAttentionBlock(8, 2, 10, seed=0)
+        train_block(block, data, penalty=penalty, steps=60)
         x, y, _ = data.take(torch.arange(200))
         assert float((block(x).argmax(1) == y).float().mean()) > 0.6
         assert all(p.grad is None for p in block.parameters())
-        made.append(float(block.l1().detach()))
+        made.append(float(block.l1_norm().detach()))
     assert made[1] < 0.8 * made[0]
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_patch_must_divide_the_image() -> None:
     with pytest.raises(UserError, match="`patch` must divide"):
-        AttentionBlock(8, 3, 10, seed=0)
+        BoundAttentionBlock(8, 3, 10, seed=0)
 
 
 def test_the_terms_of_the_theorem() -> None:
-    found = terms(NORMS, SAMPLE, gamma=0.5, share=0.25)
+    found = bound_terms(NORMS, SAMPLE, gamma=0.5, margin_fraction=0.25)
     frobenius = math.sqrt(100 * 4.0)
     c = ((5 / 2) ** (2 / 3) + (7 / 3) ** (2 / 3)) ** (3 / 2) * frobenius
     assert found == pytest.approx({
@@ -72,20 +75,20 @@ def test_the_terms_of_the_theorem() -> None:
         "adversary": 2 * 0.1 * 5 * 7 / (0.5 * 10),
         "confidence": 3 * math.sqrt(math.log(40) / 200),
     })  # fmt: skip
-    assert list(terms(NORMS, replace(SAMPLE, eps=0.0), 0.5, 0.0))[3] == "adversary"
-    assert terms(NORMS, replace(SAMPLE, eps=0.0), 0.5, 0.0)["adversary"] == 0
+    assert list(bound_terms(NORMS, replace(SAMPLE, eps=0.0), 0.5, 0.0))[3] == "adversary"
+    assert bound_terms(NORMS, replace(SAMPLE, eps=0.0), 0.5, 0.0)["adversary"] == 0
 
 
-@pytest.mark.parametrize("name", list(Norms.model_fields))
+@pytest.mark.parametrize("name", list(BlockNorms.model_fields))
 def test_the_bound_grows_with_every_norm(name: str) -> None:
     larger = NORMS.model_copy(update={name: 1.1 * getattr(NORMS, name)})
-    assert sum(terms(larger, SAMPLE, 1.0, 0.0).values()) > sum(
-        terms(NORMS, SAMPLE, 1.0, 0.0).values()
+    assert sum(bound_terms(larger, SAMPLE, 1.0, 0.0).values()) > sum(
+        bound_terms(NORMS, SAMPLE, 1.0, 0.0).values()
     )
 
 
 def test_norms_of_known_matrices() -> None:
-    found = norms_of(torch.tensor([[3.0, 0.0], [0.0, -4.0]]), torch.ones(2, 2))
+    found = block_norms(torch.tensor([[3.0, 0.0], [0.0, -4.0]]), torch.ones(2, 2))
     assert found.inner_spectral == pytest.approx(4)
     assert found.outer_spectral == pytest.approx(2)
     assert (found.inner_l1, found.outer_l1) == (7, 4)
@@ -94,7 +97,7 @@ def test_norms_of_known_matrices() -> None:
 def test_how_many_images_would_be_enough() -> None:
     enough = images_needed(NORMS, SAMPLE, 1.0, 0.1)
     assert enough is not None
-    at = [sum(terms(NORMS, replace(SAMPLE, count=int(n)), 1.0, 0.1).values())
+    at = [sum(bound_terms(NORMS, replace(SAMPLE, count=int(n)), 1.0, 0.1).values())
           for n in (enough / 1.11, enough)]  # fmt: skip
     assert at[0] >= 1 > at[1]
     assert images_needed(NORMS, SAMPLE, 1.0, 1.0) is None
@@ -108,15 +111,15 @@ def test_wrong_arguments_are_named() -> None:
         ({"eps": 0.0}, "eps"),
     ):
         with pytest.raises(UserError, match=word):
-            transformer_bound(Silent(), limit=20, **args)
+            transformer_bound(SilentProgress(), limit=20, **args)
 
 
 @pytest.fixture(scope="module")
-def found() -> TransformerBound:
-    return transformer_bound(Silent(), penalties=(0.0, 3e-3), eps=0.01, steps=80, limit=150)
+def found() -> TransformerBoundResult:
+    return transformer_bound(SilentProgress(), penalties=(0.0, 3e-3), eps=0.01, steps=80, limit=150)
 
 
-def test_l1_makes_every_norm_and_the_bound_smaller(found: TransformerBound) -> None:
+def test_l1_makes_every_norm_and_the_bound_smaller(found: TransformerBoundResult) -> None:
     plain, sparse = found.blocks
     assert (
         sparse.norms.inner_l1 * sparse.norms.outer_l1 < plain.norms.inner_l1 * plain.norms.outer_l1
@@ -127,14 +130,14 @@ def test_l1_makes_every_norm_and_the_bound_smaller(found: TransformerBound) -> N
     assert "above 1 and so says nothing" in says_transformer_bound(found)
 
 
-def test_what_is_certified_withstands_the_attack(found: TransformerBound) -> None:
+def test_what_is_certified_withstands_the_attack(found: TransformerBoundResult) -> None:
     assert found.blocks[1].certified_accuracy > 0.1  # else the test says nothing
     for block in found.blocks:
         assert block.certified_accuracy <= block.attacked_accuracy <= block.test_accuracy
         assert 0 < block.change_at_least <= block.change
 
 
-def test_far_more_margin_leaves_the_first_and_last_term(found: TransformerBound) -> None:
+def test_far_more_margin_leaves_the_first_and_last_term(found: TransformerBoundResult) -> None:
     curve = found.blocks[0].curve
     assert curve.bounds[-1] == pytest.approx(1, abs=30)
     assert curve.bounds[0] > 1e4

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.apgd import APGDCE, APGDT, APGDState, windows
-from buttress.attacks.apgd_l1 import L1State, phases_of
-from buttress.attacks.call import create_attack, run_attack
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.apgd import APGDCE, APGDT, APGDState, checkpoint_windows
+from buttress.attacks.apgd_l1 import APGDL1State, build_phase_table
+from buttress.attacks.core import create_attack
+from buttress.attacks.problem import ModelOutput, Problem
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
-from buttress.streams import Streams
-from buttress.threat import Norm, Threat
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Norm, Threat
 from conftest import Linear, images, small_net
 
 EPS = 0.01
@@ -27,12 +28,12 @@ def problem_of(norm: Norm, eps: float = EPS, n: int = 1) -> Problem:
     """Grey images far from the border of the box, under a model that is never asked."""
     x = torch.full((n, 3, 4, 4), 0.5, dtype=torch.float64)
     y, model = torch.zeros(n, dtype=torch.int64), Linear(48, 3).double()
-    streams = Streams(0, "test", torch.arange(n))
-    return Problem(model, x, y, Threat(norm, eps), streams, clean=model(x).detach())
+    streams = SampleRNG(0, "test", torch.arange(n))
+    return Problem(model, x, y, Threat(norm, eps), streams, clean_logits=model(x).detach())
 
 
-def seen_of(loss: float, grad: Tensor) -> Seen:
-    return Seen(grad.new_zeros(1, 3), grad.new_tensor([loss]), grad)
+def seen_of(loss: float, grad: Tensor) -> ModelOutput:
+    return ModelOutput(grad.new_zeros(1, 3), grad.new_tensor([loss]), grad)
 
 
 def slope(seed: int = 0) -> Tensor:
@@ -49,14 +50,14 @@ class Walk(NamedTuple):
 def walk(losses: Sequence[float]) -> Walk:
     """What APGD with 100 steps does when its looks show these losses."""
     attack, problem, done = APGDCE(steps=100), problem_of("Linf"), Walk([], [], [])
-    state = attack.begin(problem, torch.zeros(1, dtype=torch.int64))
+    state = attack.init_state(problem, torch.zeros(1, dtype=torch.int64))
     assert isinstance(state, APGDState)
     for look, loss in enumerate(losses):
         done.points.append(state.x_t.clone())
-        state.x_t = attack.advance(problem, state, seen_of(loss, slope(look)))
+        state.x_t = attack.next_points(problem, state, seen_of(loss, slope(look)))
         state.step += 1
-        done.went_on_from.append(state.last.clone())
-        done.eta.append(float(state.eta) / EPS)
+        done.went_on_from.append(state.x_prev.clone())
+        done.eta.append(float(state.step_size) / EPS)
     return done
 
 
@@ -67,7 +68,7 @@ def losses_with(rises: int, first: float = 1.0) -> list[float]:
 
 
 def test_windows_of_a_hundred_steps() -> None:
-    table = windows(100)
+    table = checkpoint_windows(100)
     ends = table.nonzero()[:, 0].tolist()
     assert ends == [22, 41, 57, 70, 80, 87, 93, 99]
     assert table[ends].tolist() == [22, 19, 16, 13, 10, 7, 6, 6]
@@ -75,7 +76,7 @@ def test_windows_of_a_hundred_steps() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 10, 37])
 def test_windows_of_few_steps_do_not_overlap(steps: int) -> None:
-    table = windows(steps)
+    table = checkpoint_windows(steps)
     ends = [0, *table.nonzero()[:, 0].tolist()]
     assert table[ends[1:]].tolist() == [b - a for a, b in itertools.pairwise(ends)]
     assert len(table) == steps + 1
@@ -129,27 +130,31 @@ def test_the_first_step_is_plain_and_later_ones_repeat_a_quarter_of_the_last_mov
     norm: Norm,
 ) -> None:
     attack, problem = APGDCE(), problem_of(norm)
-    state = attack.begin(problem, torch.zeros(1, dtype=torch.int64))
+    state = attack.init_state(problem, torch.zeros(1, dtype=torch.int64))
     points, eta = [state.x_t.clone()], 2 * EPS
     for look in range(3):
-        state.x_t = attack.advance(problem, state, seen_of(float(look), slope(look)))
+        state.x_t = attack.next_points(problem, state, seen_of(float(look), slope(look)))
         state.step += 1
         points.append(state.x_t.clone())
         here, last = points[-2], points[max(look - 1, 0)]
         share = 1.0 if look == 0 else 0.75
-        along = problem.rescale_(here + eta * problem.threat.steepest(slope(look)))
-        expected = problem.rescale_(here + share * (along - here) + (1 - share) * (here - last))
+        along = problem.scale_into_ball_(
+            here + eta * problem.threat.steepest_direction(slope(look))
+        )
+        expected = problem.scale_into_ball_(
+            here + share * (along - here) + (1 - share) * (here - last)
+        )
         torch.testing.assert_close(points[-1], expected)
 
 
 def test_in_l2_points_are_drawn_straight_into_the_ball() -> None:
     """At the border of the box that is not the nearest point of ball and box."""
     problem = replace(problem_of("L2"), x=torch.zeros_like(problem_of("L2").x))
-    state = APGDCE().begin(problem, torch.zeros(1, dtype=torch.int64))
+    state = APGDCE().init_state(problem, torch.zeros(1, dtype=torch.int64))
     here = state.x_t.clone()
-    far = here + 2 * EPS * problem.threat.steepest(slope(0))
-    new = APGDCE().advance(problem, state, seen_of(0.0, slope(0)))
-    torch.testing.assert_close(new, problem.threat.rescale(problem.x, far))
+    far = here + 2 * EPS * problem.threat.steepest_direction(slope(0))
+    new = APGDCE().next_points(problem, state, seen_of(0.0, slope(0)))
+    torch.testing.assert_close(new, problem.threat.scale_into_ball(problem.x, far))
     assert not torch.allclose(new, problem.project(far))
 
 
@@ -157,34 +162,34 @@ def test_in_l2_points_are_drawn_straight_into_the_ball() -> None:
 def test_starts_are_stretched_to_the_border_of_the_ball(norm: Norm) -> None:
     problem = problem_of(norm, 0.1, n=5)
     runs = [torch.full((5,), run) for run in (0, 1)]
-    starts = [APGDCE().begin(problem, run).x_t for run in runs]
+    starts = [APGDCE().init_state(problem, run).x_t for run in runs]
     for start in starts:
-        length = problem.threat.distance(problem.x, start)
+        length = problem.threat.perturbation_size(problem.x, start)
         torch.testing.assert_close(length, torch.full_like(length, 0.1), rtol=1e-9, atol=0)
     assert not torch.equal(*starts)
 
 
 def test_phases_in_l1() -> None:
-    phases = phases_of(100, True)
-    assert len(phases.radius) == phases.length + 1 == 103
+    phases = build_phase_table(100, True)
+    assert len(phases.radius) == phases.num_steps + 1 == 103
     assert phases.radius.tolist() == [3.0] * 31 + [2.0] * 31 + [1.0] * 41
-    assert phases.is_first.nonzero()[:, 0].tolist() == [0, 31, 62]
-    assert phases.is_over.nonzero()[:, 0].tolist() == [30, 61]
-    assert phases.is_return.nonzero()[:, 0].tolist() == [62]
-    one = phases_of(100, False)
-    assert not one.is_return.any()
+    assert phases.is_phase_start.nonzero()[:, 0].tolist() == [0, 31, 62]
+    assert phases.is_phase_end.nonzero()[:, 0].tolist() == [30, 61]
+    assert phases.is_back_at_eps.nonzero()[:, 0].tolist() == [62]
+    one = build_phase_table(100, False)
+    assert not one.is_back_at_eps.any()
     assert one.radius.tolist() == [1.0] * 101
-    assert not one.is_over.any()
+    assert not one.is_phase_end.any()
     assert one.is_update.nonzero()[:, 0].tolist() == list(range(4, 101, 4))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 10])
 def test_few_steps_in_l1_end_in_the_ball_itself(steps: int) -> None:
     for wide in (False, True):
-        phases = phases_of(steps, wide)
+        phases = build_phase_table(steps, wide)
         assert phases.radius[-1] == 1
-        assert steps <= phases.length <= steps + 2
-        assert len(phases.radius) == phases.length + 1
+        assert steps <= phases.num_steps <= steps + 2
+        assert len(phases.radius) == phases.num_steps + 1
 
 
 @pytest.mark.parametrize(
@@ -195,20 +200,20 @@ def test_passes_of_ten_steps(norm: Norm, wide_start: bool, looks: int) -> None:
     model, x = small_net().double(), images(3)[0].double()
     y, args = model(x).argmax(1), {"steps": 10, "wide_start": wide_start}
     out = run_attack(create_attack("apgd-ce", **args), model, x, y, Threat(norm, 1e-3))
-    assert out.meter.forward.tolist() == [1 + looks] * 3  # and the clean image
-    assert out.meter.backward.tolist() == [looks - 1] * 3  # none at the last point
+    assert out.counter.forward.tolist() == [1 + looks] * 3  # and the clean image
+    assert out.counter.backward.tolist() == [looks - 1] * 3  # none at the last point
 
 
 def test_points_of_the_larger_balls_do_not_count_in_l1() -> None:
     problem, attack = problem_of("L1", 2.0), APGDCE(steps=100)
-    state = attack.begin(problem, torch.zeros(1, dtype=torch.int64))
-    assert isinstance(state, L1State)
+    state = attack.init_state(problem, torch.zeros(1, dtype=torch.int64))
+    assert isinstance(state, APGDL1State)
     torch.testing.assert_close(
-        problem.threat.distance(problem.x, state.x_t), torch.tensor([6.0]).double()
+        problem.threat.perturbation_size(problem.x, state.x_t), torch.tensor([6.0]).double()
     )
     for step, counts in ((0, False), (30, False), (61, False), (62, True), (102, True)):
         state.step = torch.tensor([step])
-        inside = attack.inside(problem, state, torch.tensor([True]))
+        inside = attack.valid_mask(problem, state, torch.tensor([True]))
         assert inside is not None
         assert bool(inside) == counts
 
@@ -230,8 +235,8 @@ def passes_in_l1(need: float, give_up: bool) -> tuple[int, int]:
     x, y = torch.full((1, 1, 8, 8), 0.5), torch.zeros(1, dtype=torch.int64)
     attack = create_attack("apgd-t", steps=100, give_up=give_up)
     out = run_attack(attack, OnePixel(need), x, y, Threat("L1", 0.05))
-    assert not out.broken.any()
-    return int(out.meter.forward) - 1, int(out.meter.backward)
+    assert not out.fooled.any()
+    return int(out.counter.forward) - 1, int(out.counter.backward)
 
 
 @pytest.mark.parametrize("need", [0.12, 0.2])  # the first falls in the ball of 3 eps only
@@ -251,9 +256,9 @@ def test_giving_up_changes_no_verdict_here() -> None:
         run_attack(create_attack("apgd-t", steps=25, give_up=ends), model, x, y, threat)
         for ends in (False, True)
     )
-    assert 0 < int(patient.broken.sum()) < 24, "the case must have both kinds"
-    assert torch.equal(patient.broken, hasty.broken)
-    assert hasty.meter.backward.sum() < patient.meter.backward.sum()
+    assert 0 < int(patient.fooled.sum()) < 24, "the case must have both kinds"
+    assert torch.equal(patient.fooled, hasty.fooled)
+    assert hasty.counter.backward.sum() < patient.counter.backward.sum()
 
 
 @pytest.mark.parametrize("name", ["apgd-t", "fab-t"])
@@ -262,15 +267,17 @@ def test_there_are_never_more_targets_than_other_classes(
     name: str, classes: int, runs: int
 ) -> None:
     model, (x, y) = small_net(classes), images(3, classes=classes)
-    streams = Streams(0, "t", torch.arange(3))
-    problem = Problem(model, x, y, Threat("Linf", EPS), streams, clean=model(x).detach())
-    assert create_attack(name).runs(problem) == runs
-    assert create_attack(name, restarts=2).runs(problem) == 2 * runs
+    streams = SampleRNG(0, "t", torch.arange(3))
+    problem = Problem(model, x, y, Threat("Linf", EPS), streams, clean_logits=model(x).detach())
+    assert create_attack(name).num_runs(problem) == runs
+    assert create_attack(name, restarts=2).num_runs(problem) == 2 * runs
 
 
 def test_restarts_of_a_targeted_attack_stay_with_their_class() -> None:
     problem = problem_of("Linf")
-    chosen = [int(APGDT(restarts=2).target_of(problem, torch.tensor([run]))) for run in range(4)]
+    chosen = [
+        int(APGDT(restarts=2).target_classes(problem, torch.tensor([run]))) for run in range(4)
+    ]
     assert chosen[0] == chosen[1] != chosen[2] == chosen[3]
     assert 0 not in chosen
 
@@ -279,12 +286,12 @@ def test_restarts_of_a_targeted_attack_stay_with_their_class() -> None:
 def test_the_first_classes_can_be_passed_over(classes: int, skip: int, expected: list[int]) -> None:
     x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     clean = -torch.arange(float(classes)).expand(2, classes)
-    streams = Streams(0, "apgd-t", torch.arange(2))
-    problem = Problem(small_net(classes), x, y, Threat("Linf", 0.1), streams, clean=clean)
+    streams = SampleRNG(0, "apgd-t", torch.arange(2))
+    problem = Problem(small_net(classes), x, y, Threat("Linf", 0.1), streams, clean_logits=clean)
     attack = create_attack("apgd-t", targets=3, skip=skip)
-    assert attack.ranks(problem).tolist() == expected  # type: ignore[union-attr]
+    assert attack.target_ranks(problem).tolist() == expected  # type: ignore[union-attr]
     for run, rank in enumerate(expected):
-        state = attack.begin(problem, torch.tensor([run, run]))
+        state = attack.init_state(problem, torch.tensor([run, run]))
         assert isinstance(state, APGDState)
         assert state.target.tolist() == [rank + 1, rank + 1]
     with pytest.raises(UserError, match="`skip >= 0` must hold"):

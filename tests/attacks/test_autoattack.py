@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from buttress.attacks import apgd, fab
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
-from buttress.attacks.apgd_l1 import phases_of
+from buttress.attacks.apgd_l1 import build_phase_table
 from buttress.attacks.autoattack import AutoAttack
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.core import Attack
+from buttress.attacks.core import Attack, create_attack
 from buttress.attacks.fab import FAB, FABT
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
-from buttress.attacks.square import Square
+from buttress.attacks.square.attack import Square
 from buttress.attacks.targets import choose_target
 from buttress.attacks.transfer import Transfer
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import UserError
-from buttress.threat import NORMS, Norm, Threat
+from buttress.threats.norm_ball import NORMS, Norm, Threat
 from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.04, "L2": 0.4, "L1": 1.5}  # breaks some, not all
@@ -58,25 +58,25 @@ RAND = tuple(kind(steps=100, restarts=1, eot=20, wide_start=False) for kind in (
     ],
 )
 def test_members_and_their_budgets(version: Any, norm: Norm, members: tuple[Attack, ...]) -> None:
-    assert AutoAttack(version).members(norm) == members
+    assert AutoAttack(version).stage_attacks(norm) == members
 
 
 def test_budgets_can_be_shortened() -> None:
     for version in ("standard", "plus", "rand"):
-        for part in AutoAttack(version, steps=7, queries=30).members("L2"):
+        for part in AutoAttack(version, steps=7, queries=30).stage_attacks("L2"):
             word, expected = ("queries", 30) if isinstance(part, Square) else ("steps", 7)
             assert getattr(part, word) == expected
 
 
 def test_a_custom_list_takes_names_and_mappings() -> None:
     attack = AutoAttack("custom", attacks=["fab-t", {"attack": "pgd", "steps": 3}, "square"])
-    assert attack.members("L2") == (FAB_T, PGD(steps=3), replace(SQUARE, forecast=False))
+    assert attack.stage_attacks("L2") == (FAB_T, PGD(steps=3), replace(SQUARE, forecast=False))
     model, (x, y) = small_net(), images(4)
     out = run_attack(
         create_attack("autoattack", version="custom", attacks=[{"attack": "pgd", "steps": 3}]),
         model, x, y, Threat("Linf", EPS["Linf"]),
     )  # fmt: skip
-    assert out.broken.any()
+    assert out.fooled.any()
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_few_classes_work_and_the_label_is_never_the_target(
         model, x, y, Threat(norm, TINY),
     )  # fmt: skip
     assert all(label != target for label, target in aims)
-    robust = {int(label) for label in y[~out.broken]}
+    robust = {int(label) for label in y[~out.fooled]}
     assert aims == {(a, b) for a in robust for b in range(classes) if a != b}
-    assert torch.equal(model(out.x_adv).argmax(1) != y, out.broken)
+    assert torch.equal(model(out.x_adv).argmax(1) != y, out.fooled)
 
 
 class Counting(nn.Module):
@@ -156,15 +156,15 @@ def test_a_survivor_costs_what_the_parts_cost(norm: Norm) -> None:
     model, x, y = robust_case()
     threat, args = Threat(norm, TINY), {"steps": 5, "queries": 20}
     out = run_attack(create_attack("autoattack", **args), model, x, y, threat)
-    assert not out.broken.any()
+    assert not out.fooled.any()
     restarts, targets, looks = 1, 9, 6
     if norm == "L1":
-        restarts, targets, looks = 5, 5, phases_of(5, True).length + 1
-    fab_t = run_attack(FABT(steps=5), model, x, y, threat).meter  # how often it turns back varies
+        restarts, targets, looks = 5, 5, build_phase_table(5, True).num_steps + 1
+    fab_t = run_attack(FABT(steps=5), model, x, y, threat).counter  # how often it turns back varies
     forward = 1 + (restarts + targets) * looks + (fab_t.forward - 1) + 21
-    assert torch.equal(out.meter.forward, forward)
+    assert torch.equal(out.counter.forward, forward)
     backward = (restarts + targets) * (looks - 1) + fab_t.backward
-    assert torch.equal(out.meter.backward, backward)
+    assert torch.equal(out.counter.backward, backward)
 
 
 @pytest.mark.parametrize("version", ["standard", "plus", "rand"])
@@ -173,10 +173,10 @@ def test_passes_are_counted_as_the_model_sees_them(version: str) -> None:
     x, model = x.double(), Counting(net)
     y[:5] = net(x[:5]).argmax(1)
     chosen = create_attack("autoattack", version=version, steps=3, queries=5)
-    out = run_attack(chosen, model, x, y, Threat("Linf", 0.01), how=How(batch_size=5))
-    assert 0 < int(out.broken.sum()) < 8, "the case must have both kinds"
-    assert model.forward_rows == int(out.meter.forward.sum()) + 1  # one to see that it works
-    assert model.backward_rows == int(out.meter.backward.sum())
+    out = run_attack(chosen, model, x, y, Threat("Linf", 0.01), options=AttackOptions(batch_size=5))
+    assert 0 < int(out.fooled.sum()) < 8, "the case must have both kinds"
+    assert model.forward_rows == int(out.counter.forward.sum()) + 1  # one to see that it works
+    assert model.backward_rows == int(out.counter.backward.sum())
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -186,15 +186,15 @@ def test_parts_see_only_what_the_parts_before_them_left(norm: Norm) -> None:
     one, two = (
         run_attack(
             create_attack("autoattack", version="custom", attacks=parts),
-            model, x, y, Threat(norm, EPS[norm]), how=How(stop_when_broken=True),
+            model, x, y, Threat(norm, EPS[norm]), options=AttackOptions(stop_when_fooled=True),
         )
         for parts in ([first], [first, {"attack": "square", "queries": 10}])
     )  # fmt: skip
-    broken = one.broken
+    broken = one.fooled
     assert 0 < int(broken.sum()) < 12, "the case must have both kinds"
-    assert torch.equal(two.meter.forward[broken], one.meter.forward[broken])
+    assert torch.equal(two.counter.forward[broken], one.counter.forward[broken])
     assert torch.equal(two.x_adv[broken], one.x_adv[broken])
-    assert bool((two.meter.forward[~two.broken] == one.meter.forward[~two.broken] + 11).all())
+    assert bool((two.counter.forward[~two.fooled] == one.counter.forward[~two.fooled] + 11).all())
 
 
 def test_samples_that_are_wrong_from_the_start_cost_one_pass() -> None:
@@ -202,8 +202,8 @@ def test_samples_that_are_wrong_from_the_start_cost_one_pass() -> None:
     y[0] = (y[0] + 1) % 10
     chosen = create_attack("autoattack", steps=2, queries=2)
     out = run_attack(chosen, model, x, y, Threat("Linf", TINY))
-    assert out.broken.tolist() == [True, False, False, False]
-    assert int(out.meter.forward[0]) == 1
+    assert out.fooled.tolist() == [True, False, False, False]
+    assert int(out.counter.forward[0]) == 1
     assert torch.equal(out.x_adv[0], x[0])
 
 
@@ -238,11 +238,11 @@ def test_rand_averages_twenty_passes_at_every_point() -> None:
     out = run_attack(attack, model, x, y, Threat("Linf", TINY))
     looks = 1 + 2 * 5  # the clean image, and two members with a start and four steps
     assert model.passes == 20 * looks + 1
-    assert out.meter.forward.tolist() == [20 * looks] * 3
-    assert out.meter.backward.tolist() == [20 * 2 * 4] * 3
-    assert not out.broken.any(), "the mean of the passes is the undisturbed prediction"
+    assert out.counter.forward.tolist() == [20 * looks] * 3
+    assert out.counter.backward.tolist() == [20 * 2 * 4] * 3
+    assert not out.fooled.any(), "the mean of the passes is the undisturbed prediction"
     once = run_attack(create_attack("pgd", steps=4), Shaken(net), x, y, Threat("Linf", TINY))
-    assert once.broken.any(), "a single pass is not"
+    assert once.fooled.any(), "a single pass is not"
 
 
 class Blind(nn.Module):
@@ -264,11 +264,11 @@ def test_transfer_from_the_model_itself_breaks_what_the_attack_breaks(norm: Norm
     direct = run_attack(create_attack("pgd", **args), model, x, y, threat)
     chosen = create_attack("transfer", sources=[model], attack="pgd", args=args)
     out = run_attack(chosen, Blind(model), x, y, threat)
-    assert 0 < int(direct.broken.sum()) < 8, "the case must have both kinds"
-    assert torch.equal(out.broken, direct.broken)
-    torch.testing.assert_close(out.x_adv[out.broken], direct.x_adv[out.broken])
-    assert out.meter.forward.tolist() == [2] * 8  # clean, and the one example
-    assert out.meter.backward.tolist() == [0] * 8
+    assert 0 < int(direct.fooled.sum()) < 8, "the case must have both kinds"
+    assert torch.equal(out.fooled, direct.fooled)
+    torch.testing.assert_close(out.x_adv[out.fooled], direct.x_adv[out.fooled])
+    assert out.counter.forward.tolist() == [2] * 8  # clean, and the one example
+    assert out.counter.backward.tolist() == [0] * 8
 
 
 def test_transfer_takes_the_worst_of_its_sources() -> None:
@@ -278,8 +278,8 @@ def test_transfer_takes_the_worst_of_its_sources() -> None:
         [run_attack(Transfer(sources=s, args={"steps": 5}), Blind(model), x, y, threat) for s in z]
         for z in ([sources[:1], sources[1:]], [sources])
     )
-    assert both[0].meter.forward.tolist() == [3] * 16
-    assert bool((both[0].broken >= single[0].broken).all())
+    assert both[0].counter.forward.tolist() == [3] * 16
+    assert bool((both[0].fooled >= single[0].fooled).all())
     assert bool((both[0].margin >= single[0].margin - 1e-9).all())
     assert bool((both[0].margin > single[0].margin).any())
 

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 import buttress as bt
 from buttress.attacks import ATTACKS
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.loop import last_point
+from buttress.attacks.core import create_attack
 from buttress.attacks.losses import margin, probability_margin
 from buttress.attacks.problem import Problem
-from buttress.attacks.targets import Target, choose_target
+from buttress.attacks.targets import TargetRule, choose_target
+from buttress.engine.batching import last_iterate
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import UserError
-from buttress.streams import Streams
-from buttress.threat import Norm, Threat
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Norm, Threat
 from conftest import Linear, attention_net, images, small_net, thinned
 
 EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
@@ -79,12 +80,12 @@ def test_stays_in_ball_and_box_and_beats_clean_and_noise(
     x_adv = bt.attack(name, model, x, y, threat=threat, **brief(name, classes, channels))
     assert x_adv.shape == x.shape
     assert 0 <= float(x_adv.min()) <= float(x_adv.max()) <= 1
-    assert float(threat.distance(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
+    assert float(threat.perturbation_size(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
     gained = score(model, x_adv, y)
     assert (gained >= score(model, x, y)).all()
     if name in (*WEAK, *BLIND, "noise", "fgsm"):
         return  # they look at one point, or do not promise it
-    noise = score(model, threat.random_start(x, Streams(0, "other", torch.arange(n))), y)
+    noise = score(model, threat.random_start(x, SampleRNG(0, "other", torch.arange(n))), y)
     assert ((gained > 0) >= (noise > 0)).all()
     if not name.startswith("fab"):  # it looks for the boundary, not for the largest margin
         assert (gained >= noise)[gained < 0].all()
@@ -141,11 +142,13 @@ def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: in
     attack, threat = create_attack(name, **brief(name)), Threat(norm, EPS[norm])
     whole = run_attack(attack, model, x, y, threat, ids=ids)
     assert not torch.equal(whole.x_adv, x), "the case must not be empty"
-    parts = run_attack(attack, model, x, y, threat, ids=ids, how=How(batch_size=batch_size))
+    parts = run_attack(
+        attack, model, x, y, threat, ids=ids, options=AttackOptions(batch_size=batch_size)
+    )
     # In an ensemble a broken sample leaves, and any of its runs may be the first to break it.
-    same = ~whole.broken if "ensemble" in ATTACKS.entry(name).tags else torch.full_like(y, 1) > 0
+    same = ~whole.fooled if "ensemble" in ATTACKS.entry(name).tags else torch.full_like(y, 1) > 0
     torch.testing.assert_close(parts.x_adv[same], whole.x_adv[same], rtol=0, atol=1e-9)
-    assert torch.equal(parts.broken, whole.broken)
+    assert torch.equal(parts.fooled, whole.fooled)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
     mixed = run_attack(attack, model, x[order], y[order], threat, ids=ids[order])
     torch.testing.assert_close(mixed.x_adv, whole.x_adv[order], rtol=0, atol=1e-9)
@@ -158,15 +161,17 @@ def test_dropping_broken_samples_changes_no_verdict(name: str, norm: Norm) -> No
     args = {**brief(name), **({"steps": 10} if "steps" in brief(name) else {})}
     attack, threat = create_attack(name, **args), Threat(norm, EPS[norm] / 2)
     whole = run_attack(attack, model, x.double(), y, threat)
-    early = run_attack(attack, model, x.double(), y, threat, how=How(stop_when_broken=True))
-    assert torch.equal(whole.broken, early.broken)
-    assert (early.meter.forward[early.broken] <= whole.meter.forward[early.broken]).all()
+    early = run_attack(
+        attack, model, x.double(), y, threat, options=AttackOptions(stop_when_fooled=True)
+    )
+    assert torch.equal(whole.fooled, early.fooled)
+    assert (early.counter.forward[early.fooled] <= whole.counter.forward[early.fooled]).all()
     if "steps" in brief(name):
-        assert 0 < int(whole.broken.sum()) < 16, "the case must have both kinds"
+        assert 0 < int(whole.fooled.sum()) < 16, "the case must have both kinds"
     if "steps" in brief(name) and name not in ENSEMBLES:  # they always drop
-        assert (early.meter.forward < whole.meter.forward).any()
+        assert (early.counter.forward < whole.counter.forward).any()
     wrong = model(early.x_adv).argmax(1) != y
-    assert torch.equal(wrong, early.broken)
+    assert torch.equal(wrong, early.fooled)
 
 
 @every
@@ -268,10 +273,10 @@ class Flat(nn.Module):
 )
 def test_results_stay_finite_where_gradients_vanish_or_explode(name: str, norm: Norm) -> None:
     x, y = images(4)
-    for model, fact in ((Sick(), "broken_numerics"), (Flat(), "flat")):
+    for model, fact in ((Sick(), "non_finite"), (Flat(), "zero_gradient")):
         out = run_attack(create_attack(name, **brief(name)), model, x, y, Threat(norm, 0.05))
         assert out.x_adv.isfinite().all()
-        assert getattr(out.meter, fact).all(), "and it is reported"
+        assert getattr(out.counter, fact).all(), "and it is reported"
 
 
 def test_the_model_is_restored_after_an_exception() -> None:
@@ -296,22 +301,27 @@ def test_the_model_is_restored_after_an_exception() -> None:
 def test_a_gradient_that_was_never_asked_for_is_not_called_zero() -> None:
     model, (x, y) = small_net(), images(4)
     out = run_attack(create_attack("noise"), model, x, y, Threat("Linf", 0.01))
-    assert not out.meter.flat.any()
+    assert not out.counter.zero_gradient.any()
 
 
 def test_passes_are_counted() -> None:
     model, (x, y) = small_net(), images(4)
     out = run_attack(create_attack("pgd", steps=7), model, x, y, Threat("Linf", 0.01))
-    assert out.meter.forward.tolist() == [9] * 4  # clean, 7 steps, last point
-    assert out.meter.backward.tolist() == [7] * 4
+    assert out.counter.forward.tolist() == [9] * 4  # clean, 7 steps, last point
+    assert out.counter.backward.tolist() == [7] * 4
 
 
 @pytest.mark.parametrize("how", ["most_likely", "least_likely", "random", "each"])
 @pytest.mark.parametrize("classes", [2, 3, 10])
-def test_targets_are_never_the_label(how: Target, classes: int) -> None:
+def test_targets_are_never_the_label(how: TargetRule, classes: int) -> None:
     model, (x, y) = small_net(classes), images(40, classes=classes)
     problem = Problem(
-        model, x, y, Threat("Linf", 0.1), Streams(0, "t", torch.arange(40)), clean=model(x).detach()
+        model,
+        x,
+        y,
+        Threat("Linf", 0.1),
+        SampleRNG(0, "t", torch.arange(40)),
+        clean_logits=model(x).detach(),
     )
     runs = [torch.full((40,), run) for run in range(classes)]
     chosen = torch.stack([choose_target(problem, how, run) for run in runs])
@@ -325,12 +335,12 @@ def test_targets_are_never_the_label(how: Target, classes: int) -> None:
 
 def test_a_targeted_attack_reaches_its_target() -> None:
     model, (x, y) = small_net(), images(12)
-    streams, clean = Streams(0, "t", torch.arange(12)), model(x).detach()
-    problem = Problem(model, x, y, Threat("Linf", 0.5), streams, clean=clean)
+    streams, clean = SampleRNG(0, "t", torch.arange(12)), model(x).detach()
+    problem = Problem(model, x, y, Threat("Linf", 0.5), streams, clean_logits=clean)
     target = choose_target(problem, "most_likely", torch.zeros(12, dtype=torch.int64))
     for name, given in (("pgd", {"loss": "ce"}), ("pgd", {"loss": "margin"}), ("cw", {})):
         attack = create_attack(name, target="most_likely", rel_step=0.1, steps=40, **given)
-        said = model(last_point(attack, problem)).argmax(1)
+        said = model(last_iterate(attack, problem)).argmax(1)
         assert (said == target).float().mean() > 0.8
 
 
@@ -339,7 +349,7 @@ def test_the_published_dense_l1_step_is_weaker_than_ours() -> None:
     y = model(x).argmax(1)
     threat = Threat("L1", 1.0)
     dense, sparse = (
-        run_attack(create_attack(name), model, x, y, threat).broken.float().mean()
+        run_attack(create_attack(name), model, x, y, threat).fooled.float().mean()
         for name in ("pgd_dense_l1", "pgd")
     )
     assert sparse > dense
@@ -355,8 +365,8 @@ def test_the_hinge_on_the_batch_sum_stops_everyone() -> None:
         last: Any = model[-1]
         last.bias[y[0]] -= 100.0
     threat = Threat("Linf", 0.02)
-    ours = run_attack(create_attack("cw"), model, x[1:], y[1:], threat).broken
-    alone = run_attack(create_attack("cw"), model, x, y, threat).broken[1:]
+    ours = run_attack(create_attack("cw"), model, x[1:], y[1:], threat).fooled
+    alone = run_attack(create_attack("cw"), model, x, y, threat).fooled[1:]
     published = run_attack(create_attack("cw_batch_sum", start="clean"), model, x, y, threat)
     assert torch.equal(ours, alone)
     assert torch.equal(published.x_adv[1:], x[1:])
@@ -365,18 +375,20 @@ def test_the_hinge_on_the_batch_sum_stops_everyone() -> None:
 def test_guided_attack_relaxes_and_then_only_raises_the_margin() -> None:
     model, (x, y) = small_net(), images(4)
     attack = create_attack("gama", steps=20)
-    streams, logits = Streams(0, "g", torch.arange(4)), model(x).detach()
-    problem = Problem(model, x, y, Threat("Linf", 0.1), streams, clean=logits)
-    state = attack.begin(problem, torch.zeros(4, dtype=torch.int64))
+    streams, logits = SampleRNG(0, "g", torch.arange(4)), model(x).detach()
+    problem = Problem(model, x, y, Threat("Linf", 0.1), streams, clean_logits=logits)
+    state = attack.init_state(problem, torch.zeros(4, dtype=torch.int64))
     assert torch.equal(
         (state.x_t - x).abs().amax((1, 2, 3)).round(decimals=4), torch.full((4,), 0.1)
     )
-    first = attack.goal(problem, state, logits)
+    first = attack.compute_loss(problem, state, logits)
     torch.testing.assert_close(first, probability_margin(logits, y))  # the guide is this very point
     moved = model(x * 0).detach()
     state.step += 19
-    torch.testing.assert_close(attack.goal(problem, state, moved), probability_margin(moved, y))
+    torch.testing.assert_close(
+        attack.compute_loss(problem, state, moved), probability_margin(moved, y)
+    )
     state.step *= 0
-    attack.goal(problem, state, logits)  # the guide of the first look
+    attack.compute_loss(problem, state, logits)  # the guide of the first look
     state.step += 1
-    assert (attack.goal(problem, state, moved) > probability_margin(moved, y)).all()
+    assert (attack.compute_loss(problem, state, moved) > probability_margin(moved, y)).all()

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.core import Standing, State
+from buttress.attacks.core import AttackState, EnsembleState, create_attack
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
-from buttress.threat import Norm, Threat
+from buttress.engine.run import AttackOptions, run_attack
+from buttress.threats.norm_ball import Norm, Threat
 from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.03, "L2": 0.3, "L1": 3.0}
@@ -20,13 +20,13 @@ EPS: dict[Norm, float] = {"Linf": 0.03, "L2": 0.3, "L1": 3.0}
 def test_breaks_all_that_autoattack_breaks(norm: Norm) -> None:
     model, (x, _) = small_net(), images(24)
     y = model(x).argmax(1)
-    how = How(stop_when_broken=True)
+    how = AttackOptions(stop_when_fooled=True)
     threat = Threat(norm, EPS[norm] / 3)
     slow = create_attack("autoattack", steps=50, queries=100)
-    theirs = run_attack(slow, model, x, y, threat, how=how)
-    ours = run_attack(create_attack("fast"), model, x, y, threat, how=how)
-    assert 0 < int(theirs.broken.sum()) < 24, "the case must have both kinds"
-    assert int(ours.broken.sum()) >= int(theirs.broken.sum())
+    theirs = run_attack(slow, model, x, y, threat, options=how)
+    ours = run_attack(create_attack("fast"), model, x, y, threat, options=how)
+    assert 0 < int(theirs.fooled.sum()) < 24, "the case must have both kinds"
+    assert int(ours.fooled.sum()) >= int(theirs.fooled.sum())
 
 
 def test_only_samples_near_the_border_get_more() -> None:
@@ -34,24 +34,26 @@ def test_only_samples_near_the_border_get_more() -> None:
     clean = torch.tensor([-1.0, -1.0, -1.0, -1.0])
     margin = torch.tensor([-0.05, -0.5, -0.99, -0.5])
     blind = torch.tensor([False, False, False, True])
-    standing = Standing("Linf", margin, clean, blind)
+    standing = EnsembleState("Linf", margin, clean, blind)
 
-    def enlisted(part: int, standing: Standing) -> list[bool]:
-        chosen = fast.enlists(part, standing)
+    def enlisted(part: int, standing: EnsembleState) -> list[bool]:
+        chosen = fast.select_samples(part, standing)
         assert chosen is not None
         return chosen.tolist()
 
-    assert fast.enlists(0, standing) is None
-    assert all(enlisted(1, standing._replace(is_blind=~blind | blind))), "gradients are hidden"
+    assert fast.select_samples(0, standing) is None
+    assert all(enlisted(1, standing._replace(has_unusable_gradient=~blind | blind))), (
+        "gradients are hidden"
+    )
     assert enlisted(1, standing) == [True, True, True, True]
-    assert enlisted(1, standing._replace(margin=torch.full((4,), -0.7))) == [
+    assert enlisted(1, standing._replace(best_margin=torch.full((4,), -0.7))) == [
         False, False, False, True,
     ]  # fmt: skip
     assert enlisted(2, standing) == [True, False, False, False]
     assert enlisted(3, standing) == [False, False, True, True]
-    l1 = standing._replace(norm="L1", margin=torch.tensor([-0.04, -0.1, -0.99, -0.4]))
-    assert fast.enlists(1, l1) is None
-    seeing = l1._replace(is_blind=blind & False)
+    l1 = standing._replace(norm="L1", best_margin=torch.tensor([-0.04, -0.1, -0.99, -0.4]))
+    assert fast.select_samples(1, l1) is None
+    seeing = l1._replace(has_unusable_gradient=blind & False)
     assert enlisted(2, seeing) == [True, True, True, False]
     assert enlisted(3, l1) == [True, True, False, False]
     assert enlisted(4, l1) == [True, False, False, False]
@@ -73,10 +75,10 @@ def test_hidden_gradients_are_met_with_queries() -> None:
     model, (x, _) = Hidden(), images(16)
     y = model(x).argmax(1)
     out = run_attack(create_attack("fast"), model, x, y, Threat("Linf", 0.03))
-    assert out.meter.flat.all()
-    assert out.broken.float().mean() > 0.3
+    assert out.counter.zero_gradient.all()
+    assert out.fooled.float().mean() > 0.3
     searched = run_attack(create_attack("pgd"), model, x, y, Threat("Linf", 0.03))
-    assert out.broken.sum() > searched.broken.sum()
+    assert out.fooled.sum() > searched.fooled.sum()
 
 
 class Rising(nn.Module):
@@ -90,9 +92,9 @@ class Rising(nn.Module):
 
 def test_later_parts_aim_where_earlier_ones_came_near() -> None:
     aimed: list[Tensor] = []
-    begin = PGD.begin
+    begin = PGD.init_state
 
-    def spied(self: PGD, problem: Problem, run: Tensor) -> State:
+    def spied(self: PGD, problem: Problem, run: Tensor) -> AttackState:
         state = begin(self, problem, run)
         aimed.append(state.target)  # type: ignore[attr-defined]
         return state
@@ -100,25 +102,28 @@ def test_later_parts_aim_where_earlier_ones_came_near() -> None:
     x, y = torch.full((3, 3, 8, 8), 0.5), torch.zeros(3, dtype=torch.int64)
     fast, threat = create_attack("fast"), Threat("Linf", 0.03)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PGD, "begin", spied)
-        out = run_attack(fast, Rising(), x, y, threat, how=How(workers=1))
-    assert not out.broken.any()
+        patch.setattr(PGD, "init_state", spied)
+        out = run_attack(fast, Rising(), x, y, threat, options=AttackOptions(workers=1))
+    assert not out.fooled.any()
     runs = torch.cat(aimed)
     first, later = runs[:27], runs[27:]
     assert sorted(first[::3].tolist()) == list(range(1, 10)), "each class once"
     assert int(first[0]) == 1, "the most likely one first"
     assert set(later.tolist()) == {9}, "then the one that came near, and no other"
     assert len(later) == 9, "from three starts for each of three images"
-    assert bool((out.meter.spared == 1 << 3).all())
+    assert bool((out.counter.stages_skipped == 1 << 3).all())
 
 
 def test_two_processes_aim_at_the_same_classes() -> None:
     model, (x, _) = small_net(), images(9)
     y, fast = model(x).argmax(1), create_attack("fast")
-    outs = [run_attack(fast, model, x, y, Threat("L1", 0.4), how=How(workers=n)) for n in (1, 2)]
-    left = ~outs[0].broken
+    outs = [
+        run_attack(fast, model, x, y, Threat("L1", 0.4), options=AttackOptions(workers=n))
+        for n in (1, 2)
+    ]
+    left = ~outs[0].fooled
     assert left.any()
-    assert torch.equal(outs[0].broken, outs[1].broken)
-    for key in ("forward", "backward", "parts", "spared"):
-        one, two = (getattr(out.meter, key)[left] for out in outs)
+    assert torch.equal(outs[0].fooled, outs[1].fooled)
+    for key in ("forward", "backward", "stages_run", "stages_skipped"):
+        one, two = (getattr(out.counter, key)[left] for out in outs)
         assert torch.equal(one, two), key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buttress.attacks.losses import dlr, kl, margin, probability_margin, targeted_dlr
+from buttress.attacks.losses import dlr, kl_divergence, margin, probability_margin, targeted_dlr
 
 Z = torch.tensor([[4.0, 3.0, 1.0, 0.0, -2.0], [0.0, 1.0, 5.0, 3.0, 2.0]])
 Y = torch.tensor([0, 1])  # right, wrong
@@ -32,6 +32,6 @@ def test_targeted_ratio_divides_by_the_first_less_the_mean_of_third_and_fourth()
 
 
 def test_divergence_is_zero_at_home_and_positive_elsewhere() -> None:
-    torch.testing.assert_close(kl(Z, Z), torch.zeros(2))
+    torch.testing.assert_close(kl_divergence(Z, Z), torch.zeros(2))
     p, q = Z.softmax(1), Z.flip(1).softmax(1)
-    torch.testing.assert_close(kl(Z.flip(1), Z), (p * (p / q).log()).sum(1))
+    torch.testing.assert_close(kl_divergence(Z.flip(1), Z), (p * (p / q).log()).sum(1))

@@ -12,8 +12,9 @@ from torch import Tensor
 
 import buttress as bt
 from buttress.attacks import ATTACKS
-from buttress.attacks.call import create_attack, run_attack
-from buttress.threat import Norm, Threat
+from buttress.attacks.core import create_attack
+from buttress.engine.run import run_attack
+from buttress.threats.norm_ball import Norm, Threat
 from conftest import Linear, thinned
 
 WEAK = ATTACKS.names("published_weak")
@@ -67,7 +68,7 @@ def test_reaches_the_largest_margin_of_a_linear_model(
     threat = Threat(norm, RADIUS[norm])
     x_adv = bt.attack(name, model, x, y, threat=threat, **full(name))
     slope = (model.weight[1] - model.weight[0]).detach().view(1, 3, 4, 4)
-    best = threat.eps * threat.dual(slope)
+    best = threat.eps * threat.dual_norm(slope)
     rise = ((x_adv - x) * slope).flatten(1).sum(1)
     assert (rise <= best * (1 + 1e-6)).all()
     assert (rise >= 0.99 * best).all()
@@ -88,10 +89,10 @@ def test_breaks_exactly_what_can_be_broken(name: str, norm: Norm, classes: int) 
     gaps = model(x).gather(1, y[:, None]) - model(x)
     slopes = model.weight[None] - model.weight[y][:, None]
     threat = Threat(norm, 1.0)
-    dual = threat.dual(slopes.flatten(0, 1)).view(1, classes)
+    dual = threat.dual_norm(slopes.flatten(0, 1)).view(1, classes)
     distance = (gaps / dual.clamp_min(1e-12)).masked_fill(gaps == 0, torch.inf).amin(1).detach()
     args = {**full(name), **({"queries": 1} if name == "autoattack" else {})}
     for factor, is_broken in ((0.99, False), (1.01, True)):
         ball = Threat(norm, float(distance[0]) * factor)
         out = run_attack(create_attack(name, **args), model, x, y, ball)
-        assert bool(out.broken[0]) == is_broken, factor
+        assert bool(out.fooled[0]) == is_broken, factor

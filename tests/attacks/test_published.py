@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.loop import last_point
+from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
-from buttress.streams import Streams
-from buttress.threat import Norm, Threat
+from buttress.engine.batching import last_iterate
+from buttress.engine.run import AttackOptions, run_attack
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Norm, Threat
 from conftest import images, small_net
 
 
@@ -39,14 +40,14 @@ def test_the_last_point_is_that_of_a_textbook_loop(norm: Norm, eps: float, start
     x = x.double().round(decimals=1)  # many pixels at the border of the box
     y = model(x).argmax(1)
     threat = Threat(norm, eps)
-    streams = Streams(0, "pgd", torch.arange(24))
+    streams = SampleRNG(0, "pgd", torch.arange(24))
     draw = threat.random_start if start == "random" else threat.random_point
     right = by_hand(model, x, y, threat, draw(x, streams, torch.zeros(24, dtype=torch.int64)))
     args = {"steps": 5, "rel_step": 0.3, "keep": "last", "projection": "radial", "start": start}
     out = run_attack(create_attack("pgd", **args), model, x, y, threat)
     broken = model(right).argmax(1) != y
     assert 0 < int(broken.sum()) < 24, "the case must have both kinds"
-    assert torch.equal(out.broken, broken)
+    assert torch.equal(out.fooled, broken)
     torch.testing.assert_close(out.x_adv[broken], right[broken])
 
 
@@ -62,14 +63,14 @@ class Band(torch.nn.Module):
 def test_an_early_success_does_not_count_if_only_the_last_point_does(name: str) -> None:
     """Steps of 0.05 go from 0.50 to 0.55, which is a success, and back again."""
     x, y = torch.full((3, 1, 2, 2), 0.5), torch.zeros(3, dtype=torch.int64)
-    how = How(stop_when_broken=True)
+    how = AttackOptions(stop_when_fooled=True)
     found = {}
     for keep, steps in (("best", 2), ("last", 2), ("last", 3)):
         args = {"keep": keep, "steps": steps, "rel_step": 0.5, "start": "clean"}
         attack = create_attack(name, **args)
-        out = run_attack(attack, Band(), x, y, Threat("Linf", 0.1), how=how)
-        found[keep, steps] = bool(out.broken.all())
-        assert bool(out.broken.any()) == found[keep, steps]
+        out = run_attack(attack, Band(), x, y, Threat("Linf", 0.1), options=how)
+        found[keep, steps] = bool(out.fooled.all())
+        assert bool(out.fooled.any()) == found[keep, steps]
     # The hinge of `cw` has no slope where it succeeded, so it stays there.
     assert found == {("best", 2): True, ("last", 2): name == "cw", ("last", 3): True}
 
@@ -81,12 +82,12 @@ def test_guided_attacks_may_be_judged_by_their_last_point() -> None:
         run_attack(create_attack("gama", keep=keep, steps=6), model, x, y, threat)
         for keep in ("best", "last")
     )
-    streams = Streams(0, "gama", torch.arange(32))
-    problem = Problem(model, x, y, threat, streams, clean=model(x).detach())
-    right = last_point(create_attack("gama", steps=6), problem)
-    assert torch.equal(last.broken, model(right).argmax(1) != y)
-    assert torch.equal(last.x_adv[last.broken], right[last.broken])
-    assert not (last.broken & ~best.broken).any()
+    streams = SampleRNG(0, "gama", torch.arange(32))
+    problem = Problem(model, x, y, threat, streams, clean_logits=model(x).detach())
+    right = last_iterate(create_attack("gama", steps=6), problem)
+    assert torch.equal(last.fooled, model(right).argmax(1) != y)
+    assert torch.equal(last.x_adv[last.fooled], right[last.fooled])
+    assert not (last.fooled & ~best.fooled).any()
 
 
 class Negative(torch.nn.Module):
@@ -102,7 +103,7 @@ def test_a_start_outside_the_box_never_counts() -> None:
     attack = create_attack("pgd", start="unclipped", steps=3)
     out = run_attack(attack, Negative(), x, y, Threat("Linf", 0.5))
     assert out.x_adv.min() >= 0
-    assert not out.broken.any()
+    assert not out.fooled.any()
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5), ("L1", 2.0)])
@@ -110,9 +111,9 @@ def test_rescaling_lands_in_ball_and_box_and_leaves_inner_points(norm: Norm, eps
     threat = Threat(norm, eps)
     x, _ = images(8)
     far = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    found = threat.rescale(x, far)
+    found = threat.scale_into_ball(x, far)
     assert found.min() >= 0
     assert found.max() <= 1
     assert not threat.excess(x, found).any()
     near = (x + (found - x) * 0.5).clamp(0, 1)
-    torch.testing.assert_close(threat.rescale(x, near), near)
+    torch.testing.assert_close(threat.scale_into_ball(x, near), near)

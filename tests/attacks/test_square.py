@@ -6,16 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from buttress.attacks import square as squares
-from buttress.attacks import square_patches, square_sprint, square_windows
-from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.core import create_attack
 from buttress.attacks.losses import margin
-from buttress.attacks.problem import Problem, Seen
-from buttress.attacks.square import Square
-from buttress.attacks.square_state import SquareState
-from buttress.attacks.square_windows import draw, pattern, patterns, sides
-from buttress.streams import Streams, mix
-from buttress.threat import NORMS, Norm, Threat
+from buttress.attacks.problem import ModelOutput, Problem
+from buttress.attacks.square import attack as squares
+from buttress.attacks.square import proposals as square_patches
+from buttress.attacks.square import speculative as square_sprint
+from buttress.attacks.square import windows as square_windows
+from buttress.attacks.square.attack import Square
+from buttress.attacks.square.proposals import SquareState
+from buttress.attacks.square.windows import (
+    bump_pattern,
+    draw_query_bits,
+    pattern_bank,
+    window_side_schedule,
+)
+from buttress.engine.run import AttackOptions, run_attack
+from buttress.system.rng import SampleRNG, splitmix64
+from buttress.threats.norm_ball import NORMS, Norm, Threat
 from conftest import Linear, images, small_net, thinned
 
 EPS = 0.05
@@ -27,11 +35,11 @@ def problem_of(norm: Norm, ids: Tensor, shape: tuple[int, ...] = (3, 8, 8)) -> P
     x = torch.full((len(ids), *shape), 0.5, dtype=torch.float64)
     y = torch.zeros(len(ids), dtype=torch.int64)
     model = Linear(x[0].numel(), 3).double()
-    return Problem(model, x, y, Threat(norm, EPS), Streams(0, "square", ids), full=1)
+    return Problem(model, x, y, Threat(norm, EPS), SampleRNG(0, "square", ids), saturating_batch=1)
 
 
 def begun(problem: Problem) -> SquareState:
-    state = Square().begin(problem, torch.zeros_like(problem.y))
+    state = Square().init_state(problem, torch.zeros_like(problem.y))
     assert isinstance(state, SquareState)
     return state
 
@@ -41,9 +49,9 @@ def proposed(problem: Problem, query: int, best_x: Tensor | None = None) -> tupl
     state, loss = begun(problem), problem.x.new_zeros(len(problem.x))
     state.step += query
     if best_x is not None:
-        state.best_x, state.best = best_x.clone(), loss + 1
-    Square().advance(problem, state, Seen(loss[:, None], loss, None))
-    return state.best_x, Square()._one(problem, state)
+        state.best_x, state.best_margin = best_x.clone(), loss + 1
+    Square().next_points(problem, state, ModelOutput(loss[:, None], loss, None))
+    return state.best_x, Square()._propose_query(problem, state)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +67,7 @@ def proposed(problem: Problem, query: int, best_x: Tensor | None = None) -> tupl
     ],
 )
 def test_sides_of_the_windows(size: int, norm: Norm, expected: list[int]) -> None:
-    table = sides(5000, 0.8, size, size, norm)
+    table = window_side_schedule(5000, 0.8, size, size, norm)
     assert len(table) == 5000
     assert table[list(QUERIES)].tolist() == expected
     assert table[[query - 1 for query in QUERIES[1:]]].tolist() == expected[:-1]
@@ -110,13 +118,13 @@ def test_only_a_better_point_is_kept() -> None:
     problem = problem_of("Linf", torch.arange(3))
     state, first = begun(problem), begun(problem).x_t
     loss = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
-    state.x_t = Square().advance(problem, state, Seen(loss[:, None], loss, None))
+    state.x_t = Square().next_points(problem, state, ModelOutput(loss[:, None], loss, None))
     state.step += 1
     second = state.x_t.clone()
     loss = torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64)  # worse, the same, better
-    Square().advance(problem, state, Seen(loss[:, None], loss, None))
+    Square().next_points(problem, state, ModelOutput(loss[:, None], loss, None))
     assert torch.equal(state.best_x, torch.stack([first[0], first[1], second[2]]))
-    assert state.best.tolist() == [1.0, 1.0, 1.5]
+    assert state.best_margin.tolist() == [1.0, 1.0, 1.5]
 
 
 def test_the_start_in_linf_is_vertical_stripes() -> None:
@@ -133,7 +141,7 @@ def test_the_start_in_linf_is_vertical_stripes() -> None:
 def test_points_in_l2_lie_on_the_sphere(query: int) -> None:
     problem = problem_of("L2", torch.arange(20))
     for point in proposed(problem, query):
-        length = problem.threat.distance(problem.x, point)
+        length = problem.threat.perturbation_size(problem.x, point)
         torch.testing.assert_close(length, torch.full_like(length, EPS))
 
 
@@ -141,7 +149,7 @@ def test_points_in_l2_lie_on_the_sphere(query: int) -> None:
 def test_points_in_l1_lie_in_the_ball_and_near_its_border(query: int) -> None:
     problem = problem_of("L1", torch.arange(20))
     for point in proposed(problem, query):
-        length = problem.threat.distance(problem.x, point)
+        length = problem.threat.perturbation_size(problem.x, point)
         assert bool((length <= EPS).all())
         assert bool((length > 0.99 * EPS).all())
 
@@ -149,7 +157,7 @@ def test_points_in_l1_lie_in_the_ball_and_near_its_border(query: int) -> None:
 @pytest.mark.parametrize("norm", ["L2", "L1"])
 @pytest.mark.parametrize("side", range(2, 12))
 def test_patterns_have_unit_norm_and_two_opposite_halves(norm: Norm, side: int) -> None:
-    shape = pattern(side, norm)
+    shape = bump_pattern(side, norm)
     order = 2 if norm == "L2" else 1
     assert shape.shape == (side, side)
     assert float(shape.abs().pow(order).sum()) == pytest.approx(1.0)
@@ -158,7 +166,7 @@ def test_patterns_have_unit_norm_and_two_opposite_halves(norm: Norm, side: int) 
     assert bool((lower < 0).all())
     sizes = [float(half.abs().pow(order).sum()) for half in (upper, lower)]
     assert sizes == pytest.approx([0.5, 0.5]), "both halves weigh the same"
-    bank = patterns(12, norm)[:, side, :side, :side].double()
+    bank = pattern_bank(12, norm)[:, side, :side, :side].double()
     torch.testing.assert_close(bank[0], shape, rtol=1e-6, atol=0)
     torch.testing.assert_close(bank[1], shape.T, rtol=1e-6, atol=0)
 
@@ -190,7 +198,7 @@ def test_windows_belong_to_samples_not_to_batches(norm: Norm) -> None:
 
 def test_restarts_and_queries_draw_anew() -> None:
     problem, runs = problem_of("Linf", torch.zeros(40, dtype=torch.int64)), torch.arange(40)
-    starts = Square().begin(problem, runs).x_t
+    starts = Square().init_state(problem, runs).x_t
     assert len({tuple(start.flatten().tolist()) for start in starts}) == 40
     lone = problem_of("Linf", torch.tensor([3]))
     moves = {
@@ -203,8 +211,8 @@ def test_restarts_and_queries_draw_anew() -> None:
 def test_no_gradient_is_computed_and_every_query_is_one_pass() -> None:
     problem = problem_of("Linf", torch.arange(3))
     out = run_attack(Square(queries=17), problem.model, problem.x, problem.y, Threat("Linf", 1e-6))
-    assert out.meter.forward.tolist() == [1 + 1 + 17] * 3  # clean, start, queries
-    assert out.meter.backward.tolist() == [0] * 3
+    assert out.counter.forward.tolist() == [1 + 1 + 17] * 3  # clean, start, queries
+    assert out.counter.backward.tolist() == [0] * 3
 
 
 @pytest.mark.parametrize("query", [201, 501, 2001])
@@ -214,7 +222,7 @@ def test_small_windows_are_written_as_large_ones_are(
     problem = problem_of("Linf", torch.arange(40), (3, 32, 32))
     points = []
     for share in (1.0, 0.0):  # pixel by pixel, and over the whole image
-        monkeypatch.setattr(squares, "SMALL", share)
+        monkeypatch.setattr(squares, "SMALL_WINDOW", share)
         points.append(proposed(problem, query)[1])
     assert torch.equal(*points)
 
@@ -225,13 +233,13 @@ def test_random_numbers_do_not_depend_on_where_a_block_of_queries_begins() -> No
     state = begun(problem)
     late = torch.tensor([0, 0, 0, 1, 1, 1])
     seen = {}
-    for turn in range(2 * squares.AHEAD + 3):
-        drawn = squares._drawn(state).tolist()
+    for turn in range(2 * squares.BITS_PER_BLOCK + 3):
+        drawn = squares._query_bits(state).tolist()
         for row, bits in enumerate(drawn):
             seen[row, int(state.step[row])] = bits
         state.step += 1 if turn else 1 - late  # three rows begin one query later
     for (row, query), bits in seen.items():
-        expected = draw(state.key[row : row + 1], torch.tensor([query]), 1)[0, 0]
+        expected = draw_query_bits(state.key[row : row + 1], torch.tensor([query]), 1)[0, 0]
         assert bits == int(expected)
 
 
@@ -245,13 +253,14 @@ def test_sprints_find_what_queries_one_by_one_find(most: int, norm: Norm, eps: f
     found = []
     for early in (10_000, 200):
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {"EARLY": early, "MOST": most, "WASTE": 0.5}.items():
-                patch.setattr(squares if name == "EARLY" else square_sprint, name, value)
+            patch.setattr(squares, "SEQUENTIAL_QUERIES", early)
+            patch.setattr(square_sprint, "MAX_SPECULATIVE", most)
+            patch.setattr(square_sprint, "MAX_WASTE", 0.5)
             found.append(run_attack(chosen, model, x, y, Threat(norm, eps)))
-    assert torch.equal(found[0].broken, found[1].broken)
+    assert torch.equal(found[0].fooled, found[1].fooled)
     torch.testing.assert_close(found[0].x_adv, found[1].x_adv, rtol=0, atol=1e-9)
     torch.testing.assert_close(found[0].margin, found[1].margin, rtol=0, atol=1e-9)
-    one, many = (int(f.meter.forward.sum()) for f in found)
+    one, many = (int(f.counter.forward.sum()) for f in found)
     assert one == 7 * (700 + 2)
     if most == 1:
         assert many == one
@@ -264,15 +273,17 @@ def test_sprints_end_where_an_image_is_broken_and_it_leaves() -> None:
     model = small_net(size=17).double()
     x = x.double()
     y, chosen = model(x).argmax(1), create_attack("square", queries=1500)
-    out = run_attack(chosen, model, x, y, Threat("Linf", 0.1), how=How(stop_when_broken=True))
-    late = out.broken & (out.meter.forward > 300)
+    out = run_attack(
+        chosen, model, x, y, Threat("Linf", 0.1), options=AttackOptions(stop_when_fooled=True)
+    )
+    late = out.fooled & (out.counter.forward > 300)
     assert late.any(), "some are broken in a sprint"
-    assert not out.broken.all()
+    assert not out.fooled.all()
     with torch.no_grad():
         wrong = model(out.x_adv).argmax(1) != y
-    assert torch.equal(wrong, out.broken)
-    assert bool((out.meter.forward[out.broken] < 1500).all())
-    assert bool((out.meter.forward[~out.broken] >= 1502).all())
+    assert torch.equal(wrong, out.fooled)
+    assert bool((out.counter.forward[out.fooled] < 1500).all())
+    assert bool((out.counter.forward[~out.fooled] >= 1502).all())
 
 
 def test_a_loss_that_is_not_finite_is_told_of_in_a_sprint() -> None:
@@ -289,22 +300,24 @@ def test_a_loss_that_is_not_finite_is_told_of_in_a_sprint() -> None:
     x, y = images(3, size=17)[0].double(), torch.zeros(3, dtype=torch.int64)
     x[:, 0, 0, 0] = torch.tensor([0.0, 1.0, 0.0])
     model = Failing(x[0].numel(), 3).double()
-    how = How(workers=1)
-    out = run_attack(Square(queries=400), model, x, y, Threat("Linf", 1e-6), how=how)
-    assert out.meter.broken_numerics.tolist() == [False, True, False]
+    how = AttackOptions(workers=1)
+    out = run_attack(Square(queries=400), model, x, y, Threat("Linf", 1e-6), options=how)
+    assert out.counter.non_finite.tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("norm", NORMS)
 def test_some_of_the_windows_drawn_ahead(norm: Norm, first: int) -> None:
     x, key = images(4, size=11)[0].double(), torch.arange(4)
-    problem = Problem(small_net(), x, key, Threat(norm, 0.5), Streams(0, "square", key))
-    best, bits = problem.random_start(1), draw(key, torch.zeros_like(key), 12)
-    patches = square_patches.draw_patches(problem, 3, bits)
+    problem = Problem(small_net(), x, key, Threat(norm, 0.5), SampleRNG(0, "square", key))
+    best, bits = problem.random_start(1), draw_query_bits(key, torch.zeros_like(key), 12)
+    patches = square_patches.draw_proposals(problem, 3, bits)
     assert len(patches) == 12
     starts = torch.tensor([first, 0, 7, 2])
-    points = patches.pick(torch.arange(4), starts[:, None] + torch.arange(5)).on(problem, best)
-    whole = patches.on(problem, best)
+    points = patches.select_queries(torch.arange(4), starts[:, None] + torch.arange(5)).apply_to(
+        problem, best
+    )
+    whole = patches.apply_to(problem, best)
     for row, start in enumerate(starts.tolist()):
         torch.testing.assert_close(points[row], whole[row, start : start + 5], rtol=0, atol=1e-12)
 
@@ -313,16 +326,19 @@ def test_some_of_the_windows_drawn_ahead(norm: Norm, first: int) -> None:
 def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(norm: Norm) -> None:
     key = torch.arange(12)
     side = torch.full((12,), 5)
-    bits = draw(key, torch.zeros_like(key), 1)[:, 0]
-    window, lying = square_windows.window(bits, side, torch.Size((12, 3, 16, 16))), key % 2
-    alike = squares._shape(norm, window, side, lying)
-    mixed = squares._shape(
+    bits = draw_query_bits(key, torch.zeros_like(key), 1)[:, 0]
+    window, lying = (
+        square_windows.window_coordinates(bits, side, torch.Size((12, 3, 16, 16))),
+        key % 2,
+    )
+    alike = squares._window_pattern(norm, window, side, lying)
+    mixed = squares._window_pattern(
         norm,
         tuple(torch.cat([w, w[:1]]) for w in window),  # type: ignore[arg-type]
         torch.cat([side, torch.tensor([7])]),
         torch.cat([lying, lying[:1]]),
     )[:12]
-    inside = square_windows.mask(*window, side)
+    inside = square_windows.window_mask(*window, side)
     assert torch.equal(alike * inside, mixed * inside)
     assert bool((alike * inside).flatten(1).ne(0).any(1).all())
 
@@ -330,14 +346,14 @@ def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(no
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.05), ("L2", 0.5), ("L1", 4.0)])
 def test_small_windows_are_filled_as_large_ones_are(norm: Norm, eps: float) -> None:
     x, key = images(6, size=11)[0].double(), torch.arange(6)
-    problem = Problem(small_net(), x, key, Threat(norm, eps), Streams(0, "square", key))
+    problem = Problem(small_net(), x, key, Threat(norm, eps), SampleRNG(0, "square", key))
     best = problem.random_start(1)
-    bits = draw(key, torch.zeros_like(key), 40)
-    patches = square_patches.draw_patches(problem, 3, bits)
-    at_once = patches.on(problem, best)
-    meets = square_patches._overlap(bits, mix(bits), 3, x.shape).flatten(2).any(2)
+    bits = draw_query_bits(key, torch.zeros_like(key), 40)
+    patches = square_patches.draw_proposals(problem, 3, bits)
+    at_once = patches.apply_to(problem, best)
+    meets = square_patches._overlap_mask(bits, splitmix64(bits), 3, x.shape).flatten(2).any(2)
     assert meets.any()
     assert not meets.all()
     for k in range(bits.shape[1]):
-        alone = squares._proposed(problem, best, torch.full_like(key, 3), bits[:, k])
+        alone = squares._propose_points(problem, best, torch.full_like(key, 3), bits[:, k])
         torch.testing.assert_close(at_once[:, k], alone, rtol=0, atol=1e-9)

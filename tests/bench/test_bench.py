@@ -10,19 +10,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.prepare import NO_LOW, Prepared, prepare
-from buttress.bench import networks, race, racers
-from buttress.bench.attacks import Heat, heats, lines
-from buttress.bench.race import Counting, Race, floor
-from buttress.bench.racers import RACERS, installed
-from buttress.cli.main import outcome
+from buttress.bench import attack_case as race
+from buttress.bench import attack_tools as racers
+from buttress.bench import models as networks
+from buttress.bench.attack_case import PassCountingModel, ToolRun, time_bare_passes
+from buttress.bench.attack_tools import TOOLS, installed_tools
+from buttress.bench.attacks import BenchmarkCase, attack_tables, benchmark_cases
+from buttress.cli.main import run_cli
+from buttress.engine.fast_model import NO_LOW, FastModel, prepare
 from buttress.errors import UserError
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 from conftest import images, small_net
 
 
 def test_passes_are_counted_in_images() -> None:
-    net, x = Counting(small_net()), images(6)[0]
+    net, x = PassCountingModel(small_net()), images(6)[0]
     net(x)
     point = x[:4].requires_grad_(True)
     torch.autograd.grad(net(point).sum(), point)
@@ -37,10 +39,10 @@ def test_passes_are_counted_in_images() -> None:
 def test_every_racer_that_is_installed_attacks(event: str) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
     y, threat = model(x).argmax(1), Threat("Linf", 0.05)
-    for name in installed(event):
+    for name in installed_tools(event):
         if "pyautoattack" in name or ("autoattack" in event and "fast" not in name):
             continue  # minutes, and they have tests of their own
-        found = RACERS.get(name)(model, x, y, threat)
+        found = TOOLS.get(name)(model, x, y, threat)
         assert found.x_adv.shape == x.shape
         assert not threat.excess(x, found.x_adv).any(), name
         if name != "bare passes":
@@ -51,14 +53,14 @@ def test_pgd_is_raced_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyP
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
     y, made = model(x).argmax(1), []
 
-    def seen(net: nn.Module, x: Tensor) -> Prepared:
+    def seen(net: nn.Module, x: Tensor) -> FastModel:
         made.append(prepare(net, x))
         return made[-1]
 
     monkeypatch.setattr(racers, "prepare", seen)
     monkeypatch.setattr(racers, "BATCH", 4)
     for name, count in (("buttress pgd", 0), ("buttress pgd, prepared", 1)):
-        found = RACERS.get(name)(model, x, y, Threat("Linf", 1.0))
+        found = TOOLS.get(name)(model, x, y, Threat("Linf", 1.0))
         assert found.passes is not None
         assert found.passes[1] == racers.STEPS, "also where an image is broken"
         assert (found.preparing > 0) == bool(count)
@@ -74,48 +76,52 @@ def test_looks_at_memory_take_little_time(monkeypatch: pytest.MonkeyPatch) -> No
         time.sleep(0.02)
         return float(next(sizes))
 
-    monkeypatch.setattr(race, "held", slow)
-    monkeypatch.setattr(race.Watch, "EVERY", 0.01)
-    with race.Watch() as watch:
+    monkeypatch.setattr(race, "resident_memory_mb", slow)
+    monkeypatch.setattr(race.PeakMemory, "EVERY", 0.01)
+    with race.PeakMemory() as watch:
         time.sleep(0.4)
-    assert watch.grown == 2, "at the start, soon after, and at the end"
+    assert watch.growth_mb == 2, "at the start, soon after, and at the end"
 
 
 def test_the_floor_is_the_time_of_the_passes() -> None:
     model, x = small_net(), images(8)[0]
-    assert floor(model, x, 0, 0) == 0
-    assert floor(model, x, 2000, 0) > floor(model, x, 2, 0) > 0
+    assert time_bare_passes(model, x, 0, 0) == 0
+    assert time_bare_passes(model, x, 2000, 0) > time_bare_passes(model, x, 2, 0) > 0
 
 
 def test_heats_cover_networks_events_and_threats() -> None:
-    found = list(heats(["small", "vit"], ["pgd", "autoattack"], Race("", "", 0, ""), 10_000))
+    found = list(
+        benchmark_cases(["small", "vit"], ["pgd", "autoattack"], ToolRun("", "", 0, ""), 10_000)
+    )
     assert len(found) == 2 * (1 + 3)
-    assert [[r.racer for r in h.races] for h in found] == [installed(h.event) for h in found]
-    assert "buttress pgd" in installed("pgd")
-    assert {race.images for race in found[1].races} == {networks.NETWORKS["small"].images}
-    assert {race.images for race in found[0].races} == {networks.NETWORKS["small"].pgd_images}
-    (few,) = heats(["small"], ["pgd"], Race("", "", 0, ""), 397)  # all that there are
+    assert [[r.racer for r in h.races] for h in found] == [installed_tools(h.event) for h in found]
+    assert "buttress pgd" in installed_tools("pgd")
+    assert {race.images for race in found[1].races} == {networks.BENCHMARK_MODELS["small"].images}
+    assert {race.images for race in found[0].races} == {
+        networks.BENCHMARK_MODELS["small"].pgd_images
+    }
+    (few,) = benchmark_cases(["small"], ["pgd"], ToolRun("", "", 0, ""), 397)  # all that there are
     assert few.races[0].images == 397
-    with_checkpoint = Race("", "", 5, "", checkpoint="a=b:c")
-    small, vit = heats(["small", "vit"], ["pgd"], with_checkpoint, 397)
+    with_checkpoint = ToolRun("", "", 5, "", checkpoint="a=b:c")
+    small, vit = benchmark_cases(["small", "vit"], ["pgd"], with_checkpoint, 397)
     assert small.races[0].images == 5
     assert small.races[0].checkpoint == "a=b:c"
     assert vit.races[0].checkpoint is None
     with pytest.raises(UserError, match="`events` must be of"):
-        list(heats(["small"], ["nonsense"], Race("", "", 0, ""), 9))
+        list(benchmark_cases(["small"], ["nonsense"], ToolRun("", "", 0, ""), 9))
     with pytest.raises(UserError, match="`networks` must be of"):
-        list(heats(["nonsense"], ["pgd"], Race("", "", 0, ""), 9))
+        list(benchmark_cases(["nonsense"], ["pgd"], ToolRun("", "", 0, ""), 9))
 
 
 def test_the_table_shows_ratios() -> None:
-    heat = Heat("pgd", (Race("a", "vit", 4, "Linf:8/255"),))
+    heat = BenchmarkCase("pgd", (ToolRun("a", "vit", 4, "Linf:8/255"),))
     row = {"title": heat.title, "images": 4, "robust": 3, "forward": 22.0, "backward": 20.0}
     rows = [
         {**row, "racer": "quick", "seconds": 1.0, "floor": 0.5, "memory": 10.0, "preparing": 0.25},
         {**row, "racer": "slow", "seconds": 4.0, "floor": 2.0, "memory": 20.0},
     ]
     rows.append({**row, "racer": "odd", "seconds": 2.0, "floor": 0.0, "memory": 0.0})
-    text = "\n".join(lines(rows))
+    text = "\n".join(attack_tables(rows))
     assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |  |" in text, "nothing to compare with"
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
     assert (
@@ -125,7 +131,7 @@ def test_the_table_shows_ratios() -> None:
 
 
 def test_the_table_shows_where_verdicts_differ_from_the_reference() -> None:
-    heat = Heat("autoattack", (Race("a", "vit", 4, "Linf:8/255"),))
+    heat = BenchmarkCase("autoattack", (ToolRun("a", "vit", 4, "Linf:8/255"),))
     row = {"title": heat.title, "images": 4, "forward": 2.0, "backward": 2.0, "robust": 2,
            "seconds": 1.0, "floor": 0.5, "memory": 10.0}  # fmt: skip
     rows = [
@@ -133,7 +139,7 @@ def test_the_table_shows_where_verdicts_differ_from_the_reference() -> None:
         {**row, "racer": "same", "left": [1, 2]},
         {**row, "racer": "other", "left": [1, 3]},
     ]
-    shown = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines(rows)}
+    shown = {line.split(" | ")[0]: line.split(" | ")[-1] for line in attack_tables(rows)}
     assert shown["| same"] == "100.0% |"
     assert shown["| other"] == "50.0% |"
     assert shown["| pyautoattack"] == " |"
@@ -144,7 +150,7 @@ def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """The path of every race: a network is trained, racers run in processes, numbers are kept."""
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "numbers.json"
-    code = outcome(
+    code = run_cli(
         ["bench", "attacks", "--networks", "small", "--data", "digits", "--events", "pgd",
          "--images", "8", "--repeats", "1", "--out", str(out)]
     )  # fmt: skip

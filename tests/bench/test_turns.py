@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from buttress.bench.turns import Job, in_turns
-from buttress.progress import Silent
+from buttress.bench.repeats import SubprocessJob, run_interleaved
+from buttress.system.progress import SilentProgress
 
 RACER = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(60)"
 
@@ -30,7 +30,7 @@ def test_no_racer_outlives_a_race_that_was_ended(
     ender = threading.Thread(target=end)
     ender.start()
     with pytest.raises(KeyboardInterrupt):
-        in_turns("a race", {"sleeper": Job("sleeper", {})}, 1, Silent())
+        run_interleaved("a race", {"sleeper": SubprocessJob("sleeper", {})}, 1, SilentProgress())
     ender.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

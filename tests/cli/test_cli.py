@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from buttress.cli.listing import KINDS
-from buttress.cli.main import COMMANDS, outcome
+from buttress.cli.main import COMMANDS, run_cli
 
 QUICK = ["--set", "epochs=1", "--set", "validation.limit=16", "--limit", "64", "--device", "cpu"]
 
@@ -21,14 +21,14 @@ QUICK = ["--set", "epochs=1", "--set", "validation.limit=16", "--limit", "64", "
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cli") / "r1"
-    assert outcome(["train", "--model", "vit_tiny", "--data", "digits", "--recipe",
+    assert run_cli(["train", "--model", "vit_tiny", "--data", "digits", "--recipe",
                     "quickstart-at", "--out", str(out), *QUICK]) == 0  # fmt: skip
     return out
 
 
 def fails(args: list[str], capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> None:
     """One line on stderr with these words, nothing on stdout, no traceback."""
-    assert outcome(args) == code
+    assert run_cli(args) == code
     said = capsys.readouterr()
     assert said.out == ""
     lines = said.err.strip().splitlines()
@@ -39,7 +39,7 @@ def fails(args: list[str], capsys: pytest.CaptureFixture[str], *words: str, code
 
 def test_help_names_every_command_and_imports_no_torch() -> None:
     code = (
-        "import sys\nfrom buttress.cli.main import outcome\nassert outcome(['--help']) == 0\n"
+        "import sys\nfrom buttress.cli.main import run_cli\nassert run_cli(['--help']) == 0\n"
         "assert 'torch' not in sys.modules and 'pydantic' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -49,39 +49,39 @@ def test_help_names_every_command_and_imports_no_torch() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome([name, "--help"]) == 0
+    assert run_cli([name, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_can_be_listed(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["list", kind]) == 0
+    assert run_cli(["list", kind]) == 0
     assert capsys.readouterr().out
-    assert outcome(["list", kind, "--json"]) == 0
+    assert run_cli(["list", kind, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
 
 
 def test_lists_are_cut_by_tag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["list", "models", "--tag", "transformer", "--json"]) == 0
+    assert run_cli(["list", "models", "--tag", "transformer", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows
     assert all("transformer" in row["tags"] for row in rows)
 
 
-def test_train_evaluate_analyse_report(
+def test_train_evaluate_analyze_report(
     run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     suite = "clean,pgd:Linf:0.1,pgd:L2:1"
-    assert outcome(["evaluate", str(run_dir), "--suite", suite, "--limit", "20", "--json"]) == 0
+    assert run_cli(["evaluate", str(run_dir), "--suite", suite, "--limit", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["images"] == 20
     assert set(found["attacks"]) == {"clean", "pgd:Linf:0.1", "pgd:L2:1"}
     assert found["worst_case"]["accuracy"] <= found["attacks"]["clean"]["accuracy"]
     plot = tmp_path / "sparsity.png"
-    assert outcome(["analyse", "sparsity", str(run_dir), "--plot", str(plot)]) == 0
+    assert run_cli(["analyze", "sparsity", str(run_dir), "--plot", str(plot)]) == 0
     assert "of the largest" in capsys.readouterr().out
     assert plot.stat().st_size > 5000
-    assert outcome(["report", str(run_dir), "--out", str(tmp_path / "report")]) == 0
+    assert run_cli(["report", str(run_dir), "--out", str(tmp_path / "report")]) == 0
     assert (tmp_path / "report" / "index.html").is_file()
 
 
@@ -90,11 +90,11 @@ def test_finetune_says_what_it_took(
 ) -> None:
     out, weights = tmp_path / "r2", str(run_dir / "best.pt")
     args = ["finetune", str(run_dir), "--data", "digits", "--out", str(out), *QUICK]
-    assert outcome(args) == 0
+    assert run_cli(args) == 0
     said = capsys.readouterr().out
     assert re.search(r"from r1: [1-9]\d* tensors loaded", said)
     assert "best epoch 1" in said
-    assert outcome([*args, "--json"]) == 0
+    assert run_cli([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["finetuned_from"]["source"] == "r1"
     assert found["epochs"] == 1
@@ -105,7 +105,7 @@ def test_finetune_says_what_it_took(
     args = ["finetune", weights, "--data", "digits", "--recipe", "quickstart-standard", *QUICK]
     args += ["--model", "vit_tiny", "--out", str(tmp_path / "r3")]
     fails([*args, "--model-arg", "patch=4"], capsys, "'patch'", "activation")
-    assert outcome([*args, "--model-arg", "activation=silu", "--json"]) == 0
+    assert run_cli([*args, "--model-arg", "activation=silu", "--json"]) == 0
     capsys.readouterr()
     run = json.loads((tmp_path / "r3" / "run.json").read_text())
     assert run["spec"]["model_args"] == {"activation": "silu"}
@@ -137,13 +137,13 @@ def test_arguments_of_the_model(capsys: pytest.CaptureFixture[str], tmp_path: Pa
              "quickstart-standard", "--out", str(tmp_path / "x"), *QUICK]  # fmt: skip
     fails([*train, "--model-arg", "drop_pat=0.5"], capsys, "drop_pat", "drop_path")
     fails([*train, "--model-arg", "drop_path"], capsys, "key=value", "'drop_path'")
-    assert outcome([*train, "--model-arg", "drop_path=0.5", "--model-arg", "patch=16"]) == 0
+    assert run_cli([*train, "--model-arg", "drop_path=0.5", "--model-arg", "patch=16"]) == 0
     spec = json.loads((tmp_path / "x" / "run.json").read_text())["spec"]
     assert spec["model_args"] == {"drop_path": 0.5, "patch": 16}
 
 
 def test_recipes_are_listed_with_what_to_expect(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["list", "recipes", "--json"]) == 0
+    assert run_cli(["list", "recipes", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert "50.03 AutoAttack" in rows["robustwrn-sat"]["expected"]
     assert rows["robustwrn-sat"]["cost"].startswith("100 epochs")
@@ -176,7 +176,7 @@ def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
         fails(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"], capsys,
               "kept", code=1)  # fmt: skip
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
-    assert outcome(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"]) == 0
+    assert run_cli(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"]) == 0
 
 
 def test_interruption_exits_130(
@@ -185,12 +185,12 @@ def test_interruption_exits_130(
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("buttress.data.get_dataset", interrupted)
-    assert outcome(["data", "get", "digits"]) == 130
+    monkeypatch.setattr("buttress.data.download_dataset", interrupted)
+    assert run_cli(["data", "get", "digits"]) == 130
     assert "again" in capsys.readouterr().err
 
 
 def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["trane"]) == 2
-    assert outcome(["train"]) == 2
+    assert run_cli(["trane"]) == 2
+    assert run_cli(["train"]) == 2
     assert "Missing option" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import buttress as bt
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 
 NET = """
 from torch import nn
@@ -40,10 +40,10 @@ def test_normalisation_on_the_command_line_changes_the_answer(
             "40", "--suite", "clean,noise-linf", "--json"]  # fmt: skip
     said = []
     for more in ([], ["--mean", "0.9,0.1,0.5", "--std", "0.2"]):
-        assert outcome([*args, *more]) == 0
+        assert run_cli([*args, *more]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] != said[1]
-    assert outcome([*args, "--mean", "red"]) == 2
+    assert run_cli([*args, "--mean", "red"]) == 2
     assert "--mean must be numbers" in capsys.readouterr().err
 
 
@@ -51,7 +51,7 @@ def test_a_name_is_evaluated_with_a_warning(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["evaluate", "resnet_tiny", "--data", "digits", "--limit", "8", "--suite"]
-    assert outcome([*args, "clean,noise-linf"]) == 0
+    assert run_cli([*args, "clean,noise-linf"]) == 0
     assert "never trained" in capsys.readouterr().out
 
 
@@ -66,7 +66,7 @@ def test_finetune_goes_on_from_an_exported_folder_and_from_a_function(place: Pat
     changes = ("epochs=1", "validation.limit=16")
     for source, loaded in (("out", model), ("net.py:build", None)):
         run = bt.finetune(source, "digits", "quickstart-standard", place / f"run-{source[:3]}",
-                          limit=32, changes=changes, device="cpu")  # fmt: skip
+                          limit=32, overrides=changes, device="cpu")  # fmt: skip
         assert run.state == "done"
         assert run.header["finetuned_from"]["new"] == []
         assert loaded is None or run.spec.model == "resnet_tiny"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 
 SEARCH = {
     "question": "Which of two small networks holds?",
@@ -32,19 +32,19 @@ def test_a_search_of_ones_own(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["search", file, "--out", str(tmp_path / "results"), "--workers", "1"]
-    assert outcome([*args, "--device", "cpu", "--json"]) == 0
+    assert run_cli([*args, "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["is_over"]
     assert Path(found["file"]).is_file()
     assert Path(found["picture"]).is_file()
-    assert outcome([*args, "--device", "cpu"]) == 0
+    assert run_cli([*args, "--device", "cpu"]) == 0
     said = capsys.readouterr()
     for words in ("Which of two", "rung 2", "best", "trained in full", "buttress evaluate"):
         assert words in said.out
     assert "rung 1 of 2" in said.err
     vit = next(t["parameters"] for t in found["ranking"] if t["model"] == "vit_tiny")
     wrn = next(t["parameters"] for t in found["ranking"] if t["model"] == "wrn_tiny")
-    assert outcome([*args, "--budget-params", str(min(vit, wrn)), "--json"]) == 0
+    assert run_cli([*args, "--budget-params", str(min(vit, wrn)), "--json"]) == 0
     small = json.loads(capsys.readouterr().out)
     assert (small["in_budget"], small["grid"]) == (1, 2)
     assert small["file"] != found["file"]  # another budget is another search
@@ -62,7 +62,7 @@ def test_a_search_of_ones_own(
 def test_a_mistake_is_one_line_before_anything_is_written(
     file: str, args: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome(["search", file, "--out", str(tmp_path / "results"), *args]) == 2
+    assert run_cli(["search", file, "--out", str(tmp_path / "results"), *args]) == 2
     said = capsys.readouterr()
     assert words in said.err
     assert len(said.err.strip().splitlines()) == 1
@@ -70,5 +70,5 @@ def test_a_mistake_is_one_line_before_anything_is_written(
 
 
 def test_an_unknown_search_names_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["search", "wrn-dept"]) == 2
+    assert run_cli(["search", "wrn-dept"]) == 2
     assert "wrn-depth" in capsys.readouterr().err

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from buttress.cli.main import outcome
-from buttress.cli.words import amount, duration
-from buttress.records.answer import read_answer
-from buttress.records.diagnosis import Diagnosis, Finding
-from buttress.records.evaluation import load_evaluation
-from buttress.records.run import Run
-from buttress.running.launch import parse_part
+from buttress.cli.console import format_amount, format_duration
+from buttress.cli.main import run_cli
+from buttress.results.diagnosis import Diagnosis, Finding
+from buttress.results.evaluation import load_evaluation
+from buttress.results.run import Run
+from buttress.results.study_result import read_study_result
+from buttress.studies.runner.run import parse_shard
 
 STUDY = {
     "question": "Does a small network hold?",
@@ -47,7 +47,7 @@ def write(folder: Path, content: object, name: str = "tiny.yaml") -> str:
 
 
 def ask(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict:  # type: ignore[type-arg]
-    assert outcome(["study", *args, "--json"]) == code
+    assert run_cli(["study", *args, "--json"]) == code
     found: dict = json.loads(capsys.readouterr().out)  # type: ignore[type-arg]
     return found
 
@@ -66,12 +66,12 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
     second = ask(capsys, "run", file, *out, "--shard", "2/2", "--workers", "1", "--device", "cpu")
     assert second["left"] == 0
     assert Path(second["report"]).is_file()
-    answer = read_answer(tmp_path / "results/studies/tiny-smoke/answer.json")
+    answer = read_study_result(tmp_path / "results/studies/tiny-smoke/answer.json")
     assert (answer.runs, answer.done) == (2, 2)
     assert [claim.id for claim in answer.claims] == ["T1"]
-    assert outcome(["study", "status", file, *out]) == 0
+    assert run_cli(["study", "status", file, *out]) == 0
     assert "2 of 2 done" in capsys.readouterr().out
-    assert outcome(["study", "report", file, *out]) == 0
+    assert run_cli(["study", "report", file, *out]) == 0
     said = capsys.readouterr().out
     assert "T1" in said
     assert "report:" in said
@@ -84,7 +84,7 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
     told = Diagnosis(threat="Linf:0.06", dataset="digits", split="test", images=9, seed=0,
                      weights=weights, data="", checks=(), findings=(flat,))  # fmt: skip
     told.save(run.analysis_file("doctor"))
-    assert outcome(["study", "report", file, *out]) == 0
+    assert run_cli(["study", "report", file, *out]) == 0
     assert capsys.readouterr().out.count("untrustworthy") == 2  # both columns of the only row
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_fails_is_said_and_the_exit_code_is_1(
 def test_mistakes_are_one_line(
     args: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert outcome(["study", *args, "--out", str(tmp_path)]) == 2
+    assert run_cli(["study", *args, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert words in said.err.strip().splitlines()[-1]
@@ -123,7 +123,7 @@ def test_mistakes_are_one_line(
 
 
 def test_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(["study", "list", "--json"]) == 0
+    assert run_cli(["study", "list", "--json"]) == 0
     assert "quickstart" in [row["name"] for row in json.loads(capsys.readouterr().out)]
 
 
@@ -149,7 +149,12 @@ def test_interrupted_it_leaves_no_lock_and_130(sent: signal.Signals, tmp_path: P
 
 
 def test_numbers_are_read_by_people() -> None:
-    assert [amount(v, "FLOP") for v in (12.0, 3.14e12)] == ["12 FLOP", "3.14 TFLOP"]
-    assert [duration(s) for s in (3, 600, 7200, 3e6)] == ["3 s", "10 min", "2 h", "34.7 days"]
-    assert "unknown" in duration(None)
-    assert parse_part("2/8") == (2, 8)
+    assert [format_amount(v, "FLOP") for v in (12.0, 3.14e12)] == ["12 FLOP", "3.14 TFLOP"]
+    assert [format_duration(s) for s in (3, 600, 7200, 3e6)] == [
+        "3 s",
+        "10 min",
+        "2 h",
+        "34.7 days",
+    ]
+    assert "unknown" in format_duration(None)
+    assert parse_shard("2/8") == (2, 8)

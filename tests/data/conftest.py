@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from buttress.data import DATASETS, get_dataset
-from buttress.data.cifar import Array, store
-from buttress.data.cifar10 import CIFAR10
+from buttress.data import DATASETS, download_dataset
+from buttress.data.datasets.cifar import CIFAR10, Array, save_arrays
 from small_sets import put_archives, shrink, small_arrays
 
 
@@ -31,9 +30,9 @@ def full_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("BUTTRESS_CACHE", str(cache))
         patch.delenv("BUTTRESS_IMAGENET", raising=False)
         put_archives(cache, patch)
-        store(CIFAR10, arrays)
+        save_arrays(CIFAR10, arrays)
         for name in DATASETS.names():
-            get_dataset(name)
+            download_dataset(name)
         for archive in (*cache.glob("*/*.tgz"), *cache.glob("*/*.gz"), *cache.glob("*/*.zip")):
             archive.unlink()
     return cache

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from buttress.data import archives
-from buttress.data.archives import ArraysOnly, check_md5, unpack
+from buttress.data.archives import ArrayUnpickler, check_md5, unpack
 from buttress.errors import DataError
-from buttress.progress import Silent
+from buttress.system.progress import SilentProgress
 from small_sets import md5, tar, write, zipped
 
 FILES = {"top/a.txt": b"a" * 5000, "top/deep/b.bin": os.urandom(5000)}
@@ -28,7 +28,7 @@ def make(kind: str, path: Path, files: dict[str, bytes]) -> Path:
 @pytest.mark.parametrize("kind", ["tgz", "tar", "zip"])
 class TestUnpack:
     def test_gives_the_files(self, kind: str, tmp_path: Path) -> None:
-        unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
+        unpack(make(kind, tmp_path, FILES), tmp_path / "out", SilentProgress())
         assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == FILES
 
     @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ class TestUnpack:
     def test_refuses_a_way_outside(self, kind: str, name: str, tmp_path: Path) -> None:
         path = make(kind, tmp_path, {**FILES, name: b"x"})
         with pytest.raises(DataError, match="leads outside"):
-            unpack(path, tmp_path / "in" / "out", Silent())
+            unpack(path, tmp_path / "in" / "out", SilentProgress())
         assert not list(tmp_path.rglob("evil"))
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
@@ -46,27 +46,27 @@ class TestUnpack:
         whole = path.read_bytes()[:11_000] if kind == "tar" else path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(DataError, match="is not a whole"):
-            unpack(path, tmp_path / "out", Silent())
+            unpack(path, tmp_path / "out", SilentProgress())
 
     def test_stops_where_it_grows_too_much(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Zeros pack to a thousandth: what is written is bounded by the archive's own size."""
-        monkeypatch.setattr(archives, "LEAST_ROOM", 50_000)
+        monkeypatch.setattr(archives, "MIN_UNPACKED_LIMIT", 50_000)
         bomb = make(kind, tmp_path, {"zeros": bytes(4 << 20)})
         if kind == "tar":
-            unpack(bomb, tmp_path / "out", Silent())  # not packed: as large as it says
+            unpack(bomb, tmp_path / "out", SilentProgress())  # not packed: as large as it says
             return
         with pytest.raises(DataError, match="too large for this data set"):
-            unpack(bomb, tmp_path / "out", Silent())
+            unpack(bomb, tmp_path / "out", SilentProgress())
         assert sum(f.stat().st_size for f in (tmp_path / "out").rglob("*")) <= 1 << 20
 
     def test_bounds_the_number_of_files(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(archives, "MOST_FILES", 1)
+        monkeypatch.setattr(archives, "MAX_FILES", 1)
         with pytest.raises(DataError, match="more than 1 files"):
-            unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
+            unpack(make(kind, tmp_path, FILES), tmp_path / "out", SilentProgress())
 
     @pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("x" * 300, "y")])
     def test_names_a_file_that_cannot_be_written(
@@ -74,14 +74,14 @@ class TestUnpack:
     ) -> None:
         path = make(kind, tmp_path, {name: b"x" for name in names})
         with pytest.raises(DataError, match="which cannot be written"):
-            unpack(path, tmp_path / "out", Silent())
+            unpack(path, tmp_path / "out", SilentProgress())
 
     def test_stops_at_the_limit(
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(archives, "LARGEST_TOTAL", 9_999)
+        monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 9_999)
         with pytest.raises(DataError, match="too large for this data set"):
-            unpack(make(kind, tmp_path, FILES), tmp_path / "out", Silent())
+            unpack(make(kind, tmp_path, FILES), tmp_path / "out", SilentProgress())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_links_in_tar_archives_are_refused(kind: bytes, tmp_path: Path) -> None:
         link.type, link.linkname = kind, "/etc/passwd"
         archive.addfile(link)
     with pytest.raises(DataError, match="the link 'top/link'"):
-        unpack(tmp_path / "x.tar", tmp_path / "out", Silent())
+        unpack(tmp_path / "x.tar", tmp_path / "out", SilentProgress())
 
 
 def test_links_in_zip_archives_are_refused(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_links_in_zip_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr(info, "/etc/passwd")
     with pytest.raises(DataError, match="the link 'link'"):
-        unpack(tmp_path / "x.zip", tmp_path / "out", Silent())
+        unpack(tmp_path / "x.zip", tmp_path / "out", SilentProgress())
 
 
 def test_md5(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_pickles_of_arrays_scalars_and_plain_values() -> None:
     }
     for protocol in (3, 4, 5):
         content = pickle.dumps(value, protocol)
-        again = ArraysOnly(io.BytesIO(content)).load()
+        again = ArrayUnpickler(io.BytesIO(content)).load()
         assert np.array_equal(again.pop("data"), value["data"])
         assert again == {k: v for k, v in value.items() if k != "data"}
     with pytest.raises(pickle.UnpicklingError, match="which is no array"):
-        ArraysOnly(io.BytesIO(pickle.dumps(os.system))).load()
+        ArrayUnpickler(io.BytesIO(pickle.dumps(os.system))).load()

@@ -4,32 +4,39 @@ import pytest
 import torch
 from torch import Tensor
 
-from buttress.data import Augmentation, epoch_order
+from buttress.data import Augmentation, epoch_permutation
 from buttress.data.augment import random_crop, random_flip
-from buttress.data.augment.bits import to_bytes
+from buttress.data.augment.color import to_uint8
 from buttress.errors import UserError
-from buttress.records.augmentation import AugmentationSpec, Jitter, Rand, ResizedCrop
-from buttress.streams import Streams
+from buttress.results.run_spec import (
+    AugmentationSpec,
+    ColorJitterSpec,
+    RandAugmentSpec,
+    ResizedCropSpec,
+)
+from buttress.system.rng import SampleRNG
 
 BOTH = Augmentation(crop=4, flip=True)
 EACH = {
     "crop": Augmentation(crop=4),
     "flip": Augmentation(flip=True),
-    "resized crop": Augmentation(resized_crop=ResizedCrop()),
-    "bilinear": Augmentation(resized_crop=ResizedCrop(interpolation="bilinear")),
+    "resized crop": Augmentation(resized_crop=ResizedCropSpec()),
+    "bilinear": Augmentation(resized_crop=ResizedCropSpec(interpolation="bilinear")),
     "rotation": Augmentation(rotation=20.0),
-    "jitter": Augmentation(jitter=Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)),
+    "jitter": Augmentation(
+        jitter=ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)
+    ),
     "auto cifar10": Augmentation(auto="cifar10"),
     "auto imagenet": Augmentation(auto="imagenet"),
-    "rand": Augmentation(rand=Rand()),
+    "rand": Augmentation(rand=RandAugmentSpec()),
     "erasing": Augmentation(erasing=0.6),
-    "all": Augmentation.of("ablation-1111"),
+    "all": Augmentation.from_spec("ablation-1111"),
 }
 BASE = {"resized_crop": {}, "flip": True, "jitter": 0.4}
 
 
-def streams(ids: Tensor) -> Streams:
-    return Streams(0, "augment", ids)
+def streams(ids: Tensor) -> SampleRNG:
+    return SampleRNG(0, "augment", ids)
 
 
 def images(n: int) -> Tensor:
@@ -67,7 +74,7 @@ def test_flip_mirrors_half_of_the_images() -> None:
 
 def test_crop_and_flip_are_drawn_apart() -> None:
     s = streams(torch.arange(10_000))
-    crop, flip = s.integers(81, "crop"), s.integers(2, "flip")
+    crop, flip = s.draw_integers(81, "crop"), s.draw_integers(2, "flip")
     assert torch.bincount(crop, minlength=81).min() > 70
     assert abs(torch.corrcoef(torch.stack([crop, flip]).double())[0, 1]) < 0.05
 
@@ -91,8 +98,8 @@ def test_epochs_seeds_and_purposes_differ(how: Augmentation) -> None:
     base = how(x, streams(ids), 0)
     assert torch.equal(how(x, streams(ids), 0), base)
     assert not torch.equal(how(x, streams(ids), 1), base)
-    assert not torch.equal(how(x, Streams(1, "augment", ids), 0), base)
-    assert not torch.equal(how(x, Streams(0, "other", ids), 0), base)
+    assert not torch.equal(how(x, SampleRNG(1, "augment", ids), 0), base)
+    assert not torch.equal(how(x, SampleRNG(0, "other", ids), 0), base)
 
 
 @pytest.mark.parametrize("how", EACH.values(), ids=EACH)
@@ -121,21 +128,23 @@ def test_leaves_input_and_global_generator_alone() -> None:
     x = images(10)
     before, state = x.clone(), torch.get_rng_state()
     BOTH(x, streams(torch.arange(10)), 0)
-    epoch_order(10, 0, 0)
+    epoch_permutation(10, 0, 0)
     assert torch.equal(x, before)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_floats_become_the_nearest_level() -> None:
-    assert to_bytes(torch.tensor([0.4, 1.4, 1.6, 254.7]) / 255).tolist() == [0, 1, 2, 255]
+    assert to_uint8(torch.tensor([0.4, 1.4, 1.6, 254.7]) / 255).tolist() == [0, 1, 2, 255]
 
 
 def test_a_name_or_a_number_stands_for_fields() -> None:
-    assert Augmentation.of("ablation-0000") == Augmentation.of(AugmentationSpec(**BASE))
-    three = Jitter(brightness=0.4, contrast=0.4, saturation=0.4)
+    assert Augmentation.from_spec("ablation-0000") == Augmentation.from_spec(
+        AugmentationSpec(**BASE)
+    )
+    three = ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4)
     assert Augmentation(jitter=0.4).jitter == three  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"'ablation-0012'; did you mean 'ablation-\d{4}'"):
-        Augmentation.of("ablation-0012")
+        Augmentation.from_spec("ablation-0012")
 
 
 def test_nothing_asked_nothing_done() -> None:
@@ -147,8 +156,8 @@ def test_nothing_asked_nothing_done() -> None:
 
 
 def test_epoch_order() -> None:
-    order = epoch_order(100, seed=1, epoch=2)
+    order = epoch_permutation(100, seed=1, epoch=2)
     assert sorted(order.tolist()) == list(range(100))
-    assert torch.equal(order, epoch_order(100, seed=1, epoch=2))
-    assert not torch.equal(order, epoch_order(100, seed=1, epoch=3))
-    assert not torch.equal(order, epoch_order(100, seed=2, epoch=2))
+    assert torch.equal(order, epoch_permutation(100, seed=1, epoch=2))
+    assert not torch.equal(order, epoch_permutation(100, seed=1, epoch=3))
+    assert not torch.equal(order, epoch_permutation(100, seed=2, epoch=2))

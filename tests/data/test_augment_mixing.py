@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from buttress.data import Augmentation, Mixing
-from buttress.data.augment.mixing import cut_box, partners
-from buttress.streams import Streams
+from buttress.data.augment.mixing import cutmix_box, draw_partners
+from buttress.system.rng import SampleRNG
 
 MIXUP, CUTMIX = Augmentation(mixup=0.8), Augmentation(cutmix=1.0)
 BOTH = Augmentation(mixup=0.8, cutmix=1.0)
@@ -18,8 +18,8 @@ def images(n: int = 12) -> Tensor:
     return torch.rand(n, 3, 16, 12, generator=torch.Generator().manual_seed(0))
 
 
-def streams(ids: Tensor, seed: int = 0) -> Streams:
-    return Streams(seed, "mix", ids)
+def streams(ids: Tensor, seed: int = 0) -> SampleRNG:
+    return SampleRNG(seed, "mix", ids)
 
 
 def mixed(how: Augmentation, x: Tensor, ids: Tensor, epoch: int = 0) -> tuple[Tensor, Mixing]:
@@ -60,9 +60,9 @@ def test_cutmix_weighs_by_the_exact_area_kept() -> None:
 
 
 def test_the_window_has_the_share_drawn_for_it() -> None:
-    assert cut_box(0.75, (0.5, 0.5), (16, 12)) == (slice(4, 12), slice(3, 9))
-    assert cut_box(0.75, (0.0, 0.999), (16, 12)) == (slice(0, 4), slice(8, 12))
-    assert cut_box(0.0, (0.5, 0.5), (16, 12)) == (slice(0, 16), slice(0, 12))
+    assert cutmix_box(0.75, (0.5, 0.5), (16, 12)) == (slice(4, 12), slice(3, 9))
+    assert cutmix_box(0.75, (0.0, 0.999), (16, 12)) == (slice(0, 4), slice(8, 12))
+    assert cutmix_box(0.0, (0.5, 0.5), (16, 12)) == (slice(0, 16), slice(0, 12))
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 8.0])
@@ -103,7 +103,7 @@ def test_the_draw_belongs_to_seed_epoch_and_the_batch(how: Augmentation) -> None
 
 def test_nobody_is_their_own_partner() -> None:
     for n in (2, 3, 50):
-        partner = partners(streams(torch.arange(n)))
+        partner = draw_partners(streams(torch.arange(n)))
         assert sorted(partner.tolist()) == list(range(n))
         assert bool((partner != torch.arange(n)).all())
 

@@ -13,12 +13,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import buttress.models._torchvision  # noqa: F401  # torchvision may need it to be imported
-from buttress.data.augment import colour, geometry
-from buttress.data.augment.boxes import DRAWS, Boxes, draw_boxes
-from buttress.data.augment.operations import LEVELS, MOVES, OPERATIONS, apply
-from buttress.data.augment.resized_crop import Interpolation, random_resized_crop, resize_boxes
+from buttress.data.augment import color as colour
+from buttress.data.augment import geometry
+from buttress.data.augment.crops import (
+    DRAWS_PER_BOX,
+    Boxes,
+    Interpolation,
+    random_resized_crop,
+    resize_boxes,
+    sample_boxes,
+)
+from buttress.data.augment.operations import (
+    COLOR_OPERATIONS,
+    GEOMETRIC_OPERATIONS,
+    OPERATIONS,
+    apply_operations,
+)
 from buttress.errors import UserError
-from buttress.streams import Streams
+from buttress.system.rng import SampleRNG
 
 N, HEIGHT, WIDTH = 48, 32, 24
 FILL = (128, 128, 128)
@@ -91,7 +103,7 @@ def test_equals_pillow_in_every_pixel(name: str) -> None:
     amounts, change = CASES[name]
     x = images()
     expected = with_pillow(x, lambda image, row: change(image, amounts[row].item()))
-    assert torch.equal(apply(x, [name] * N, amounts), expected)
+    assert torch.equal(apply_operations(x, [name] * N, amounts), expected)
     assert not torch.equal(expected, x)
 
 
@@ -100,7 +112,7 @@ def test_grey_images_equal_pillow_too(name: str) -> None:
     amounts, change = LEVEL_CASES[name]
     x = images()[:, :1].contiguous()
     expected = with_pillow(x, lambda image, row: change(image, amounts[row].item()))
-    assert torch.equal(apply(x, [name] * N, amounts), expected)
+    assert torch.equal(apply_operations(x, [name] * N, amounts), expected)
 
 
 def test_hue_equals_torchvision_within_a_level() -> None:
@@ -108,37 +120,41 @@ def test_hue_equals_torchvision_within_a_level() -> None:
     from torchvision.transforms.v2 import functional as reference
 
     x, turns = images(), draw(-0.5, 0.5)
-    ours = colour.hue(x, turns)
+    ours = colour.adjust_hue(x, turns)
     theirs = torch.stack([reference.adjust_hue(x[i], turns[i].item()) for i in range(N)])
     apart = (ours.int() - theirs.int()).abs()
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 0.1
     assert (ours != x).float().mean() > 0.5
-    assert torch.equal(colour.hue(x, torch.zeros(N)), x)
+    assert torch.equal(colour.adjust_hue(x, torch.zeros(N)), x)
 
 
 def test_every_operation_has_a_case() -> None:
     assert set(OPERATIONS) == {*CASES, "hue"}
-    assert set(LEVELS) | set(MOVES) == set(OPERATIONS)
+    assert set(COLOR_OPERATIONS) | set(GEOMETRIC_OPERATIONS) == set(OPERATIONS)
 
 
 def test_each_image_gets_its_own_operation() -> None:
     x, amounts = images(), draw(0.1, 0.3)
     names = [(*OPERATIONS, None)[i % (len(OPERATIONS) + 1)] for i in range(N)]
-    whole = apply(x, names, amounts)
+    whole = apply_operations(x, names, amounts)
     for i in range(N):
-        assert torch.equal(apply(x[i : i + 1], [names[i]], amounts[i : i + 1]), whole[i : i + 1])
+        assert torch.equal(
+            apply_operations(x[i : i + 1], [names[i]], amounts[i : i + 1]), whole[i : i + 1]
+        )
     assert all(torch.equal(whole[i], x[i]) for i in range(N) if names[i] is None)
 
 
 def test_two_channels_have_no_colour() -> None:
     with pytest.raises(UserError, match="the images have 2"):
-        colour.saturation(images()[:, :2], draw(0, 1))
+        colour.adjust_saturation(images()[:, :2], draw(0, 1))
 
 
 def test_floats_move_as_bytes_do() -> None:
     x, maps = images(), geometry.rotate(draw(-40, 40), (HEIGHT, WIDTH))
-    assert torch.equal(geometry.affine(x / 255, maps, 0), geometry.affine(x, maps, 0) / 255)
+    assert torch.equal(
+        geometry.apply_affine(x / 255, maps, 0), geometry.apply_affine(x, maps, 0) / 255
+    )
 
 
 def some_boxes() -> Boxes:
@@ -171,8 +187,8 @@ def test_resized_parts_equal_pillow(interpolation: Interpolation, most: int, sha
 
 
 def test_boxes_have_the_area_and_the_shape_asked_for() -> None:
-    fractions = Streams(0, "box", torch.arange(4000)).fractions(DRAWS, "box")
-    boxes = draw_boxes(fractions, (100, 80), area=(0.1, 0.4), ratio=(0.5, 2.0))
+    fractions = SampleRNG(0, "box", torch.arange(4000)).draw_fractions(DRAWS_PER_BOX, "box")
+    boxes = sample_boxes(fractions, (100, 80), area=(0.1, 0.4), ratio=(0.5, 2.0))
     area = boxes.height * boxes.width / 8000
     log_ratio = (boxes.width / boxes.height).log()
     assert bool(boxes.fits.all())
@@ -192,7 +208,7 @@ def test_boxes_have_the_area_and_the_shape_asked_for() -> None:
 def test_a_part_that_never_fits_is_the_largest_in_the_middle(shape: tuple[int, int]) -> None:
     """As in torchvision: a square from the middle of a wide or a tall image."""
     x = torch.randint(256, (4, 3, *shape)).byte()
-    streams = Streams(0, "a", torch.arange(4))
+    streams = SampleRNG(0, "a", torch.arange(4))
     out = random_resized_crop(x, streams, scale=(2.0, 3.0), ratio=(1.0, 1.0))
     top, left, side = (torch.full((4,), n) for n in ((shape[0] - 8) // 2, (shape[1] - 8) // 2, 8))
     box = Boxes(top, left, side, side, torch.ones(4, dtype=torch.bool))

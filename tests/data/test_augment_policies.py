@@ -10,24 +10,31 @@ import torch
 from torch import Tensor
 
 import buttress.models._torchvision  # noqa: F401  # torchvision may need it to be imported
-from buttress.data.augment import auto, jitter, rand
-from buttress.data.augment.auto import POLICIES, amount, auto_augment
+from buttress.data.augment import operations as jitter
+from buttress.data.augment import policies as auto
+from buttress.data.augment import policies as rand
 from buttress.data.augment.erasing import random_erasing
 from buttress.data.augment.geometry import random_rotation
-from buttress.data.augment.jitter import colour_jitter
-from buttress.data.augment.operations import OPERATIONS
-from buttress.data.augment.rand import NAMES, amounts_of, rand_augment
-from buttress.streams import Streams
+from buttress.data.augment.operations import OPERATIONS, color_jitter
+from buttress.data.augment.policies import (
+    OPERATION_NAMES,
+    POLICIES,
+    auto_augment,
+    operation_amount,
+    operation_amounts,
+    rand_augment,
+)
+from buttress.system.rng import SampleRNG
 
 MANY = 6000
 
 
-def streams(n: int) -> Streams:
-    return Streams(0, "policies", torch.arange(n))
+def streams(n: int) -> SampleRNG:
+    return SampleRNG(0, "policies", torch.arange(n))
 
 
 class Calls:
-    """Stands in for `apply` and keeps what it was asked for."""
+    """Stands in for `apply_operations` and keeps what it was asked for."""
 
     def __init__(self) -> None:
         self.names: list[list[str | None]] = []
@@ -47,7 +54,7 @@ class Calls:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     found = Calls()
     for module in (auto, jitter, rand):
-        monkeypatch.setattr(module, "apply", found)
+        monkeypatch.setattr(module, "apply_operations", found)
     return found
 
 
@@ -98,15 +105,30 @@ def test_policies_are_those_of_torchvision_but_for_one_probability(policy: str) 
 
 
 def test_levels_of_autoaugment() -> None:
-    assert [amount("posterise", level, 1) for level in range(10)] == [8, 8, 7, 7, 6, 6, 5, 5, 4, 4]
-    assert amount("solarise", 0, 1) == 256
-    assert amount("solarise", 9, 1) == 0
-    assert amount("rotate", 9, -1) == amount("rotate", 9, 1) == 30
-    assert amount("shear_x", 9, -1) == -amount("shear_x", 9, 1) == pytest.approx(-0.3)
-    assert amount("translate_y", 9, 1) == pytest.approx(150 / 331)
-    assert amount("contrast", 9, 1) == pytest.approx(1.9)
-    assert amount("contrast", 9, -1) == pytest.approx(0.1)
-    assert amount("saturation", 0, -1) == 1
+    assert [operation_amount("posterise", level, 1) for level in range(10)] == [
+        8,
+        8,
+        7,
+        7,
+        6,
+        6,
+        5,
+        5,
+        4,
+        4,
+    ]
+    assert operation_amount("solarise", 0, 1) == 256
+    assert operation_amount("solarise", 9, 1) == 0
+    assert operation_amount("rotate", 9, -1) == operation_amount("rotate", 9, 1) == 30
+    assert (
+        operation_amount("shear_x", 9, -1)
+        == -operation_amount("shear_x", 9, 1)
+        == pytest.approx(-0.3)
+    )
+    assert operation_amount("translate_y", 9, 1) == pytest.approx(150 / 331)
+    assert operation_amount("contrast", 9, 1) == pytest.approx(1.9)
+    assert operation_amount("contrast", 9, -1) == pytest.approx(0.1)
+    assert operation_amount("saturation", 0, -1) == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -130,31 +152,40 @@ def test_signs_of_autoaugment_are_drawn(calls: Calls) -> None:
 
 
 def test_randaugment_draws_evenly(calls: Calls) -> None:
-    rand_augment(NOTHING, streams(MANY), ops=3)
+    rand_augment(NOTHING, streams(MANY), num_ops=3)
     assert len(calls.names) == 3
     for names in calls.names:
         counts = Counter(names)
         assert abs(counts[None] - MANY / 2) < 200
-        assert all(abs(counts[name] - MANY / 30) < 75 for name in NAMES)
+        assert all(abs(counts[name] - MANY / 30) < 75 for name in OPERATION_NAMES)
     assert calls.names[0] != calls.names[1]
 
 
 def test_randaugment_has_the_magnitudes_asked_for(calls: Calls) -> None:
-    rand_augment(NOTHING, streams(MANY), ops=1, magnitude=6.0, std=0.5, probability=1.0)
+    rand_augment(NOTHING, streams(MANY), num_ops=1, magnitude=6.0, std=0.5, probability=1.0)
     turns = calls.of(0, "rotate") / 3
     assert abs(turns.abs().mean() - 6) < 0.1
     assert 0.42 < turns.abs().std() < 0.58
     assert 0.4 < (turns > 0).double().mean() < 0.6
-    rand_augment(NOTHING, streams(MANY), ops=1, magnitude=9.0, std=5.0, probability=1.0)
+    rand_augment(NOTHING, streams(MANY), num_ops=1, magnitude=9.0, std=5.0, probability=1.0)
     assert calls.of(1, "rotate").abs().max() == 30
     assert calls.of(1, "rotate").abs().min() >= 0
 
 
 def test_levels_of_randaugment() -> None:
     """Those of timm's increasing operations at magnitude 9."""
-    numbers, nine = torch.arange(len(NAMES)), torch.full((len(NAMES),), 9.0, dtype=torch.float64)
-    up = dict(zip(NAMES, amounts_of(numbers, nine, torch.ones(15)).tolist(), strict=True))
-    down = dict(zip(NAMES, amounts_of(numbers, nine, -torch.ones(15)).tolist(), strict=True))
+    numbers, nine = (
+        torch.arange(len(OPERATION_NAMES)),
+        torch.full((len(OPERATION_NAMES),), 9.0, dtype=torch.float64),
+    )
+    up = dict(
+        zip(OPERATION_NAMES, operation_amounts(numbers, nine, torch.ones(15)).tolist(), strict=True)
+    )
+    down = dict(
+        zip(
+            OPERATION_NAMES, operation_amounts(numbers, nine, -torch.ones(15)).tolist(), strict=True
+        )
+    )
     whole = {"posterise": 1, "solarise": 26, "solarise_add": 99}
     signed = {"rotate": 27, "shear_x": 0.27, "shear_y": 0.27}
     signed |= {"translate_x": 0.405, "translate_y": 0.405}
@@ -177,9 +208,11 @@ def test_levels_of_randaugment_are_those_of_timm() -> None:
     for level in torch.linspace(0, 10, 41).double().tolist():
         for name, other in theirs.items():
             found = timm.LEVEL_TO_ARG[other](level, {})[0]
-            number = torch.tensor([NAMES.index(name)])
+            number = torch.tensor([OPERATION_NAMES.index(name)])
             options = [
-                amounts_of(number, torch.tensor([level]).double(), torch.tensor([sign])).item()
+                operation_amounts(
+                    number, torch.tensor([level]).double(), torch.tensor([sign])
+                ).item()
                 for sign in (1.0, -1.0)
             ]
             assert min(abs(found - option) for option in options) < 1e-9, (name, level)
@@ -187,7 +220,7 @@ def test_levels_of_randaugment_are_those_of_timm() -> None:
 
 def test_jitter_draws_factors_and_orders(calls: Calls) -> None:
     asked: dict[str, Any] = {"brightness": 0.4, "saturation": 1.5, "hue": 0.1}
-    colour_jitter(NOTHING, streams(MANY), **asked)
+    color_jitter(NOTHING, streams(MANY), **asked)
     assert len(calls.names) == 3
     orders = Counter(zip(*calls.names, strict=True))
     assert len(orders) == 6

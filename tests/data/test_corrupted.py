@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import Dataset, corrupt, corrupted, find_official, load_dataset
-from buttress.data.corruptions import official
-from buttress.errors import DataError, UnknownName, UserError
+from buttress.data import Dataset, corrupt, corrupt_dataset, find_official_corruption, load_dataset
+from buttress.data.corruptions import dataset as official
+from buttress.errors import DataError, UnknownNameError, UserError
 from small_sets import jpeg
 
 
@@ -21,7 +21,7 @@ def data() -> Dataset:
 
 def put_cifar_c(folder: Path, test: Dataset, patch: pytest.MonkeyPatch) -> np.ndarray:
     """A CIFAR-10-C of as many images as the test set has."""
-    patch.setattr(official, "IMAGES", len(test))
+    patch.setattr(official, "IMAGES_PER_SEVERITY", len(test))
     folder.mkdir(parents=True)
     images = np.random.default_rng(1).integers(0, 256, (5 * len(test), 32, 32, 3)).astype(np.uint8)
     np.save(folder / "fog.npy", images)
@@ -30,7 +30,7 @@ def put_cifar_c(folder: Path, test: Dataset, patch: pytest.MonkeyPatch) -> np.nd
 
 
 def test_everything_but_the_pixels_is_kept(data: Dataset) -> None:
-    made = corrupted(data, "Gaussian-Noise", 4, seed=2)
+    made = corrupt_dataset(data, "Gaussian-Noise", 4, seed=2)
     assert torch.equal(made.labels, data.labels)
     assert torch.equal(made.ids, data.ids)
     assert (made.classes, made.budgets, made.mean, made.std, made.split, made.shape) == (
@@ -41,26 +41,26 @@ def test_everything_but_the_pixels_is_kept(data: Dataset) -> None:
 
 
 def test_batches_and_selection_change_nothing(data: Dataset) -> None:
-    made = corrupted(data, "glass_blur", 3)
+    made = corrupt_dataset(data, "glass_blur", 3)
     images = made.images
     assert torch.equal(torch.cat([b.x for b in made.batches(5)]), images)
     some = made.select([7, 2]).select([1])
     assert torch.equal(some.images, images[[2]])
-    assert torch.equal(corrupted(data.select([7, 2]), "glass_blur", 3).images, images[[7, 2]])
+    assert torch.equal(corrupt_dataset(data.select([7, 2]), "glass_blur", 3).images, images[[7, 2]])
     assert made.take([]).x.shape == (0, *data.shape)
 
 
 def test_the_fingerprint_tells_what_was_done(data: Dataset) -> None:
     made = [
         data,
-        corrupted(data, "fog", 3),
-        corrupted(data, "fog", 4),
-        corrupted(data, "snow", 3),
-        corrupted(data, "fog", 3, seed=1),
-        corrupted(data.select(range(5)), "fog", 3),
+        corrupt_dataset(data, "fog", 3),
+        corrupt_dataset(data, "fog", 4),
+        corrupt_dataset(data, "snow", 3),
+        corrupt_dataset(data, "fog", 3, seed=1),
+        corrupt_dataset(data.select(range(5)), "fog", 3),
     ]
     assert len({d.fingerprint() for d in made}) == len(made)
-    assert corrupted(data, "fog", 3).fingerprint() == made[1].fingerprint()
+    assert corrupt_dataset(data, "fog", 3).fingerprint() == made[1].fingerprint()
     assert pickle.loads(pickle.dumps(made[1])).fingerprint() == made[1].fingerprint()
 
 
@@ -71,24 +71,24 @@ def test_streamed_images_are_corrupted_when_read(tmp_path: Path) -> None:
             for i in range(3):
                 (tmp_path / part / kind / f"{i}.jpg").write_bytes(jpeg(f"{part}{kind}{i}"))
     clean = load_dataset(f"folder:{tmp_path}", image_size=32)
-    from buttress.data.folder import folder
+    from buttress.data.readers.folder import folder
 
     streamed = folder(str(tmp_path), "test", image_size=32)
-    made = corrupted(streamed, "motion_blur", 2)
+    made = corrupt_dataset(streamed, "motion_blur", 2)
     assert torch.equal(made.images, corrupt(clean.images, "motion_blur", 2, clean.ids))
     # Nothing was read before it was asked for.
     for file in tmp_path.rglob("*.jpg"):
         file.unlink()
-    late = corrupted(streamed, "motion_blur", 2)
+    late = corrupt_dataset(streamed, "motion_blur", 2)
     with pytest.raises(DataError):
         _ = late.images
 
 
 def test_mistakes_are_told_at_once(data: Dataset) -> None:
-    with pytest.raises(UnknownName, match="jpeg_compression"):
-        corrupted(data, "jpeg_compresion", 1)
+    with pytest.raises(UnknownNameError, match="jpeg_compression"):
+        corrupt_dataset(data, "jpeg_compresion", 1)
     with pytest.raises(UserError, match="1 to 5, but got 6"):
-        corrupted(data, "fog", 6)
+        corrupt_dataset(data, "fog", 6)
 
 
 class TestOfficialArrays:
@@ -96,25 +96,30 @@ class TestOfficialArrays:
         self, small_copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         test = load_dataset("cifar10")
-        ours = corrupted(test, "fog", 3)
-        assert find_official("cifar10", "fog") is None
+        ours = corrupt_dataset(test, "fog", 3)
+        assert find_official_corruption("cifar10", "fog") is None
         (tmp_path / "cache").mkdir()
         (tmp_path / "cache" / "cifar10").symlink_to(small_copies / "cifar10")
         monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
         images = put_cifar_c(tmp_path / "cache" / "CIFAR-10-C", test, monkeypatch)
-        assert find_official("cifar10", "fog") == tmp_path / "cache" / "CIFAR-10-C" / "fog.npy"
-        theirs = corrupted(test, "fog", 3)
+        assert (
+            find_official_corruption("cifar10", "fog")
+            == tmp_path / "cache" / "CIFAR-10-C" / "fog.npy"
+        )
+        theirs = corrupt_dataset(test, "fog", 3)
         block = torch.from_numpy(images[2 * len(test) : 3 * len(test)]).permute(0, 3, 1, 2)
         assert torch.equal(theirs.images, block / 255)
         assert torch.equal(theirs.select([4, 1]).images, block[[4, 1]] / 255)
-        assert torch.equal(corrupted(test.select([4, 1]), "fog", 3).images, block[[4, 1]] / 255)
+        assert torch.equal(
+            corrupt_dataset(test.select([4, 1]), "fog", 3).images, block[[4, 1]] / 255
+        )
         assert theirs.name == "cifar10+fog-3-official"
         assert theirs.fingerprint() != ours.fingerprint()
-        assert corrupted(test, "fog", 4).fingerprint() != theirs.fingerprint()
+        assert corrupt_dataset(test, "fog", 4).fingerprint() != theirs.fingerprint()
         assert pickle.loads(pickle.dumps(theirs)).fingerprint() == theirs.fingerprint()
         # No array of this name, no test images: made here.
-        assert corrupted(test, "snow", 3).name == "cifar10+snow-3"
-        assert corrupted(load_dataset("cifar10", "val"), "fog", 3).name == "cifar10+fog-3"
+        assert corrupt_dataset(test, "snow", 3).name == "cifar10+snow-3"
+        assert corrupt_dataset(load_dataset("cifar10", "val"), "fog", 3).name == "cifar10+fog-3"
 
     @pytest.mark.parametrize("fault", ["labels", "no labels", "shape", "truncated"])
     def test_must_be_whole_and_fit(
@@ -134,7 +139,7 @@ class TestOfficialArrays:
             content = (folder / "fog.npy").read_bytes()
             (folder / "fog.npy").write_bytes(content[:1000])
         with pytest.raises(DataError, match=r"cifar-10-c.*get it again"):
-            corrupted(test, "fog", 3)
+            corrupt_dataset(test, "fog", 3)
 
 
 class TestOfficialFolders:
@@ -152,19 +157,19 @@ class TestOfficialFolders:
     def test_are_used_and_not_scaled_again(
         self, small_copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from buttress.streams import seed_of
+        from buttress.system.rng import derive_seed
 
-        monkeypatch.setattr(official, "SIZE", 32)
+        monkeypatch.setattr(official, "IMAGENET_C_SIZE", 32)
         monkeypatch.setenv("BUTTRESS_IMAGENET_C", str(tmp_path))
         test = load_dataset("imagenet-rb5000")
         images = self.put(tmp_path, test, small_copies)
-        made = corrupted(test, "fog", 2)
+        made = corrupt_dataset(test, "fog", 2)
         assert made.name == "imagenet-rb5000+fog-2-official"
-        by_id = {seed_of(path) >> 1: image for path, image in images.items()}
+        by_id = {derive_seed(path) >> 1: image for path, image in images.items()}
         expected = np.stack([np.asarray(by_id[i]) for i in test.ids.tolist()])
         assert np.array_equal((made.images * 255).round().byte().permute(0, 2, 3, 1), expected)
         # Images of another size are corrupted here, not made of scaled official ones.
         larger = load_dataset("imagenet-rb5000", image_size=40)
-        assert corrupted(larger, "fog", 2).name == "imagenet-rb5000+fog-2"
+        assert corrupt_dataset(larger, "fog", 2).name == "imagenet-rb5000+fog-2"
         with pytest.raises(DataError, match="lacks 7 of 7"):
-            corrupted(test, "fog", 3)
+            corrupt_dataset(test, "fog", 3)

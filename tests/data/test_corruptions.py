@@ -11,14 +11,13 @@ from torch import Tensor
 
 import plain_corruptions as plain
 from buttress.data import CORRUPTIONS, corrupt, list_corruptions
-from buttress.data.corruptions.core import SEVERITIES, constants_of
-from buttress.data.corruptions.edges import canny
-from buttress.data.corruptions.elastic import affine_places, grid, read_at
-from buttress.data.corruptions.fog import displaced
-from buttress.data.corruptions.glass import copied
-from buttress.data.corruptions.motion import streaked
-from buttress.errors import UnknownName, UserError
-from buttress.streams import Streams
+from buttress.data.corruptions.blur import directional_blur, shuffle_pixels
+from buttress.data.corruptions.core import SEVERITIES, severity_constants
+from buttress.data.corruptions.digital import pixel_grid, random_affine_grid, sample_bilinear
+from buttress.data.corruptions.filters import canny
+from buttress.data.corruptions.weather import plasma_fractal
+from buttress.errors import UnknownNameError, UserError
+from buttress.system.rng import SampleRNG
 
 COMMON = {
     *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur"),
@@ -58,8 +57,8 @@ def test_the_names() -> None:
     assert set(list_corruptions("common")) == COMMON
     assert set(list_corruptions("extra")) == EXTRA
     assert set(list_corruptions()) == COMMON | EXTRA
-    assert "procedural" in CORRUPTIONS.entry("frost").extra["note"]
-    assert "not the photographs" in CORRUPTIONS.entry("frost").about
+    assert "procedural" in CORRUPTIONS.entry("frost").metadata["note"]
+    assert "not the photographs" in CORRUPTIONS.entry("frost").summary
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS.names())
@@ -98,7 +97,7 @@ class TestContract:
         order = torch.tensor([6, 2, 0, 5, 1, 3, 4])
         assert torch.equal(corrupt(x[order], name, severity, ids[order]), whole[order])
         assert torch.equal(corrupt(x[3:4], name, severity, ids[3:4]), whole[3:4])
-        monkeypatch.setattr("buttress.data.corruptions.core.VALUES_AT_ONCE", 2 * 3072)
+        monkeypatch.setattr("buttress.data.corruptions.core.MAX_VALUES_PER_CHUNK", 2 * 3072)
         assert torch.equal(corrupt(x, name, severity, ids), whole)
 
     def test_chance_belongs_to_the_id_the_seed_and_the_severity(self, name: str) -> None:
@@ -121,10 +120,10 @@ class TestContract:
             assert apart[4] > 1.3 * apart[0]
 
     def test_both_kinds_have_five_severities(self, name: str) -> None:
-        extra = CORRUPTIONS.entry(name).extra
+        extra = CORRUPTIONS.entry(name).metadata
         assert len(extra["small"]) == len(extra["large"]) == 5
-        assert constants_of(name, 2, (64, 64)) == extra["small"][1]
-        assert constants_of(name, 2, (65, 64)) == extra["large"][1]
+        assert severity_constants(name, 2, (64, 64)) == extra["small"][1]
+        assert severity_constants(name, 2, (65, 64)) == extra["large"][1]
 
 
 @pytest.mark.parametrize("size", [(32, 32), (72, 96)], ids=["small", "large"])
@@ -133,7 +132,7 @@ class TestContract:
 def test_exact_against_the_formula(name: str, severity: int, size: tuple[int, int]) -> None:
     x = pictures(3 if max(size) == 32 else 1, *size, seed=severity)
     out = as_bytes(corrupt(x, name, severity, torch.arange(len(x))))
-    expected = [plain.PLAIN[name](i, constants_of(name, severity, size)) for i in as_bytes(x)]
+    expected = [plain.PLAIN[name](i, severity_constants(name, severity, size)) for i in as_bytes(x)]
     assert np.array_equal(out, np.stack(expected))
 
 
@@ -141,7 +140,7 @@ def test_exact_against_the_formula(name: str, severity: int, size: tuple[int, in
 def test_grey_images_are_stored_as_grey(name: str) -> None:
     x = pictures(2, channels=1)
     out = as_bytes(corrupt(x, name, 4, torch.arange(2)))[..., 0]
-    constants = constants_of(name, 4, (32, 32))
+    constants = severity_constants(name, 4, (32, 32))
     expected = [plain.PLAIN[name](image[..., 0], constants) for image in as_bytes(x)]
     assert np.array_equal(out, np.stack(expected))
 
@@ -151,7 +150,7 @@ def test_glass_copies_as_the_published_loop_does(reach: int) -> None:
     source = torch.Generator().manual_seed(reach)
     x = torch.arange(2 * 20 * 23).view(2, 1, 20, 23)
     shifts = torch.randint(-reach, reach, (2, 2, 20, 23), generator=source)
-    out = copied(x, shifts, reach)
+    out = shuffle_pixels(x, shifts, reach)
     for row in range(2):
         # With a channel axis, x[h, w] is a view, as in the published code.
         image = x[row].permute(1, 2, 0).numpy()
@@ -163,7 +162,7 @@ def test_glass_copies_as_the_published_loop_does(reach: int) -> None:
 def test_motion_is_imagemagicks(constants: tuple[float, float]) -> None:
     x = pictures(4, 20, 24)
     degrees = torch.tensor([-45.0, 0.0, 13.7, -121.0])
-    out = as_bytes(streaked(x.double(), *constants, degrees))
+    out = as_bytes(directional_blur(x.double(), *constants, degrees))
     for image, made, angle in zip(as_bytes(x), out, degrees.tolist(), strict=True):
         assert np.array_equal(made, plain.motion(image, *constants, angle))
 
@@ -171,14 +170,14 @@ def test_motion_is_imagemagicks(constants: tuple[float, float]) -> None:
 @pytest.mark.parametrize("decay", [3, 1.75])
 def test_clouds_are_midpoint_displacement(decay: float) -> None:
     u = torch.rand(3, 256, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    made = displaced(16, decay, u).numpy()
+    made = plasma_fractal(16, decay, u).numpy()
     for row in range(3):
         assert np.allclose(made[row], plain.cloud(16, decay, u[row].numpy()), atol=1e-12)
 
 
 def test_fog_is_the_formula() -> None:
     x, ids = pictures(2), torch.arange(2)
-    u = Streams(0, "corruption fog 4", ids).uniform(torch.empty(2, 1024)).double()
+    u = SampleRNG(0, "corruption fog 4", ids).draw_uniform(torch.empty(2, 1024)).double()
     for row, made in enumerate(as_bytes(corrupt(x, "fog", 4, ids))):
         image = as_bytes(x)[row] / 255
         cloud = plain.cloud(32, 2, u[row].numpy())[..., None]
@@ -190,19 +189,19 @@ def test_elastic_maps_and_mirrors() -> None:
     """The corners come from where they were, and reading agrees with SciPy in both mirrors."""
     from scipy.ndimage import map_coordinates
 
-    streams = Streams(0, "x", torch.arange(3))
-    places = affine_places(32, 32, 2.56, streams)
+    streams = SampleRNG(0, "x", torch.arange(3))
+    places = random_affine_grid(32, 32, 2.56, streams)
     moved = torch.tensor([[26, 26], [26, 6], [6, 6]]) + 2.56 * (
-        2 * streams.fractions(6, "corners").view(3, 3, 2) - 1
+        2 * streams.draw_fractions(6, "corners").view(3, 3, 2) - 1
     )
     for row in range(3):
         u, v = moved[row].T.numpy()
         found = [map_coordinates(places[row, ..., k].numpy(), [v, u], order=1) for k in (0, 1)]
         assert np.allclose(np.stack(found, 1), [[26, 26], [26, 6], [6, 6]], atol=1e-9)
     x = pictures(1, 12, 17).double()
-    wide = grid(12, 17) * 2.3 - 9.4
+    wide = pixel_grid(12, 17) * 2.3 - 9.4
     for mode, at_centres in (("mirror", True), ("reflect", False)):
-        made = read_at(x, wide[None], at_centres=at_centres)[0, 1].numpy()
+        made = sample_bilinear(x, wide[None], at_centers=at_centres)[0, 1].numpy()
         rows, columns = wide[..., 1].numpy(), wide[..., 0].numpy()
         expected = map_coordinates(x[0, 1].numpy(), [rows, columns], order=1, mode=mode)
         assert np.allclose(made, expected, atol=1e-9)
@@ -275,5 +274,5 @@ def test_mistakes_are_explained(x: Tensor, severity: int, ids: Tensor, words: st
 
 
 def test_an_unknown_name_is_explained() -> None:
-    with pytest.raises(UnknownName, match=r"did you mean 'fog'.*buttress list corruptions"):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'fog'.*buttress list corruptions"):
         corrupt(pictures(1), "fogg", 1, torch.arange(1))

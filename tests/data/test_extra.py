@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from buttress.data import Mixed, load_dataset
+from buttress.data import MixedDataset, load_dataset
 from buttress.errors import DataError, UserError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3)).astype(np.uint8)
@@ -81,7 +81,7 @@ def test_has_training_images_only(name: str) -> None:
 
 
 def test_mixes_with_a_labelled_set(name: str) -> None:
-    mixed = Mixed(load_dataset("digits", "val"), load_dataset(name, "train"), 0.8)
+    mixed = MixedDataset(load_dataset("digits", "val"), load_dataset(name, "train"), 0.8)
     batch = next(iter(mixed.batches(50, seed=0, epoch=0)))
     assert batch.x.shape == (50, 3, 32, 32)
     assert int((batch.ids < 0).sum()) == 40

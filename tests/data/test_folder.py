@@ -11,11 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import epoch_order, get_dataset, load_dataset, pixels, streamed
-from buttress.data.folder_pixels import FolderPixels
+from buttress.data import download_dataset, epoch_permutation, load_dataset, pixels
 from buttress.data.pixels import MemoryPixels
+from buttress.data.readers import images as streamed
+from buttress.data.readers.folder import FolderPixels
 from buttress.errors import DataError
-from buttress.progress import Silent
+from buttress.system.progress import SilentProgress
 
 
 def write(path: Path, size: tuple[int, int] = (20, 20), level: int | None = None) -> None:
@@ -45,7 +46,7 @@ def test_reads_both_parts(root: Path) -> None:
     assert np.allclose(train.mean, train.images.mean((0, 2, 3)), atol=1e-5)
     assert val.mean == train.mean
     assert len(load_dataset(f"folder:{root}", "train+val")) == 102
-    assert get_dataset(f"folder:{root}") == root
+    assert download_dataset(f"folder:{root}") == root
 
 
 def test_without_test_folder_test_means_val(root: Path) -> None:
@@ -104,7 +105,7 @@ def test_a_tiny_set_still_has_one_image_held_out(tmp_path: Path) -> None:
 
 def test_large_sets_stay_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_dataset(f"folder:{root}", "train")
-    monkeypatch.setattr(streamed, "LARGEST_IN_MEMORY", 10 * 3 * 20 * 20)
+    monkeypatch.setattr(streamed, "MAX_MEMORY_BYTES", 10 * 3 * 20 * 20)
     stream = load_dataset(f"folder:{root}", "train")
     assert isinstance(stream.pixels, FolderPixels)
     assert isinstance(load_dataset(f"folder:{root}", "train", limit=10).pixels, MemoryPixels)
@@ -123,7 +124,7 @@ def test_sizes_and_crop(root: Path) -> None:
     striped = np.zeros((20, 60, 3), np.uint8)
     striped[:, 20:40] = 200
     Image.fromarray(striped).save(root / "striped.png")
-    middle = streamed.read_image(root / "striped.png", 20)
+    middle = streamed.decode_image(root / "striped.png", 20)
     assert middle.shape == (3, 20, 20)
     assert (middle == 200).all()
 
@@ -141,7 +142,7 @@ def test_grey_and_palette_images_become_rgb(root: Path) -> None:
 @pytest.mark.parametrize(("deep", "level"), [(0, 0), (40_000, 156), (65_535, 255)])
 def test_16_bits_are_scaled_to_8(tmp_path: Path, deep: int, level: int) -> None:
     Image.new("I;16", (4, 4), deep).save(tmp_path / "deep.png")
-    assert (streamed.read_image(tmp_path / "deep.png", 4) == level).all()
+    assert (streamed.decode_image(tmp_path / "deep.png", 4) == level).all()
 
 
 @pytest.mark.parametrize("mode", ["P", "LA", "1", "RGBA"])
@@ -149,7 +150,7 @@ def test_transparency_is_dropped_without_a_warning(tmp_path: Path, mode: str) ->
     image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
     how: dict[str, Any] = {"transparency": bytes([0, 10, 20])} if mode == "P" else {}
     image.save(tmp_path / "x.png", **how)
-    assert (streamed.read_image(tmp_path / "x.png", 4) == 255).all()
+    assert (streamed.decode_image(tmp_path / "x.png", 4) == 255).all()
 
 
 def test_photographs_are_upright(root: Path) -> None:
@@ -165,7 +166,9 @@ def test_photographs_are_upright(root: Path) -> None:
     image = load_dataset(f"folder:{root}", "val").images[0, 0]
     assert image[:, 10:].min() == 1
     assert image[:, :10].max() == 0
-    assert (streamed.read_image(path, 20)[0, :10] == 255).all()  # named data sets stay as they are
+    assert (
+        streamed.decode_image(path, 20)[0, :10] == 255
+    ).all()  # named data sets stay as they are
 
 
 @pytest.mark.parametrize("damage", ["text", "cut", "empty"])
@@ -230,7 +233,7 @@ def test_a_name_that_is_no_text_is_refused(root: Path) -> None:
         load_dataset(f"folder:{root}", "train")
 
 
-class Heard(Silent):
+class Heard(SilentProgress):
     def __init__(self) -> None:
         self.said: list[str] = []
 
@@ -279,8 +282,8 @@ def test_only_val(tmp_path: Path) -> None:
 def test_a_large_set_is_never_held_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size, batch = 128, 6
     one = 3 * size**2
-    monkeypatch.setattr(streamed, "LARGEST_IN_MEMORY", 20 * one)
-    monkeypatch.setattr(pixels, "VALUES_AT_ONCE", 4 * one)
+    monkeypatch.setattr(streamed, "MAX_MEMORY_BYTES", 20 * one)
+    monkeypatch.setattr(pixels, "MAX_VALUES_PER_CHUNK", 4 * one)
     asked, take = [], FolderPixels.take
 
     def counted(self: FolderPixels, indices: torch.Tensor) -> torch.Tensor:
@@ -293,7 +296,7 @@ def test_a_large_set_is_never_held_in_memory(root: Path, monkeypatch: pytest.Mon
         data = load_dataset(f"folder:{root}", "train", image_size=size)
         data.fingerprint()
         for epoch in range(2):
-            for rows in epoch_order(len(data), 0, epoch).split(batch):
+            for rows in epoch_permutation(len(data), 0, epoch).split(batch):
                 data.take(rows)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -13,24 +13,23 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import (
+from buttress.data import download_dataset, load_dataset
+from buttress.data.archives import unpack
+from buttress.data.core import IMAGENET_BUDGETS
+from buttress.data.datasets import (
     caltech101,
     cifar,
-    cifar100,
     flowers102,
-    folder_sets,
-    get_dataset,
     imagenet,
     imagenette,
-    load_dataset,
-    streamed,
     tiny_imagenet,
 )
-from buttress.data.archives import unpack
-from buttress.data.cache import cache_dir
-from buttress.data.core import LARGE_BUDGETS
+from buttress.data.datasets import cifar as cifar100
+from buttress.data.datasets import folder_dataset as folder_sets
+from buttress.data.download import cache_dir
+from buttress.data.readers import images as streamed
 from buttress.errors import DataError
-from buttress.progress import Progress, Silent
+from buttress.system.progress import Progress, SilentProgress
 from small_sets import (
     WORDNET,
     caltech101_archive,
@@ -74,7 +73,7 @@ class TestGetting:
 
     def test_out_of_reach_says_which_file_to_put_where(self, name: str, cache: Path) -> None:
         with pytest.raises(DataError) as caught:
-            get_dataset(name)
+            download_dataset(name)
         text = str(caught.value)
         assert "no route to host" in text
         assert f"into {cache / name} and run `buttress data get {name}`" in text
@@ -88,12 +87,12 @@ class TestGetting:
         for path in (cache / name).iterdir():
             path.write_bytes(path.read_bytes()[:-2000])
         with pytest.raises(DataError, match=r"has the MD5 .* put .* into"):
-            get_dataset(name)
+            download_dataset(name)
         # Even if the sum were that of the broken file, it is found out.
         for module in (cifar, folder_sets):
             monkeypatch.setattr(module, "check_md5", lambda path, md5: path)
         with pytest.raises(DataError, match="not a whole"):
-            get_dataset(name)
+            download_dataset(name)
         assert all(path.is_file() for path in (cache / name).iterdir())
 
     def test_downloads_once(
@@ -108,8 +107,8 @@ class TestGetting:
 
         for module in (cifar, folder_sets):
             monkeypatch.setattr(module, "download", download)
-        place = get_dataset(name)
-        assert get_dataset(name) == place
+        place = download_dataset(name)
+        assert download_dataset(name) == place
         assert len(urls) == (3 if name == "flowers102" else 1)
         assert not list((cache / name).glob(".*"))
         assert not list((cache / name).glob("*gz"))
@@ -120,13 +119,13 @@ def test_an_archive_with_a_way_outside_is_refused(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tar(cache / "imagenette" / "imagenette2.tgz", {"imagenette2/../../../evil": b"x"})
-    monkeypatch.setattr(imagenette, "FULL", known(imagenette.FULL, path))
+    monkeypatch.setattr(imagenette, "FULL_ARCHIVE", known(imagenette.FULL_ARCHIVE, path))
     with pytest.raises(DataError, match="leads outside"):
-        get_dataset("imagenette")
+        download_dataset("imagenette")
     path = tar(cache / "imagenette" / "imagenette2.tgz", {"other/x.JPEG": b"x"})
-    monkeypatch.setattr(imagenette, "FULL", known(imagenette.FULL, path))
+    monkeypatch.setattr(imagenette, "FULL_ARCHIVE", known(imagenette.FULL_ARCHIVE, path))
     with pytest.raises(DataError, match="lacks the folder imagenette2"):
-        get_dataset("imagenette")
+        download_dataset("imagenette")
     assert not list(cache.parent.rglob("evil"))
 
 
@@ -143,15 +142,15 @@ def test_a_damaged_cifar100_is_named_and_made_again(
     file: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = cifar100_archive(cache / "cifar100")
-    spec = replace(cifar100.CIFAR100, md5=known(imagenette.FULL, path).md5)
+    spec = replace(cifar100.CIFAR100, md5=known(imagenette.FULL_ARCHIVE, path).md5)
     monkeypatch.setattr(cifar100, "CIFAR100", spec)
-    place = get_dataset("cifar100") / file
+    place = download_dataset("cifar100") / file
     whole = place.read_bytes()
     place.unlink()
     place.write_bytes(whole[:-2])
     with pytest.raises(DataError, match=r"`buttress data get cifar100`"):
         load_dataset("cifar100", "train")
-    get_dataset("cifar100")
+    download_dataset("cifar100")
     assert place.read_bytes() == whole
 
 
@@ -159,7 +158,7 @@ def test_imagenette_has_one_id_for_both_sizes(small_copies: Path) -> None:
     full, small = load_dataset("imagenette", "val"), load_dataset("imagenette-160", "val")
     assert torch.equal(full.ids, small.ids)
     assert full.classes[1] == "English springer"
-    assert full.budgets == LARGE_BUDGETS
+    assert full.budgets == IMAGENET_BUDGETS
     assert len(load_dataset("imagenette")) == 20
     assert len(load_dataset("imagenette", "train+val")) == 80
     assert load_dataset("imagenette", image_size=64, limit=2).shape == (3, 64, 64)
@@ -173,7 +172,7 @@ def test_large_images_are_cut_as_torchvision_does() -> None:
     for size in ((100, 60), (60, 100), (41, 40), (37, 37), (300, 77)):
         source = np.random.default_rng(size).integers(0, 256, (*size, 3)).astype(np.uint8)
         image = Image.fromarray(source)
-        ours, theirs = streamed.cut_middle(image, 32, 37), cut(image)
+        ours, theirs = streamed.resize_and_center_crop(image, 32, 37), cut(image)
         assert np.array_equal(np.asarray(ours), np.asarray(theirs))
 
 
@@ -181,10 +180,10 @@ def test_imagenet_comes_from_the_users_folder(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DataError, match=r"imagenet must hold .*image-net\.org.*BUTTRESS_IMAGENET"):
-        get_dataset("imagenet")
+        download_dataset("imagenet")
     write_imagenet(tmp_path / "mine")
     monkeypatch.setenv("BUTTRESS_IMAGENET", str(tmp_path / "mine"))
-    assert get_dataset("imagenet") == tmp_path / "mine"
+    assert download_dataset("imagenet") == tmp_path / "mine"
     assert len(load_dataset("imagenet")) == 20
     train, val = load_dataset("imagenet", "train"), load_dataset("imagenet", "val")
     assert len(train) + len(val) == 80
@@ -199,7 +198,7 @@ def test_imagenet_comes_from_the_users_folder(
 
 
 def test_the_names_of_imagenet() -> None:
-    words = imagenet.wordnet()
+    words = imagenet.imagenet_classes()
     assert len(words) == len(set(words.values())) == 1000
     assert list(words) == sorted(words)
     assert words["n01440764"] == "tench"
@@ -228,7 +227,7 @@ def test_where_the_list_of_robustbench_is_found(
     monkeypatch.setitem(sys.modules, "robustbench", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "robustbench")
     with pytest.raises(DataError, match=r"install the package robustbench, or put .* into"):
-        get_dataset("imagenet-rb5000")
+        download_dataset("imagenet-rb5000")
     package = tmp_path / "site" / "robustbench"
     (package / "helper_files").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('must not be run')")
@@ -263,9 +262,9 @@ def test_a_hundred_classes_drawn_or_listed(cache: Path) -> None:
 
 
 def test_the_hundred_classes_never_change() -> None:
-    from buttress.data import imagenet_100
+    from buttress.data.datasets import imagenet as imagenet_100
 
-    wnids = imagenet_100.wnids()
+    wnids = imagenet_100.imagenet_100_wnids()
     assert len(wnids) == 100
     assert wnids[:3] == ("n01496331", "n01514668", "n01629819")
 
@@ -278,7 +277,7 @@ def test_caltech101_has_as_many_training_images_of_each_class(small_copies: Path
 
 
 def test_caltech101_needs_all_classes(small_copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caltech101, "CLASSES", 102)
+    monkeypatch.setattr(caltech101, "NUM_CLASSES", 102)
     with pytest.raises(DataError, match=r"must hold 102 class folders .*, but holds 3"):
         load_dataset("caltech101")
 
@@ -296,7 +295,7 @@ def test_a_damaged_list_of_flowers_is_named(cache: Path, monkeypatch: pytest.Mon
     places = flowers102_archives(cache / "flowers102")
     sources = tuple(known(s, p) for s, p in zip(flowers102.SOURCES, places, strict=True))
     monkeypatch.setattr(flowers102, "SOURCES", sources)
-    (get_dataset("flowers102") / "setid.mat").write_bytes(b"x")
+    (download_dataset("flowers102") / "setid.mat").write_bytes(b"x")
     with pytest.raises(DataError, match=r"setid\.mat is missing or damaged"):
         load_dataset("flowers102")
 
@@ -312,7 +311,7 @@ def test_tiny_imagenet_tests_on_its_annotated_images(small_copies: Path) -> None
 def test_tiny_imagenet_without_its_lists(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_imagenet_archive(cache / "tiny-imagenet")
     monkeypatch.setattr(tiny_imagenet, "ARCHIVE", known(tiny_imagenet.ARCHIVE, path))
-    annotations = get_dataset("tiny-imagenet") / "val" / "val_annotations.txt"
+    annotations = download_dataset("tiny-imagenet") / "val" / "val_annotations.txt"
     annotations.write_text("val_0.JPEG\tn99999999\t0\n")
     with pytest.raises(DataError, match="must list images of the classes in train"):
         load_dataset("tiny-imagenet")
@@ -323,16 +322,18 @@ def test_tiny_imagenet_without_its_lists(cache: Path, monkeypatch: pytest.Monkey
 
 def test_two_at_once_do_not_clash(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = imagenette_archive(cache / "imagenette", "imagenette2")
-    monkeypatch.setattr(imagenette, "FULL", known(imagenette.FULL, path))
+    monkeypatch.setattr(imagenette, "FULL_ARCHIVE", known(imagenette.FULL_ARCHIVE, path))
 
     def slow(path: Path, out: Path, progress: Progress) -> None:
         unpack(path, out, progress)
         if not (cache_dir() / "imagenette" / "imagenette2").exists():  # the other is faster
             monkeypatch.setattr(folder_sets, "unpack", unpack)
-            get_dataset("imagenette")
+            download_dataset("imagenette")
 
     monkeypatch.setattr(folder_sets, "unpack", slow)
-    assert imagenette.get_imagenette("imagenette", imagenette.FULL, Silent()).is_dir()
+    assert imagenette.get_imagenette(
+        "imagenette", imagenette.FULL_ARCHIVE, SilentProgress()
+    ).is_dir()
     assert len(load_dataset("imagenette")) == 20
 
 

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from buttress.data import Dataset, Mixed, load_dataset, mixed_order
+from buttress.data import Dataset, MixedDataset, load_dataset, mixed_batches
 from buttress.errors import UserError
 
 
@@ -18,12 +18,12 @@ def make(n: int, name: str, classes: int = 3, size: int = 4, first_id: int = 0) 
 
 
 @pytest.fixture
-def mixed() -> Mixed:
-    return Mixed(make(20, "real"), make(50, "extra"), ratio=0.7)
+def mixed() -> MixedDataset:
+    return MixedDataset(make(20, "real"), make(50, "extra"), ratio=0.7)
 
 
 def test_each_real_image_comes_once_and_the_share_is_fixed() -> None:
-    batches = mixed_order(n_real=60, n_extra=1000, batch_size=20, ratio=0.7, seed=0, epoch=3)
+    batches = mixed_batches(n_real=60, n_extra=1000, batch_size=20, ratio=0.7, seed=0, epoch=3)
     assert len(batches) == 10  # 60 real images, 6 in each batch
     assert all((len(b.real), len(b.extra)) == (6, 14) for b in batches)
     assert sorted(torch.cat([b.real for b in batches]).tolist()) == list(range(60))
@@ -31,15 +31,15 @@ def test_each_real_image_comes_once_and_the_share_is_fixed() -> None:
 
 
 def test_the_last_batch_keeps_the_share() -> None:
-    sizes = [(len(a), len(b)) for a, b in mixed_order(63, 1000, 20, 0.7, 0, 0)]
+    sizes = [(len(a), len(b)) for a, b in mixed_batches(63, 1000, 20, 0.7, 0, 0)]
     assert sizes[:-1] == [(6, 14)] * 10
     assert sizes[-1] == (3, 7)
-    assert [len(b) for _, b in mixed_order(10, 1000, 8, 0.0, 0, 0)] == [0, 0]
+    assert [len(b) for _, b in mixed_batches(10, 1000, 8, 0.0, 0, 0)] == [0, 0]
 
 
 @pytest.mark.parametrize("n_extra", [5, 37, 140, 1000])
 def test_the_extra_images_go_on_over_epochs(n_extra: int) -> None:
-    epochs = [mixed_order(60, n_extra, 20, 0.7, seed=1, epoch=e) for e in range(12)]
+    epochs = [mixed_batches(60, n_extra, 20, 0.7, seed=1, epoch=e) for e in range(12)]
     drawn = torch.cat([b.extra for batches in epochs for b in batches])
     assert len(drawn) == 12 * 140
     whole = drawn[: len(drawn) // n_extra * n_extra].view(-1, n_extra)
@@ -53,7 +53,7 @@ def test_the_extra_images_go_on_over_epochs(n_extra: int) -> None:
 
 def test_all_follows_from_seed_and_epoch() -> None:
     def rows(seed: int, epoch: int) -> list[list[int]]:
-        batches = mixed_order(60, 200, 20, 0.5, seed, epoch)
+        batches = mixed_batches(60, 200, 20, 0.5, seed, epoch)
         return [[*a.tolist(), -1, *b.tolist()] for a, b in batches]
 
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def test_all_follows_from_seed_and_epoch() -> None:
     assert len({str(rows(seed, epoch)) for seed in (0, 1) for epoch in (0, 5)}) == 4
 
 
-def test_batches_hold_images_of_both(mixed: Mixed) -> None:
+def test_batches_hold_images_of_both(mixed: MixedDataset) -> None:
     assert len(mixed) == 20
     batches = list(mixed.batches(10, seed=0, epoch=0))
     assert len(batches) == 7
@@ -76,8 +76,8 @@ def test_batches_hold_images_of_both(mixed: Mixed) -> None:
             assert label == data.labels[row]
 
 
-def test_the_joined_set_is_a_data_set(mixed: Mixed) -> None:
-    data = mixed.data
+def test_the_joined_set_is_a_data_set(mixed: MixedDataset) -> None:
+    data = mixed.joined
     assert data.name == "real+extra"
     assert (data.mean, data.classes) == (mixed.real.mean, mixed.real.classes)
     assert len(data) == 70 == len(set(data.ids.tolist()))
@@ -91,28 +91,28 @@ def test_the_joined_set_is_a_data_set(mixed: Mixed) -> None:
 def test_grey_levels_and_floats_mix() -> None:
     real = make(6, "real")
     extra = Dataset.from_arrays(make(9, "x").images, torch.zeros(9, dtype=torch.int64))
-    data = Mixed(real, extra, 0.5).data
+    data = MixedDataset(real, extra, 0.5).joined
     assert torch.equal(data.images, torch.cat([real.images, extra.images]))
 
 
 def test_what_cannot_be_mixed() -> None:
     real = make(20, "real")
     with pytest.raises(UserError, match=r"one shape, but real has .* set image_size"):
-        Mixed(real, make(9, "big", size=5), 0.5)
+        MixedDataset(real, make(9, "big", size=5), 0.5)
     with pytest.raises(UserError, match="must be classes of real, 0 to 2, but reach 8"):
-        Mixed(real, make(9, "many", classes=9), 0.5)
+        MixedDataset(real, make(9, "many", classes=9), 0.5)
     with pytest.raises(UserError, match="0 or more"):
-        Mixed(real, make(9, "negative", first_id=-3), 0.5)
+        MixedDataset(real, make(9, "negative", first_id=-3), 0.5)
     for ratio in (-0.1, 1.0):
         with pytest.raises(UserError, match="0 <= ratio < 1"):
-            Mixed(real, real, ratio)
+            MixedDataset(real, real, ratio)
     with pytest.raises(UserError, match="leaves 2 real and 0 extra; use larger batches"):
-        mixed_order(20, 20, 2, 0.1, 0, 0)
+        mixed_batches(20, 20, 2, 0.1, 0, 0)
     with pytest.raises(UserError, match="batch_size >= 1"):
-        mixed_order(20, 20, 0, 0.1, 0, 0)
+        mixed_batches(20, 20, 0, 0.1, 0, 0)
 
 
 def test_a_set_with_itself_has_no_equal_ids() -> None:
     digits = load_dataset("digits", "val")
-    ids = Mixed(digits, digits, 0.5).data.ids
+    ids = MixedDataset(digits, digits, 0.5).joined.ids
     assert len(ids.unique()) == 2 * len(digits)

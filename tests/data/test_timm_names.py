@@ -15,8 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import get_dataset, load_dataset, streamed, tar_pixels
-from buttress.data.tar_pixels import TarPixels
+from buttress.data import download_dataset, load_dataset
+from buttress.data.readers import images as streamed
+from buttress.data.readers import tar as tar_pixels
+from buttress.data.readers.tar import TarPixels
 from buttress.errors import DataError, UserError
 from small_sets import jpeg, tar
 
@@ -58,14 +60,14 @@ def test_reads_shards_of_webdataset(shards: Path) -> None:
     for i in range(30):
         with Image.open(io.BytesIO(jpeg(f"image {i}", (20, 20)))) as image:
             assert found[np.asarray(image).transpose(2, 0, 1).tobytes()] == i % 3
-    assert get_dataset(f"timm:wds@{shards}") == shards
+    assert download_dataset(f"timm:wds@{shards}") == shards
     assert load_dataset(f"timm:wds/set@{shards}").ids.tolist() == val.ids.tolist()
     assert load_dataset(f"timm:wds/{shards}").ids.tolist() == val.ids.tolist()
 
 
 def test_shards_stream_by_key(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_dataset(f"timm:wds@{shards}", "train")
-    monkeypatch.setattr(streamed, "LARGEST_IN_MEMORY", 0)
+    monkeypatch.setattr(streamed, "MAX_MEMORY_BYTES", 0)
     stream = load_dataset(f"timm:wds@{shards}", "train")
     assert isinstance(stream.pixels, TarPixels)
     assert torch.equal(stream.images, whole.images)
@@ -77,13 +79,13 @@ def test_shards_stream_by_key(shards: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_index_is_read_once(shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_dataset(f"timm:wds@{shards}").fingerprint()
     seen: list[Path] = []
-    scan = tar_pixels.scan_samples
+    scan = tar_pixels.scan_webdataset
 
     def noted(path: Path) -> Any:
         seen.append(path)
         return scan(path)
 
-    monkeypatch.setattr(tar_pixels, "scan_samples", noted)
+    monkeypatch.setattr(tar_pixels, "scan_webdataset", noted)
     assert load_dataset(f"timm:wds@{shards}").fingerprint() == before
     assert seen == []
     os.utime(shards / "set-train-0001.tar", (1, 1))

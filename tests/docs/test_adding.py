@@ -25,9 +25,9 @@ LEFT = shutil.ignore_patterns("__pycache__", "_build", "_generated", "examples",
 # Several commands in one process; it ends with the first that fails.
 RUN = """
 import json, sys
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 for args in json.load(sys.stdin):
-    if code := outcome(args):
+    if code := run_cli(args):
         sys.exit(f"buttress {' '.join(args)} ended with {code}")
 """
 SMALL = {
@@ -39,7 +39,7 @@ ANALYSIS_PAGE = """# Number of weights
 
 ![One network](weight_count.svg)
 
-Made by `buttress analyse weight_count runs/mine`.
+Made by `buttress analyze weight_count runs/mine`.
 """
 
 
@@ -70,7 +70,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shorten(folder: Path) -> None:
     """The study of the page on few images."""
-    path = folder / "src/buttress/study/studies/two.yaml"
+    path = folder / "src/buttress/studies/studies/two.yaml"
     study = yaml.safe_load(path.read_text(encoding="utf-8"))
     study["grid"] |= {"test_limit": 8}
     study["grid"]["base"] |= {"limit": 16, "set": ["epochs=1", "validation.limit=8"]}

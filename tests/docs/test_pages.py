@@ -20,10 +20,10 @@ from PIL import Image
 
 import buttress as bt
 from buttress.analysis import ANALYSES
-from buttress.cli.main import COMMANDS, main, outcome
+from buttress.cli.main import COMMANDS, main, run_cli
 from buttress.evaluation import load_suite
-from buttress.records.run import Run
-from buttress.study import cells_of, load_study
+from buttress.results.run import Run
+from buttress.studies import expand_grid, load_study
 from buttress.training import load_recipe
 from doc_blocks import ROOT, Block, list_pages, parse_blocks, read_blocks, shell_commands
 from onnx_file import write_onnx
@@ -95,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train_runs(folder: Path) -> None:
     runs, quickstart = folder / "runs", folder / "results" / "quickstart" / "runs"
-    small: dict[str, Any] = {"limit": LIMIT, "changes": TRAINING, "device": "cpu"}
+    small: dict[str, Any] = {"limit": LIMIT, "overrides": TRAINING, "device": "cpu"}
     for model in QUICKSTART:
         bt.train(model, "digits", "quickstart-at", quickstart / f"{model}-at", **small)
     bt.train("resnet_tiny", "digits", "quickstart-standard", quickstart / "resnet_tiny-0", **small)
@@ -183,10 +183,10 @@ def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         return load_dataset(name, *args, limit=min(limit or 8, 8), **more)
 
     def small_train(*args: Any, **more: Any) -> Any:
-        return train(*args, **more, limit=LIMIT, changes=TRAINING)
+        return train(*args, **more, limit=LIMIT, overrides=TRAINING)
 
     def small_finetune(*args: Any, **more: Any) -> Any:
-        return finetune(*args, **more, limit=LIMIT, changes=TRAINING)
+        return finetune(*args, **more, limit=LIMIT, overrides=TRAINING)
 
     monkeypatch.setattr(bt, "load_dataset", small_load)
     monkeypatch.setattr(bt, "train", small_train)
@@ -261,7 +261,7 @@ def check_yaml(block: Block, text: str, place: Path) -> None:
         grid = {**part, "base": {"dataset": "digits", "recipe": "quickstart-at"} | part["base"]}
         study = {"title": "A", "question": "B?", "grid": {**grid, "suites": ["quickstart"]}}
         whole.write_text(yaml.safe_dump(study))
-        assert len(cells_of(load_study(whole), "paper")) > 1
+        assert len(expand_grid(load_study(whole), "paper")) > 1
     else:
         pytest.fail(f"{block.where}: a YAML block needs a comment <!-- file: ... -->")
     return None
@@ -307,12 +307,12 @@ def run_command(args: list[str], place: Path) -> int:
         load_study(args[2])  # exists; one that takes seconds is run in its place
         args = [*args[:2], "small.yaml", *args[3:]]
     name = " ".join(args[:2]) if args[0] == "study" else args[0]
-    return outcome([*args, *SMALL.get(name, []), *few(args)])
+    return run_cli([*args, *SMALL.get(name, []), *few(args)])
 
 
 def few(args: list[str]) -> list[str]:
     """Options that make the analysis of a command short."""
-    if args[0] != "analyse":
+    if args[0] != "analyze":
         return []
     known = inspect.signature(ANALYSES.get(args[1])).parameters
     numbers = [k for k, p in known.items() if isinstance(p.default, int)]

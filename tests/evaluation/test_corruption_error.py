@@ -4,37 +4,37 @@ import pytest
 import torch
 from torch import nn
 
-from buttress.data import corrupted, list_corruptions, load_dataset
+from buttress.data import corrupt_dataset, list_corruptions, load_dataset
 from buttress.data.corruptions import SEVERITIES
 from buttress.errors import UserError
 from buttress.evaluation import mean_corruption_error
-from buttress.evaluation.corruption_error import ALEXNET
+from buttress.evaluation.corruption_error import ALEXNET_ERRORS
 
 COMMON = list_corruptions("common")
 
 
 def test_alexnet_has_error_one_on_imagenet() -> None:
-    assert set(ALEXNET) == set(COMMON)
-    found = mean_corruption_error({n: [ALEXNET[n]] * 5 for n in COMMON}, "imagenet")
-    assert found.normalised == pytest.approx(1)
-    assert found.mean == pytest.approx(sum(ALEXNET.values()) / 15)
+    assert set(ALEXNET_ERRORS) == set(COMMON)
+    found = mean_corruption_error({n: [ALEXNET_ERRORS[n]] * 5 for n in COMMON}, "imagenet")
+    assert found.relative_mce == pytest.approx(1)
+    assert found.mce == pytest.approx(sum(ALEXNET_ERRORS.values()) / 15)
 
 
 def test_the_two_means_weigh_differently() -> None:
     errors = {n: [0.1, 0.2, 0.3, 0.4, 0.5] for n in COMMON} | {"brightness": [0.0] * 5}
     found = mean_corruption_error(errors, "imagenet-rb5000")
-    assert found.mean == pytest.approx(0.3 * 14 / 15)
+    assert found.mce == pytest.approx(0.3 * 14 / 15)
     assert found.accuracy == pytest.approx(1 - 0.3 * 14 / 15)
-    others = [0.3 / ALEXNET[n] for n in COMMON if n != "brightness"]
-    assert found.normalised == pytest.approx(sum(others) / 15)
+    others = [0.3 / ALEXNET_ERRORS[n] for n in COMMON if n != "brightness"]
+    assert found.relative_mce == pytest.approx(sum(others) / 15)
     assert found.by_corruption["fog"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "imagenette", "cifar10+fog-3"])
 def test_without_a_baseline_there_is_a_reason(dataset: str) -> None:
     found = mean_corruption_error({n: [0.25] * 5 for n in COMMON}, dataset)
-    assert found.mean == pytest.approx(0.25)
-    assert found.normalised is None
+    assert found.mce == pytest.approx(0.25)
+    assert found.relative_mce is None
     assert dataset.partition("+")[0] in found.reason
 
 
@@ -74,7 +74,7 @@ def test_accuracy_falls_with_severity() -> None:
         optimiser.step()
 
     def error(name: str, severity: int) -> float:
-        x, y, _ = corrupted(test, name, severity).take(range(len(test)))
+        x, y, _ = corrupt_dataset(test, name, severity).take(range(len(test)))
         with torch.no_grad():
             return float((net(x).argmax(1) != y).double().mean())
 
@@ -84,4 +84,4 @@ def test_accuracy_falls_with_severity() -> None:
     errors = {name: [error(name, s) for s in SEVERITIES] for name in COMMON}
     by_severity = [sum(e[s - 1] for e in errors.values()) / 15 for s in SEVERITIES]
     assert clean < by_severity[0] < by_severity[2] < by_severity[4]
-    assert mean_corruption_error(errors, "digits").mean == pytest.approx(sum(by_severity) / 5)
+    assert mean_corruption_error(errors, "digits").mce == pytest.approx(sum(by_severity) / 5)

@@ -11,16 +11,17 @@ import pytest
 import torch
 
 import buttress as bt
-from buttress.attacks.prepare import Prepared, prepare
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 from buttress.data import Dataset
-from buttress.data.corruptions import corrupted
-from buttress.evaluation import evaluate_until, load_evaluation, verdicts
-from buttress.evaluation import until as stopping
-from buttress.evaluation.shards import Shard, merge_shards
+from buttress.data.corruptions import corrupt_dataset
+from buttress.engine.fast_model import FastModel, prepare
+from buttress.evaluation import evaluate_until, load_evaluation
+from buttress.evaluation import run_entry as verdicts
+from buttress.evaluation import subsets as stopping
+from buttress.evaluation.subsets import ImageShard, merge_shards
 from buttress.evaluation.suite import load_suite
-from buttress.records.diagnosis import findings_in
-from buttress.statistics import wilson
+from buttress.results.diagnosis import parse_findings
+from buttress.statistics import wilson_interval
 from conftest import Linear, Logged, images
 
 SUITE = ["clean", "corruption:fog:3", "corruption:contrast", "pgd:Linf:0.01"]
@@ -33,7 +34,7 @@ def data() -> Dataset:
     x, _ = images(48)
     data = Dataset.from_arrays(x, torch.zeros(48, dtype=torch.int64), classes=list("abcdefghij"))
     model = Linear(192, 10)
-    clean, foggy = (model(d.images).argmax(1) for d in (data, corrupted(data, "fog", 3)))
+    clean, foggy = (model(d.images).argmax(1) for d in (data, corrupt_dataset(data, "fog", 3)))
     labels = clean.clone()
     moved = (foggy != clean).nonzero()[:, 0][::2]
     assert len(moved) > 3, "the case must have images that fog moves"
@@ -47,7 +48,7 @@ def test_all_images_are_scored_and_the_worst_case_is_per_image(data: Dataset) ->
     found = bt.evaluate(model, data, SUITE)
     assert list(found.records) == NAMES
     fog = found.records["fog-3"]
-    right = model(corrupted(data, "fog", 3).images).argmax(1).numpy() == labels
+    right = model(corrupt_dataset(data, "fog", 3).images).argmax(1).numpy() == labels
     assert np.array_equal(fog.correct, right)
     assert fog.accuracy == right.mean()
     gained = fog.correct & ~found.correct["clean"]
@@ -72,7 +73,7 @@ def test_the_summary_is_a_mean_of_means(data: Dataset) -> None:
     assert rows["interval"].low < rows["accuracy"] < rows["interval"].high
     fog = round(48 * found.accuracy["fog-3"])
     row = said["corruptions"]["by_corruption"]["fog"]
-    assert row["intervals"][3] == pytest.approx(wilson(fog, 48))
+    assert row["intervals"][3] == pytest.approx(wilson_interval(fog, 48))
     assert said["corruptions"]["by_corruption"]["contrast"]["accuracy"] == pytest.approx(contrast)
     assert list(said["corruptions"]["by_corruption"]["contrast"]["by_severity"]) == [1, 2, 3, 4, 5]
     assert bt.evaluate(Linear(192, 10), data, ["pgd:Linf:0.01"]).corruptions is None
@@ -107,7 +108,7 @@ def test_records_of_other_corrupted_images_are_not_used(
 ) -> None:
     model, said = Linear(192, 10), Logged()
     bt.evaluate(model, data, SUITE, out=tmp_path)
-    monkeypatch.setattr("buttress.evaluation.corruption.VERSION", -1)
+    monkeypatch.setattr("buttress.evaluation.suite.CORRUPTION_VERSION", -1)
     bt.evaluate(model, data, SUITE, out=tmp_path, progress=said)
     assert len(said.tasks) == 6
     assert any("images" in line for line in said.lines)
@@ -117,8 +118,8 @@ def test_shards_give_the_verdicts_of_the_whole(data: Dataset, tmp_path: Path) ->
     model = Linear(192, 10).double()
     whole = bt.evaluate(model, data, SUITE)
     for number in (2, 1):
-        part = Shard(number, 2)
-        bt.evaluate(model, part.of(data), SUITE, out=part.folder(tmp_path))
+        part = ImageShard(number, 2)
+        bt.evaluate(model, part.select(data), SUITE, out=part.folder(tmp_path))
     found = merge_shards(tmp_path, 2, data)
     assert found is not None
     for name in NAMES:
@@ -142,10 +143,10 @@ def test_worst_case_only_gives_the_same_worst_case_for_less(data: Dataset, count
 
 
 def test_until_prepares_the_network_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "BLOCK", 12)
+    monkeypatch.setattr(stopping, "BLOCK_IMAGES", 12)
     calls: list[int] = []
 
-    def counted(*args: Any, **kwargs: Any) -> Prepared:
+    def counted(*args: Any, **kwargs: Any) -> FastModel:
         calls.append(1)
         return prepare(*args, **kwargs)
 
@@ -178,7 +179,7 @@ def test_classes_add_up_to_the_whole(data: Dataset) -> None:
             assert high - low > 0.1, "few images"
     first = sorted(classes)[0]
     right = round(classes[first]["clean"] * classes[first]["images"])
-    assert spans[first]["clean"] == wilson(right, int(classes[first]["images"]))
+    assert spans[first]["clean"] == wilson_interval(right, int(classes[first]["images"]))
 
 
 def test_frost_says_in_its_record_that_it_is_drawn(
@@ -188,7 +189,7 @@ def test_frost_says_in_its_record_that_it_is_drawn(
     model = Linear(192, 10).eval()
     found = bt.evaluate(model, data, suite, out=tmp_path)
     names = {
-        n: [f.name for f in findings_in(r.meta) if f.name == "not_as_published"]
+        n: [f.name for f in parse_findings(r.meta) if f.name == "not_as_published"]
         for n, r in load_evaluation(tmp_path).records.items()
     }
     assert names.pop("frost-3") == ["not_as_published"]
@@ -198,7 +199,7 @@ def test_frost_says_in_its_record_that_it_is_drawn(
     assert "drawn" in told.said
     assert found.warnings == ()
     module = importlib.import_module("buttress.evaluation.evaluate")
-    monkeypatch.setattr(module, "images_used", lambda *a, **k: "x-official")
+    monkeypatch.setattr(module, "corruption_source", lambda *a, **k: "x-official")
     official = bt.evaluate(model, data, suite)
     assert "not_as_published" not in [f.name for f in official.findings]
 
@@ -214,7 +215,7 @@ def test_the_command_groups_corruptions_and_shows_classes(
     )
     args = ["evaluate", f"{net}:net", "--data", "digits", "--limit", "20", "--out", str(tmp_path)]
     suite = ["--suite", "clean,corruptions:1,pgd:Linf:0.01", "--per-class"]
-    assert outcome([*args, *suite]) == 0
+    assert run_cli([*args, *suite]) == 0
     said = capsys.readouterr().out
     rows = [line.split()[0] for line in said.splitlines()[2:6]]
     assert rows == ["clean", "pgd:Linf:0.01", "corruptions", "worst"]

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import buttress as bt
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 from buttress.data import Dataset, load_dataset
 from buttress.evaluation import CHECKS, load_evaluation
-from buttress.evaluation.doctor import Chart, Patient
-from buttress.evaluation.doctor.examine import examine
-from buttress.models.checkpoint import load_checkpoint
+from buttress.evaluation.doctor import AttackRecords, ModelUnderTest
+from buttress.evaluation.doctor.core import run_checks
 from buttress.models.core import Normalize
-from buttress.records.diagnosis import Diagnosis, Finding, load_diagnosis
-from buttress.records.evaluation import AttackRecord
-from buttress.threat import Threat
+from buttress.models.loading.checkpoint import load_checkpoint
+from buttress.results.attack_record import AttackRecord
+from buttress.results.diagnosis import Diagnosis, Finding, read_diagnosis
+from buttress.threats.norm_ball import Threat
 from collapsing import go
 from conftest import images, small_net
 
@@ -168,8 +168,8 @@ def test_a_bad_model_is_diagnosed_by_name(case: str) -> None:
 
 def test_causes_are_named() -> None:
     def look(model: nn.Module) -> dict[str, Finding]:
-        patient = Patient(model, digits(), Threat("Linf", EPS))
-        return {f.name: f for f in examine(patient, "look")}
+        patient = ModelUnderTest(model, digits(), Threat("Linf", EPS))
+        return {f.name: f for f in run_checks(patient, "look")}
 
     assert look(dropout_left_on())["random_outputs"].evidence["cause"] == "dropout"
     assert "BatchNorm uses the statistics" in look(by_the_batch())["batch_dependent"].said
@@ -191,7 +191,7 @@ def stretched(x: Tensor) -> Tensor:
     ],
 )
 def test_images_in_the_wrong_form_are_noticed(make: Callable[[], nn.Module], name: str) -> None:
-    found = examine(Patient(make(), digits(limit=None), Threat("Linf", EPS)), "look")
+    found = run_checks(ModelUnderTest(make(), digits(limit=None), Threat("Linf", EPS)), "look")
     assert name in [f.name for f in found]
 
 
@@ -213,12 +213,12 @@ def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -
     threat = Threat("Linf", 0.01)
 
     def names(model: nn.Module) -> list[str]:
-        return [f.name for f in examine(Patient(model, data, threat), "look")]
+        return [f.name for f in run_checks(ModelUnderTest(model, data, threat), "look")]
 
     assert names(once) == []
     assert names(net) == ["not_normalised"]
     assert "normalised_twice" in names(twice)
-    found = examine(Patient(net, data, threat), "look")[0]
+    found = run_checks(ModelUnderTest(net, data, threat), "look")[0]
     assert found.severity == "untrustworthy"
     assert found.evidence["before"] == 0.5
     assert found.evidence["after"] == 1.0
@@ -288,8 +288,8 @@ def test_quickstart_models_pass(tmp_path: Path, recipe: str) -> None:
      ("L2:8", ["eps_too_large", "unusual_eps"]), ("L1:12", []), ("Linf:1/2550", ["unusual_eps"])],
 )  # fmt: skip
 def test_balls_of_odd_sizes_are_told(threat: str, names: list[str], tiny_data: Dataset) -> None:
-    patient = Patient(small_net(), tiny_data, Threat.parse(threat))
-    assert [f.name for f in examine(patient, "ball")] == names
+    patient = ModelUnderTest(small_net(), tiny_data, Threat.parse(threat))
+    assert [f.name for f in run_checks(patient, "ball")] == names
 
 
 def record(name: str, attack: str, right: int, n: int = 100, **meta: object) -> AttackRecord:
@@ -321,38 +321,43 @@ def test_what_attacks_say_of_each_other(
     attacks: list[tuple[str, int]], name: str | None, severity: str
 ) -> None:
     clean = record("clean", "clean", 90, classes=list(range(10)))
-    found = examine(Chart([clean, *(record(a, a, k) for a, k in attacks)]), "records")
+    found = run_checks(AttackRecords([clean, *(record(a, a, k) for a, k in attacks)]), "records")
     found = [f for f in found if f.name != "few_images"]
     assert [(f.name, f.severity) for f in found] == ([(name, severity)] if name else [])
 
 
 def test_attacks_of_different_balls_are_not_compared() -> None:
     other = record("square", "square", 0, threat="Linf:0.3")
-    assert examine(Chart([record("pgd", "pgd", 90), other]), "records") == []
+    assert run_checks(AttackRecords([record("pgd", "pgd", 90), other]), "records") == []
 
 
 def test_square_inside_an_ensemble_is_counted() -> None:
     """Before square 50 images were left, of which it attacked 30 and spared 20; 40 are left."""
     parts = [["apgd-ce", 90, 0], ["square", 30, 20]]
-    (found,) = examine(Chart([record("aa", "autoattack", 40, n=1000, parts=parts)]), "records")
+    (found,) = run_checks(
+        AttackRecords([record("aa", "autoattack", 40, n=1000, parts=parts)]), "records"
+    )
     assert found.name == "black_box_beats_white_box"
     assert found.evidence["broken"] == 10
     parts[1] = ["square", 30, 11]
-    assert examine(Chart([record("aa", "autoattack", 40, n=1000, parts=parts)]), "records") == []
+    assert (
+        run_checks(AttackRecords([record("aa", "autoattack", 40, n=1000, parts=parts)]), "records")
+        == []
+    )
 
 
 def test_guessing_and_few_images_are_told() -> None:
     clean = record("clean", "clean", 11, classes=list(range(10)))
-    assert [f.name for f in examine(Chart([clean]), "records")] == ["guessing"]
+    assert [f.name for f in run_checks(AttackRecords([clean]), "records")] == ["guessing"]
     few = record("clean", "clean", 10, n=20)
-    (found,) = examine(Chart([few]), "records")
+    (found,) = run_checks(AttackRecords([few]), "records")
     assert (found.name, found.severity) == ("few_images", "note")
 
 
 @pytest.mark.parametrize("name", bt.list_checks())
 def test_every_check_says_what_it_looks_for(name: str) -> None:
     entry = CHECKS.entry(name)
-    assert entry.about.endswith(".")
+    assert entry.summary.endswith(".")
     assert set(entry.tags) & {"look", "ball", "records", "attack"}
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     assert f"`{name}`" in page
@@ -390,7 +395,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("doctor") / "r1"
     quick = ("epochs=1", "validation.limit=16")
     bt.train(
-        "vit_tiny", "digits", "quickstart-standard", out, limit=64, device="cpu", changes=quick
+        "vit_tiny", "digits", "quickstart-standard", out, limit=64, device="cpu", overrides=quick
     )
     return out
 
@@ -399,14 +404,14 @@ def test_the_command_saves_its_diagnosis_and_evaluate_shows_it(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["doctor", str(run_dir), "--limit", "16"]
-    assert outcome([*args, "--json"]) == 0
+    assert run_cli([*args, "--json"]) == 0
     said = capsys.readouterr()
     assert "passes" in said.err  # what it will cost
     found = json.loads(said.out)
-    saved = load_diagnosis(run_dir / "analysis" / "doctor.json")
+    saved = read_diagnosis(run_dir / "analysis" / "doctor.json")
     assert saved is not None
     assert saved.to_dict() == found
-    assert outcome(args) == 0
+    assert run_cli(args) == 0
     text = capsys.readouterr().out
     assert f"verdict: {found['verdict']}" in text
     assert all(name in text for name in bt.list_checks())
@@ -414,13 +419,13 @@ def test_the_command_saves_its_diagnosis_and_evaluate_shows_it(
     bad = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")
     saved.model_copy(update={"findings": (bad,)}).save(run_dir / "analysis" / "doctor.json")
     show = ["evaluate", str(run_dir), "--suite", "clean,pgd:Linf:0.06", "--limit", "8"]
-    assert outcome(show) == 0
+    assert run_cli(show) == 0
     assert capsys.readouterr().out.count("untrustworthy") == 3  # both attacks and the worst case
-    assert outcome([*show, "--json"]) == 0
+    assert run_cli([*show, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trustworthy"] is False
     other = saved.model_copy(update={"findings": (bad,), "weights": "other"})
     other.save(run_dir / "analysis" / "doctor.json")
-    assert outcome([*show, "--json"]) == 0
+    assert run_cli([*show, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trustworthy"] is True
 
 
@@ -433,9 +438,9 @@ def test_strict_fails_on_what_cannot_be_trusted(
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.Softmax(1))\n"
     )
     args = ["doctor", f"{tmp_path}/net.py:net", "--data", "digits", "--limit", "8"]
-    assert outcome(args) == 0
+    assert run_cli(args) == 0
     assert "untrustworthy: probabilities" in capsys.readouterr().out
-    assert outcome([*args, "--strict"]) == 1
+    assert run_cli([*args, "--strict"]) == 1
     capsys.readouterr()
-    assert outcome(args[:2]) == 2
+    assert run_cli(args[:2]) == 2
     assert "--data" in capsys.readouterr().err

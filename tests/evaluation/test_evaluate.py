@@ -16,8 +16,8 @@ from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
 from buttress.evaluation.suite import resolve_suite
-from buttress.statistics import wilson
-from buttress.threat import Threat
+from buttress.statistics import wilson_interval
+from buttress.threats.norm_ball import Threat
 from conftest import Logged, images, small_net
 
 SUITE = ["clean", "pgd:Linf:0.02", "pgd:L2:0.2", "pgd:L1:2"]
@@ -217,9 +217,9 @@ def test_accuracy_falls_with_eps() -> None:
     assert curve.accuracy[0] == 0.75
     assert list(curve.accuracy) == sorted(curve.accuracy, reverse=True)
     assert curve.accuracy[-1] == 0.0
-    assert curve.intervals[0] == wilson(18, 24)
+    assert curve.intervals[0] == wilson_interval(18, 24)
     assert [i.low for i in curve.intervals][-1] == 0.0
-    assert (np.diff(curve.survived.astype(int), axis=0) <= 0).all()
+    assert (np.diff(curve.is_robust.astype(int), axis=0) <= 0).all()
 
 
 def test_worst_case_only_leaves_broken_images_alone(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.losses import margin
 from buttress.evaluation import list_suites, load_suite
-from buttress.evaluation.suite import EntrySpec, SuiteSpec
-from buttress.threat import Norm, Threat
+from buttress.evaluation.suite import SuiteEntrySpec, SuiteSpec
+from buttress.threats.norm_ball import Norm, Threat
 from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
@@ -21,7 +21,7 @@ SHORT = {"steps": 3, "queries": 20, "restarts": 1, "targets": 9}
 CASES = [(name, norm) for name in ATTACKS.names() for norm in ATTACKS.get(name).norms]
 
 
-def short(line: EntrySpec) -> EntrySpec:
+def short(line: SuiteEntrySpec) -> SuiteEntrySpec:
     """The same entry with few steps; `targets` stays at nine, more than there may be classes."""
     is_attack = line.attack in ATTACKS
     known = inspect.signature(ATTACKS.get(line.attack)).parameters if is_attack else {}
@@ -61,7 +61,7 @@ def test_every_attack_gains_with_any_number_of_classes(name: str, norm: Norm, cl
     y = model(x).argmax(1)
     threat = Threat(norm, 4 * EPS[norm])
     x_adv = bt.attack(name, model, x, y, threat=threat, **args)
-    assert float(threat.distance(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
+    assert float(threat.perturbation_size(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
     with torch.no_grad():
         before, after = margin(model(x), y), margin(model(x_adv), y)
     assert (after >= before).all()

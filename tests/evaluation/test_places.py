@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import buttress as bt
-from buttress.errors import CorruptFile, UserError
+from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation import load_suite
-from buttress.evaluation.shards import Shard, merge_shards
+from buttress.evaluation.subsets import ImageShard, merge_shards
 from buttress.evaluation.suite import SuiteSpec, resolve_suite
-from buttress.files import file_name
-from buttress.records.evaluation import read_record, write_record
-from buttress.records.run import Run
+from buttress.results.attack_record import read_attack_record, write_attack_record
+from buttress.results.run import Run
+from buttress.system.files import safe_file_name
 from conftest import small_net
 
 HOSTILE = ["../../x", "/proc/x", "..", ".", "", "a/../../b", "..\\..\\x", "a\0b", "a\nb", ".hidden",
@@ -28,14 +28,14 @@ def outside(root: Path) -> set[Path]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_any_text_is_a_name_that_stays_in_its_folder(text: str, tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / file_name(text)).touch()
+    (tmp_path / "inside" / safe_file_name(text)).touch()
     assert len(list((tmp_path / "inside").iterdir())) == 1
     assert outside(tmp_path) == set()
 
 
 @pytest.mark.parametrize("name", ["clean", "pgd-linf", "pgd:L2:0.5", "my suite (2)", "größe"])
 def test_harmless_names_are_left_as_they_are(name: str) -> None:
-    assert file_name(name) == name
+    assert safe_file_name(name) == name
 
 
 NO_NAMES = ["..", ".", "a\0b", "a\nb", "x" * 5000, "ü" * 300, "\udcff"]
@@ -79,14 +79,14 @@ def test_records_of_shards(tmp_path: Path, tiny_data: bt.Dataset) -> None:
     whole = tmp_path / "inside" / "deep"
     suite = load_suite(["clean", "noise-linf"])
     for number in (1, 2):
-        shard = Shard(number, 2)
+        shard = ImageShard(number, 2)
         folder = shard.folder(whole)
-        bt.evaluate(small_net(), shard.of(tiny_data), suite, out=folder)
+        bt.evaluate(small_net(), shard.select(tiny_data), suite, out=folder)
         for path in folder.glob("*.parquet"):
-            record = read_record(path)
+            record = read_attack_record(path)
             name = "../../../escaped" if record.name == "noise-linf" else record.name
             meta = {**record.meta, "suite_attacks": ["clean", "../../../escaped"]}
-            write_record(path, replace(record, name=name, meta=meta))
-    with pytest.raises(CorruptFile, match="another attack"):
+            write_attack_record(path, replace(record, name=name, meta=meta))
+    with pytest.raises(CorruptFileError, match="another attack"):
         merge_shards(whole, 2, tiny_data)
     assert outside(tmp_path) == set()

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from buttress.attacks.call import How, create_attack, run_attack
+from buttress.attacks.core import create_attack
 from buttress.data import Dataset, load_dataset
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.evaluation import evaluate
 from buttress.models import load_model
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT.parent / "shared" / "checkpoints" / "resnet2b.pth"
@@ -55,8 +56,8 @@ def test_autoattack_agrees_with_the_reference(model: nn.Module, data: Dataset, t
     pyautoattack = pytest.importorskip("pyautoattack")
     x, y, ids = data.take(torch.arange(500))
     threat = Threat.parse(text)
-    how = How(stop_when_broken=True)
-    ours = run_attack(create_attack("autoattack"), model, x, y, threat, ids=ids, how=how)
+    how = AttackOptions(stop_when_fooled=True)
+    ours = run_attack(create_attack("autoattack"), model, x, y, threat, ids=ids, options=how)
     other = pyautoattack.AutoAttack(model.eval(), norm=threat.norm, eps=threat.eps, seed=0)
     found = other.run_standard_evaluation(x, y)
     x_adv = found[0] if isinstance(found, tuple) else found
@@ -68,9 +69,9 @@ def test_autoattack_agrees_with_the_reference(model: nn.Module, data: Dataset, t
 
 def test_guided_attack_beats_plain_steps(model: nn.Module, data: Dataset) -> None:
     x, y, _ = data.take(torch.arange(500))
-    threat, how = Threat("Linf", 2 / 255), How(stop_when_broken=True)
+    threat, how = Threat("Linf", 2 / 255), AttackOptions(stop_when_fooled=True)
     plain, guided = (
-        run_attack(create_attack(name, steps=steps), model, x, y, threat, how=how).broken.sum()
+        run_attack(create_attack(name, steps=steps), model, x, y, threat, options=how).fooled.sum()
         for name, steps in (("pgd", 20), ("gama", 100))
     )
     assert guided > plain
@@ -85,6 +86,6 @@ def test_the_dense_l1_step_hides_how_weak_a_network_is(
         run_attack(create_attack(name), model, x, y, Threat("L1", eps))
         for name in ("pgd_dense_l1", "apgd-ce")
     ]
-    left = [1 - float(out.broken.double().mean()) for out in outcomes]
+    left = [1 - float(out.fooled.double().mean()) for out in outcomes]
     assert left[0] >= dense
     assert left[1] <= strong

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import buttress as bt
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 from buttress.data import Dataset
 from buttress.errors import RunError, UserError
 from buttress.evaluation import load_evaluation
-from buttress.evaluation.shards import Shard, merge_shards
+from buttress.evaluation.subsets import ImageShard, merge_shards
 from conftest import images, small_net
 
 SUITE = ["clean", "pgd:Linf:0.02", "fast:L2:0.2"]
@@ -31,8 +31,8 @@ def test_shards_give_the_verdicts_of_the_whole(tmp_path: Path) -> None:
     right = bt.evaluate(model, whole, SUITE)
     for number in (2, 3, 1):  # in any order
         assert merge_shards(tmp_path, 3, whole) is None
-        part = Shard(number, 3)
-        bt.evaluate(model, part.of(whole), SUITE, out=part.folder(tmp_path))
+        part = ImageShard(number, 3)
+        bt.evaluate(model, part.select(whole), SUITE, out=part.folder(tmp_path))
     found = merge_shards(tmp_path, 3, whole)
     assert found is not None
     for name in SUITE:
@@ -49,9 +49,9 @@ def test_shards_give_the_verdicts_of_the_whole(tmp_path: Path) -> None:
 def test_shards_of_different_weights_are_refused(tmp_path: Path) -> None:
     whole = data()
     for number, seed in ((1, 0), (2, 1)):
-        part = Shard(number, 2)
+        part = ImageShard(number, 2)
         net = small_net(seed=seed)
-        bt.evaluate(net, part.of(whole), ["clean"], out=part.folder(tmp_path))
+        bt.evaluate(net, part.select(whole), ["clean"], out=part.folder(tmp_path))
     with pytest.raises(RunError, match="different weights"):
         merge_shards(tmp_path, 2, whole)
 
@@ -59,7 +59,7 @@ def test_shards_of_different_weights_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_a_wrong_shard_is_explained(text: str) -> None:
     with pytest.raises(UserError, match="2/4"):
-        Shard.parse(text)
+        ImageShard.parse(text)
 
 
 @pytest.mark.slow
@@ -72,9 +72,9 @@ def test_two_workers_give_the_verdicts_of_one(tmp_path: Path) -> None:
     )
     args = [f"{net}:net", "--data", "digits", "--limit", "21", "--suite", "clean,pgd:Linf:0.01"]
     one, two = tmp_path / "one", tmp_path / "two"
-    assert outcome(["evaluate", *args, "--out", str(one)]) == 0
-    assert outcome(["evaluate", *args, "--out", str(two), "--workers", "2"]) == 0
+    assert run_cli(["evaluate", *args, "--out", str(one)]) == 0
+    assert run_cli(["evaluate", *args, "--out", str(two), "--workers", "2"]) == 0
     left, right = (load_evaluation(f / "custom-21") for f in (one, two))
     assert np.array_equal(left.survived, right.survived)
     assert right.records["clean"].meta["shards"] == 2
-    assert outcome(["evaluate", *args, "--workers", "2"]) == 2  # nowhere to meet
+    assert run_cli(["evaluate", *args, "--workers", "2"]) == 2  # nowhere to meet

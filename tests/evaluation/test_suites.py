@@ -9,14 +9,14 @@ import pytest
 
 import buttress as bt
 from buttress.data import Dataset
-from buttress.data.core import LARGE_BUDGETS, NATURAL_BUDGETS
-from buttress.data.digits import BUDGETS
+from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS
+from buttress.data.datasets.digits import DIGITS_BUDGETS
 from buttress.errors import UserError
-from buttress.evaluation.suite import SUITES, Entry, SuiteSpec, load_suite, resolve_suite
-from buttress.threat import Threat
+from buttress.evaluation.suite import SUITES, SuiteEntry, SuiteSpec, load_suite, resolve_suite
+from buttress.threats.norm_ball import Threat
 from conftest import small_net
 
-SETS = {"cifar10": NATURAL_BUDGETS, "imagenette": LARGE_BUDGETS, "digits": BUDGETS}
+SETS = {"cifar10": CIFAR_BUDGETS, "imagenette": IMAGENET_BUDGETS, "digits": DIGITS_BUDGETS}
 # Each attack in small: the suite is tested here, not the attack.
 SMALL = {
     "autoattack": {"steps": 3, "queries": 10},
@@ -30,7 +30,7 @@ SMALL = {
 }
 
 
-def resolved(suite: object, dataset: str = "cifar10") -> dict[str, Entry]:
+def resolved(suite: object, dataset: str = "cifar10") -> dict[str, SuiteEntry]:
     found = resolve_suite(load_suite(suite), SETS[dataset], dataset)  # type: ignore[arg-type]
     return {entry.name: entry for entry in found}
 
@@ -129,13 +129,13 @@ def test_a_data_set_without_a_budget_is_named() -> None:
     with pytest.raises(
         UserError, match=r"no Linf budget for data set 'flowers102', only for cifar"
     ):
-        resolve_suite(load_suite("generalization"), LARGE_BUDGETS, "flowers102")
+        resolve_suite(load_suite("generalization"), IMAGENET_BUDGETS, "flowers102")
     spec = SuiteSpec.parse(
         {"name": "mine", "budgets": {"folder": {"l2": "1/2"}}, "entries": ["pgd-l2", "pgd-l1"]},
         "mine",
     )
     with pytest.raises(UserError, match="no L1 budget for data set 'folder:some/place'"):
-        resolve_suite(spec, NATURAL_BUDGETS, "folder:some/place")
+        resolve_suite(spec, CIFAR_BUDGETS, "folder:some/place")
 
 
 def test_budgets_of_a_suite_of_ones_own(tmp_path: Path) -> None:

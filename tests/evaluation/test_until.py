@@ -11,7 +11,7 @@ import torch
 import buttress as bt
 from buttress.errors import UserError
 from buttress.evaluation import evaluate, evaluate_until, load_evaluation
-from buttress.evaluation import until as stopping
+from buttress.evaluation import subsets as stopping
 from conftest import small_net
 
 SUITE = ["clean", "noise:Linf:0.1"]
@@ -26,7 +26,7 @@ def data() -> bt.Dataset:
 def test_it_stops_when_the_interval_is_narrow(
     data: bt.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "BLOCK", 10)
+    monkeypatch.setattr(stopping, "BLOCK_IMAGES", 10)
     model, whole = small_net(), evaluate(small_net(), data, SUITE)
     found = evaluate_until(model, data, SUITE, 0.5, out=tmp_path)
     assert 20 <= len(found) < 90
@@ -47,7 +47,7 @@ def test_it_stops_when_the_interval_is_narrow(
 def test_all_images_if_it_never_gets_narrow(
     data: bt.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "BLOCK", 40)
+    monkeypatch.setattr(stopping, "BLOCK_IMAGES", 40)
     found = evaluate_until(small_net(), data, SUITE, 0.001)
     assert np.array_equal(found.records["clean"].ids, data.ids.numpy())
     assert not any("stopped early" in w for w in found.warnings)
@@ -56,7 +56,7 @@ def test_all_images_if_it_never_gets_narrow(
 def test_finished_blocks_are_not_done_again(
     data: bt.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "BLOCK", 10)
+    monkeypatch.setattr(stopping, "BLOCK_IMAGES", 10)
     evaluate_until(small_net(), data, SUITE, 0.5, out=tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("block-*/*.parquet")}
     assert before

@@ -21,7 +21,7 @@ import torch
 
 from buttress.data import Dataset, load_dataset
 from buttress.data.archives import read_members, unpack
-from buttress.progress import Silent
+from buttress.system.progress import SilentProgress
 from hostile_cases import CUTS, cut, flipped, guarded, refusal, unless_refused
 
 FILES = {"top/a.txt": b"a" * 3000, "top/deep/b.bin": bytes(range(256)) * 8}
@@ -62,7 +62,7 @@ def unpacked(content: bytes, kind: str, folder: Path) -> bool:
     out.parent.mkdir()
 
     def whole() -> bool:
-        unpack(path, out, Silent())
+        unpack(path, out, SilentProgress())
         return True
 
     with guarded(folder, inside=out):

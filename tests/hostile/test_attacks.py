@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.call import attack, create_attack
-from buttress.attacks.core import ATTACKS
+from buttress.attacks.core import ATTACKS, create_attack
+from buttress.engine.run import attack
 from buttress.errors import UserError
-from buttress.threat import Threat
+from buttress.threats.norm_ball import Threat
 from conftest import Linear, images
 from hostile_cases import guarded, refusal, unless_refused
 

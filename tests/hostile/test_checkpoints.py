@@ -18,7 +18,7 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.models import create_model, load_model
-from buttress.models.checkpoint import load_checkpoint, save_checkpoint
+from buttress.models.loading.checkpoint import load_checkpoint, save_checkpoint
 from hostile_cases import CUTS, cut, flipped, flipped_in_front, guarded, refusal, unless_refused
 
 MODEL = "resnet_tiny"

@@ -12,10 +12,10 @@ from typing import Any
 import click
 import pytest
 
-from buttress.cli.main import COMMANDS, main, outcome
+from buttress.cli.main import COMMANDS, main, run_cli
 from buttress.errors import UserError
-from buttress.models.checkpoint import load_checkpoint, save_checkpoint
-from buttress.records.run import Run
+from buttress.models.loading.checkpoint import load_checkpoint, save_checkpoint
+from buttress.results.run import Run
 from conftest import thinned
 from exported_runs import finished_run
 from hostile_cases import guarded
@@ -61,10 +61,11 @@ def no_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(Run, "open", begun)
     monkeypatch.setattr("time.sleep", begun)
     for module, name in (
-        ("cli.evaluate", "_spread"), ("data", "get_dataset"), ("running", "run_all"),
-        ("running", "carry_out"), ("running.search", "carry_search"), ("bench.networks", "make"),
-        ("bench.attacks", "run_heat"), ("bench.training", "run_laps"),
-        ("evaluation.diagnose", "_probed"),
+        ("cli.evaluate", "_run_shard_processes"), ("data", "download_dataset"),
+        ("studies.runner", "run_jobs"), ("studies.runner", "run_study"),
+        ("studies.search.run", "run_search"), ("bench.models", "train_if_missing"),
+        ("bench.attacks", "run_case"), ("bench.training", "run_trainers"),
+        ("evaluation.diagnose", "_run_doctor_attacks"),
     ):  # fmt: skip
         monkeypatch.setattr(importlib.import_module(f"buttress.{module}"), name, begun)
     inside = tmp_path / "a" / "b" / "c"
@@ -101,10 +102,10 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
                      "--out": "out"},
         ("finetune",): {"source": f"{place}/weights.pt", "--model": "vit_tiny", "--data": "digits",
                         "--recipe": "quickstart-at", "--out": "out"},
-        ("evaluate",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4",
+        ("evaluate",): {"model_source": f"{place}/net.py:net", "--data": "digits", "--limit": "4",
                         "--suite": "clean,clean"},
-        ("analyse",): {"name": "sparsity", "runs": trained},
-        ("doctor",): {"what": f"{place}/net.py:net", "--data": "digits", "--limit": "4"},
+        ("analyze",): {"name": "sparsity", "runs": trained},
+        ("doctor",): {"model_source": f"{place}/net.py:net", "--data": "digits", "--limit": "4"},
         ("export",): {"run": trained, "--to": "out"},
         ("search",): {"search": "digits-depth", "--out": "out"},
         ("bench", "attacks"): {"--data": "digits"},
@@ -143,7 +144,7 @@ def test_the_good_words_are_good(
 ) -> None:
     """Or a strange word beside them would show nothing."""
     with guarded(place, place / "trained"):
-        code = outcome(spelt(path, good(path, place)))
+        code = run_cli(spelt(path, good(path, place)))
     assert code == 0 or "the work would begin here" in capsys.readouterr().err
 
 
@@ -158,7 +159,7 @@ def test_strange_words(
         shutil.rmtree("out", ignore_errors=True)
         with guarded(place, place / "trained"):
             try:
-                code = outcome(args)
+                code = run_cli(args)
             except Exception as error:
                 raise AssertionError(f"{args} raised {error!r}") from error
         said = capsys.readouterr()
@@ -182,7 +183,7 @@ def test_numbers_beyond_reason(
     args = ["evaluate", f"{place}/net.py:net", "--data", "digits", "--limit", "4", "--suite",
             "clean,clean", "--out", "out", option, number]  # fmt: skip
     with guarded(place):
-        code = outcome(args)
+        code = run_cli(args)
     said = capsys.readouterr()
     assert code == (0 if option == "--batch-size" and int(number) > 0 else 2)
     assert "would begin" not in said.err
@@ -212,7 +213,7 @@ def test_commands_on_damaged_runs(
         "finetune": ["finetune", str(run.path), "--data", "digits", "--out", "out"],
     }[command]
     with guarded(tmp_path / "runs"):
-        code = outcome([*args, "--json"])
+        code = run_cli([*args, "--json"])
     said = capsys.readouterr()
     if command == "report":
         assert code == 0

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from buttress.data import Dataset, load_dataset
-from buttress.data.streamed import read_image, read_size
+from buttress.data.readers.images import decode_image, read_image_size
 from hostile_cases import CUTS, cut, flipped, guarded, refusal, unless_refused
 
 # Pillow warns of odd tags and of many pixels, and goes on.
@@ -58,9 +58,9 @@ def read(content: bytes, ending: str, folder: Path) -> np.ndarray | None:
     path = folder / f"image.{ending}"
     path.write_bytes(content)
     with guarded(folder):
-        unless_refused(lambda: read_size(path), path.name)
-        found = unless_refused(lambda: read_image(path, 16), path.name)
-        unless_refused(lambda: read_image(path, 16, shorter=18), path.name)
+        unless_refused(lambda: read_image_size(path), path.name)
+        found = unless_refused(lambda: decode_image(path, 16), path.name)
+        unless_refused(lambda: decode_image(path, 16, resize_shorter_side=18), path.name)
     return found
 
 
@@ -155,8 +155,8 @@ def test_a_line_that_would_be_scaled_to_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "line.png"
     path.write_bytes(encoded(picture(size=(1, 60_000))))
     with guarded(tmp_path):
-        refusal(lambda: read_image(path, 224, shorter=256), "line.png", "too long")
-        assert read_image(path, 224).shape == (3, 224, 224)
+        refusal(lambda: decode_image(path, 224, resize_shorter_side=256), "line.png", "too long")
+        assert decode_image(path, 224).shape == (3, 224, 224)
 
 
 def make_folder(root: Path, count: int = 4) -> Path:

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from buttress.errors import CorruptFile, RunError
+from buttress.errors import CorruptFileError, RunError
 from buttress.evaluation import load_evaluation
-from buttress.evaluation.shards import merge_shards
-from buttress.records.evaluation import (
-    META,
+from buttress.evaluation.subsets import merge_shards
+from buttress.results.attack_record import (
+    METADATA_KEY,
     AttackRecord,
     content_digest,
-    read_record,
-    write_record,
+    read_attack_record,
+    write_attack_record,
 )
 from hostile_cases import CUTS, cut, flipped, guarded, refusal, unless_refused
 
@@ -56,7 +56,7 @@ def same(a: AttackRecord, b: AttackRecord) -> bool:
 def good_bytes() -> bytes:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "pgd-linf.parquet"
-        write_record(path, good())
+        write_attack_record(path, good())
         return path.read_bytes()
 
 
@@ -76,7 +76,7 @@ def test_damaged(name: str, tmp_path: Path) -> None:
     path = tmp_path / "pgd-linf.parquet"
     path.write_bytes(DAMAGED[name](good_bytes()))
     with guarded(tmp_path):
-        found = unless_refused(lambda: read_record(path), "pgd-linf.parquet")
+        found = unless_refused(lambda: read_attack_record(path), "pgd-linf.parquet")
     assert found is None or same(found, good())  # a bit that no number depends on
 
 
@@ -85,7 +85,7 @@ def test_damaged_many_times(tmp_path: Path) -> None:
     path = tmp_path / "pgd-linf.parquet"
     for seed in range(1000, 4000):
         path.write_bytes(flipped(good_bytes(), seed, 1 + seed % 4))
-        found = unless_refused(lambda: read_record(path), "pgd-linf.parquet")
+        found = unless_refused(lambda: read_attack_record(path), "pgd-linf.parquet")
         assert found is None or same(found, good()), seed
 
 
@@ -106,7 +106,7 @@ def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -
     if isinstance(meta, dict) and isinstance(meta.get("made"), dict):
         arrays = {n: pa.table({n: c}).column(n).to_numpy() for n, c in columns.items()}
         meta.setdefault("sha256", content_digest(arrays, meta["made"]))
-    table = pa.table(columns).replace_schema_metadata({META: json.dumps(meta).encode()})
+    table = pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(meta).encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)
     return path
@@ -219,7 +219,7 @@ def test_forged(name: str, tmp_path: Path) -> None:
     except RecursionError:
         pytest.skip("the checksum of this cannot be computed here either")
     with guarded(tmp_path):
-        refusal(lambda: read_record(path), "pgd-linf.parquet")
+        refusal(lambda: read_attack_record(path), "pgd-linf.parquet")
         refusal(lambda: load_evaluation(tmp_path))
 
 
@@ -236,7 +236,7 @@ LEGAL: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("name", LEGAL)
 def test_odd_records_that_are_good(name: str, tmp_path: Path) -> None:
     path = forge(tmp_path / "pgd-linf.parquet", LEGAL[name])
-    assert read_record(path).name == "pgd-linf"
+    assert read_attack_record(path).name == "pgd-linf"
 
 
 def test_outputs_that_are_no_numbers_are_said(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_few_bytes_that_claim_many_images(tmp_path: Path) -> None:
             writer.write_table(piece)
     assert path.stat().st_size < 1 << 20
     with guarded(tmp_path):
-        refusal(lambda: read_record(path), "images")
+        refusal(lambda: read_attack_record(path), "images")
 
 
 def test_things_that_are_no_files(tmp_path: Path) -> None:
@@ -261,8 +261,8 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     forge(tmp_path / "folder.parquet" / "inner.parquet", LEGAL["nothing changed"])
     with guarded(tmp_path):
         for name in ("pipe.parquet", "folder.parquet"):
-            with pytest.raises(CorruptFile, match=name):
-                read_record(tmp_path / name)
+            with pytest.raises(CorruptFileError, match=name):
+                read_attack_record(tmp_path / name)
 
 
 def test_a_copy_under_another_name_is_not_counted_twice(tmp_path: Path) -> None:

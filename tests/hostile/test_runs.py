@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from buttress.errors import ButtressError
-from buttress.files import CHECKSUM, read_json
 from buttress.models import load_model
-from buttress.records.run import Run
 from buttress.report import write_report
-from buttress.spec import digest
+from buttress.results.run import Run
+from buttress.system.files import CHECKSUM_KEY, digest, read_json
 from buttress.training.train import is_finished
 from conftest import thinned
 from hostile_cases import CUTS, cut, flipped, guarded, refusal
@@ -54,7 +53,7 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
 
 def sealed(content: Any) -> bytes:
     """What `write_json` would write, for anything."""
-    return json.dumps({**content, CHECKSUM: digest(content)}).encode()
+    return json.dumps({**content, CHECKSUM_KEY: digest(content)}).encode()
 
 
 SPEC = make_spec().model_dump(mode="json")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from buttress.data.digits import BUDGETS
+from buttress.config import apply_overrides
+from buttress.data.datasets.digits import DIGITS_BUDGETS
 from buttress.evaluation.suite import load_suite, resolve_suite
-from buttress.records.run import Run
-from buttress.spec import override
-from buttress.study.cells import cells_of
-from buttress.study.spec import load_study
+from buttress.results.run import Run
+from buttress.studies.grid import expand_grid
+from buttress.studies.spec import load_study
 from buttress.training import load_recipe
 from hostile_cases import guarded, refusal
 
@@ -28,11 +28,11 @@ grid:
 
 
 def run_study(path: Path) -> object:
-    return cells_of(load_study(path), "smoke")
+    return expand_grid(load_study(path), "smoke")
 
 
 def run_suite(path: Path) -> object:
-    return resolve_suite(load_suite(path), BUDGETS)
+    return resolve_suite(load_suite(path), DIGITS_BUDGETS)
 
 
 KINDS: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -357,7 +357,7 @@ def test_a_suite_of_any_name_has_a_folder_in_the_run(suite: str, tmp_path: Path)
 def test_values_that_json_has_not_are_refused() -> None:
     raw: dict[str, Any] = {"a": {1, 2}}
     with pytest.raises(TypeError):  # a mistake of ours, not of a user: YAML gives no such value
-        override(raw, ())
+        apply_overrides(raw, ())
 
 
 CASES = (

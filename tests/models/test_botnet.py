@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from buttress.models import create_model
-from buttress.models.botnet import HEADS, RelativeAttention
+from buttress.models.families.botnet import HEADS, BotNetAttention
 
 
 def test_attention_by_its_formula() -> None:
-    attention = RelativeAttention(8, side=3, stride=1)
+    attention = BotNetAttention(8, side=3, stride=1)
     x = torch.randn(2, 8, 3, 3)
     out = attention(x)
     per_head = 8 // HEADS
@@ -34,7 +34,7 @@ def test_attention_stands_in_the_last_stage_alone(size: int, side: int) -> None:
     with torch.device("meta"):
         net: Any = create_model("botnet", image_size=size).net
     kinds = {name: type(module) for name, module in net.named_modules() if "conv2" in name}
-    found = {name for name, kind in kinds.items() if kind is RelativeAttention}
+    found = {name for name, kind in kinds.items() if kind is BotNetAttention}
     assert found == {f"layer4.{i}.conv2" for i in range(3)}
     assert kinds["layer3.5.conv2"] is nn.Conv2d
     assert net.layer4[0].conv2.rows.shape[2] == side

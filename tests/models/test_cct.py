@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from buttress.models import component_of, cost_of, create_model
-from buttress.models.cct import Block, Plan
+from buttress.models import create_model, model_cost, parameter_components
+from buttress.models.families.cct import CCTBlock, CCTConfig
 
 
 def test_parameter_count() -> None:
-    assert cost_of("cct").parameters == 3_760_139
+    assert model_cost("cct").parameters == 3_760_139
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(32, 256), (33, 289), (64, 1024), (224, 196)])
@@ -26,7 +26,7 @@ def test_tokens_of_the_published_network(size: int, tokens: int) -> None:
 
 def test_the_second_norm_is_on_the_stream() -> None:
     """With branches that add nothing, a block is its second norm."""
-    block = Block(Plan(16, 1, 2), 0.0).eval()
+    block = CCTBlock(CCTConfig(16, 1, 2), 0.0).eval()
     branches: list[Any] = [block.attn.proj, block.mlp[2]]
     for branch in branches:
         nn.init.zeros_(branch.weight)
@@ -45,7 +45,7 @@ def test_dropout_is_for_training_alone() -> None:
 
 
 def test_the_weighting_of_tokens_belongs_to_the_head() -> None:
-    found = component_of(create_model("cct_tiny", seed=0))
+    found = parameter_components(create_model("cct_tiny", seed=0))
     assert {n for n, part in found.items() if part == "head"} == {
         "net.pool.weight",
         "net.pool.bias",

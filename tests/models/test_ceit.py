@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from buttress.models import cost_of, create_model
-from buttress.models.ceit import Block, CeiT, Plan
+from buttress.models import create_model, model_cost
+from buttress.models.families.ceit import CeiT, CeiTBlock, CeiTConfig
 
-PLAN = Plan(24, 2, heads=2, stem_channels=8, stem_kernel=3, stem_stride=1, patch=2)
+PLAN = CeiTConfig(24, 2, heads=2, stem_channels=8, stem_kernel=3, stem_stride=1, patch=2)
 
 
 def test_parameter_count() -> None:
-    assert cost_of("ceit").parameters == 5_562_634
+    assert model_cost("ceit").parameters == 5_562_634
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(32, 4), (64, 16), (224, 196)])
@@ -26,8 +26,8 @@ def test_tokens_of_the_published_network(size: int, tokens: int) -> None:
 
 
 def test_the_class_token_passes_by_the_convolution() -> None:
-    block = Block(PLAN, 4, has_leff=True).eval()
-    attention_alone = Block(PLAN, 4, has_leff=False).eval()
+    block = CeiTBlock(PLAN, 4, has_leff=True).eval()
+    attention_alone = CeiTBlock(PLAN, 4, has_leff=False).eval()
     attention_alone.load_state_dict(block.state_dict(), strict=False)
     x = torch.randn(2, 17, 24, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_the_last_convolution_changes_no_logit() -> None:
 
 def test_tokens_see_their_neighbours_on_the_grid() -> None:
     """LeFF at a corner depends on the tokens beside and below it, not on those farther away."""
-    leff = Block(PLAN, 4, has_leff=True).eval().leff
+    leff = CeiTBlock(PLAN, 4, has_leff=True).eval().leff
     x = torch.randn(1, 16, 24, requires_grad=True)
     leff(x)[0, 0].sum().backward()
     assert x.grad is not None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buttress.errors import UnknownName
-from buttress.models import MODELS, blocks_of, component_of, cost_of, create_model
-from buttress.models.coatnet import (
-    PUBLISHED,
+from buttress.errors import UnknownNameError
+from buttress.models import MODELS, create_model, model_cost, network_blocks, parameter_components
+from buttress.models.families.coatnet import (
+    PUBLISHED_MILLIONS,
     TINY,
-    ConvBlock,
-    RelativeAttention,
-    TransformerBlock,
-    offsets,
+    CoAtNetAttention,
+    CoAtNetConvBlock,
+    CoAtNetTransformerBlock,
+    relative_position_index,
 )
 
 PARAMETERS = {
@@ -30,39 +30,41 @@ PARAMETERS = {
 
 @pytest.mark.parametrize(("letters", "parameters"), PARAMETERS.items())
 def test_parameter_count(letters: str, parameters: int) -> None:
-    assert cost_of(f"coatnet_{letters}").parameters == parameters
+    assert model_cost(f"coatnet_{letters}").parameters == parameters
 
 
-@pytest.mark.parametrize("letters", [*PUBLISHED, "tttt", "tcct"])
+@pytest.mark.parametrize("letters", [*PUBLISHED_MILLIONS, "tttt", "tcct"])
 def test_letters_decide_what_stages_are_made_of(letters: str) -> None:
     model = create_model(f"coatnet_{letters}_tiny", seed=0)
-    kinds = {"c": ConvBlock, "t": TransformerBlock}
-    assert [type(part.module) for part in blocks_of(model)] == [kinds[x] for x in letters]
-    attention = {n for n, part in component_of(model).items() if part.startswith("attention")}
+    kinds = {"c": CoAtNetConvBlock, "t": CoAtNetTransformerBlock}
+    assert [type(part.module) for part in network_blocks(model)] == [kinds[x] for x in letters]
+    attention = {
+        n for n, part in parameter_components(model).items() if part.startswith("attention")
+    }
     attending = [i for i, letter in enumerate(letters) if letter == "t"]
     assert {int(name.split(".")[2]) for name in attention} == set(attending)
 
 
 def test_without_a_t_it_is_a_convolutional_network() -> None:
-    for letters in PUBLISHED:
+    for letters in PUBLISHED_MILLIONS:
         for end in ("", "_mini"):
             assert ("cnn" in MODELS.entry(f"coatnet_{letters}{end}").tags) == (letters == "cccc")
 
 
 @pytest.mark.parametrize("name", ["coatnet_tttt", "CoAtNet-CCTT-mini"])
 def test_any_letters_are_a_name(name: str) -> None:
-    assert cost_of(name).parameters > 100_000
+    assert model_cost(name).parameters > 100_000
 
 
 @pytest.mark.parametrize("name", ["coatnet_ccttt", "coatnet_ccxt", "coatnet"])
 def test_other_names_are_unknown(name: str) -> None:
-    with pytest.raises(UnknownName, match=r"did you mean .*coatnet_"):
+    with pytest.raises(UnknownNameError, match=r"did you mean .*coatnet_"):
         create_model(name)
 
 
 def test_pairs_at_the_same_offset_share_a_row_of_the_table() -> None:
     side = 3
-    index = offsets(side)
+    index = relative_position_index(side)
     by_offset: dict[tuple[int, int], set[int]] = {}
     for a in range(side**2):
         for b in range(side**2):
@@ -74,7 +76,7 @@ def test_pairs_at_the_same_offset_share_a_row_of_the_table() -> None:
 
 def test_the_table_steers_attention() -> None:
     """A large bias for the offset 0 makes each position attend to itself alone."""
-    attention = RelativeAttention(8, 8, 3, TINY).eval()
+    attention = CoAtNetAttention(8, 8, 3, TINY).eval()
     x = torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         attention.table[12] = 1e4  # row 2, column 2 of 5x5 offsets: none

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from buttress.models import create_model
-from buttress.models.cpvt import PositionalEncodingGenerator
+from buttress.models.families.cpvt import PositionalEncodingGenerator
 
 
 def test_the_class_token_passes_by() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from buttress.errors import UnknownName, UserError
+from buttress.errors import UnknownNameError, UserError
 from buttress.models import Classifier, Normalize, create_model
 from buttress.models._torchvision import import_torchvision
 
@@ -88,7 +88,7 @@ def test_activation_is_a_choice(name: str, activation: str) -> None:
 
 
 def test_unknown_name_names_near_ones() -> None:
-    with pytest.raises(UnknownName, match="resnet_50"):
+    with pytest.raises(UnknownNameError, match="resnet_50"):
         create_model("resnet_51")
 
 
@@ -139,7 +139,7 @@ def test_timm_model_without_an_image_size_and_with_options() -> None:
 
 
 def test_unknown_timm_model() -> None:
-    with pytest.raises(UnknownName, match="convnext_tiny"):
+    with pytest.raises(UnknownNameError, match="convnext_tiny"):
         create_model("timm:convnext_tinny")
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from buttress.models import cost_of, create_model
-from buttress.models.cvt import Attention, ChannelNorm
+from buttress.models import create_model, model_cost
+from buttress.models.families.cvt import ChannelNorm, CvTAttention
 
 
 def test_parameter_count() -> None:
-    assert cost_of("cvt").parameters == 19_547_466
+    assert model_cost("cvt").parameters == 19_547_466
 
 
 @pytest.mark.parametrize(("size", "sides"), [(32, [16, 8, 4]), (224, [56, 28, 14])])
@@ -28,7 +28,7 @@ def test_maps_of_the_published_network(size: int, sides: list[int]) -> None:
 
 def test_attention_is_that_of_torch_between_projected_maps() -> None:
     heads, width = 2, 4
-    attention = Attention(6, heads, width).eval()
+    attention = CvTAttention(6, heads, width).eval()
     x = torch.randn(2, 6, 5, 5, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         q, kv = attention.q(x), attention.kv(x)

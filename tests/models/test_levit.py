@@ -9,7 +9,7 @@ import torch
 from timm.models.levit import AttentionDownsample, Levit
 from torch import nn
 
-from buttress.models import blocks_of, create_model
+from buttress.models import create_model, network_blocks
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_it_computes_what_timm_computes() -> None:
 
 
 def test_shrinking_attention_is_a_block_of_the_stage_it_opens() -> None:
-    parts = blocks_of(create_model("levit_mini", seed=0))
+    parts = network_blocks(create_model("levit_mini", seed=0))
     assert [part.stage for part in parts] == [0, 1, 1, 1, 2, 2, 2]
     shrinks = [any(isinstance(m, AttentionDownsample) for m in p.module.modules()) for p in parts]
     assert shrinks == [False, True, False, False, True, False, False]

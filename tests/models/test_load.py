@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from buttress.errors import CorruptFile, UserError
+from buttress.errors import CorruptFileError, UserError
 from buttress.models import Classifier, create_model, load_model
-from buttress.models.checkpoint import save_checkpoint
-from buttress.records.run import Run
-from buttress.records.spec import Recipe
+from buttress.models.loading.checkpoint import save_checkpoint
+from buttress.results.run import Run
+from buttress.results.run_spec import Recipe
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 State = dict[str, Tensor]
@@ -299,7 +299,7 @@ def test_a_name_gives_an_untrained_model_that_says_so(name: str) -> None:
     model = load_model(name, num_classes=4)
     assert not model.training
     assert model.num_classes == 4
-    assert "never trained" in model.caveats[0]
+    assert "never trained" in model.warnings[0]
 
 
 def test_a_checkpoint_needs_a_model_and_must_exist(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_run_without_or_with_a_damaged_checkpoint(trained: Classifier, run: Pa
         load_model(run)
     save_checkpoint(run / "best.pt", {"model": trained.state_dict()})
     (run / "best.pt").write_bytes((run / "best.pt").read_bytes()[:1000])
-    with pytest.raises(CorruptFile):
+    with pytest.raises(CorruptFileError):
         load_model(run)
 
 

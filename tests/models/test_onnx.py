@@ -14,12 +14,13 @@ from torch import Tensor
 
 import buttress as bt
 from buttress.attacks import ATTACKS
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.cli.main import outcome
+from buttress.attacks.core import create_attack
+from buttress.cli.main import run_cli
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
-from buttress.models.checkpoint import tree_digest
-from buttress.threat import Threat
+from buttress.models.loading.checkpoint import content_digest
+from buttress.threats.norm_ball import Threat
 from conftest import images
 from onnx_file import message, write_onnx
 
@@ -66,9 +67,9 @@ def test_a_file_for_a_fixed_number_of_images(file: Path, tmp_path: Path, rows: i
 def test_other_files_have_other_records(file: Path, tmp_path: Path) -> None:
     """Records are known by the model's tensors, which are all inside the file."""
     other = write_onnx(tmp_path / "other.onnx", WEIGHT + 1, BIAS, (3, 8, 8))
-    first, second = (tree_digest(load_model(f).state_dict()) for f in (file, other))
+    first, second = (content_digest(load_model(f).state_dict()) for f in (file, other))
     assert first != second
-    assert first == tree_digest(load_model(file).state_dict())
+    assert first == content_digest(load_model(file).state_dict())
 
 
 @pytest.mark.parametrize("name", ATTACKS.names())
@@ -106,9 +107,11 @@ def test_several_processes_give_the_same_verdicts(file: Path) -> None:
     x, _ = images(10)
     y = model(x).argmax(1)
     square, threat = create_attack("square", queries=200), Threat("Linf", 0.02)
-    one, two = (run_attack(square, model, x, y, threat, how=How(workers=w)) for w in (1, 2))
-    assert torch.equal(one.broken, two.broken)
-    assert 0 < int(one.broken.sum()) < 10
+    one, two = (
+        run_attack(square, model, x, y, threat, options=AttackOptions(workers=w)) for w in (1, 2)
+    )
+    assert torch.equal(one.fooled, two.fooled)
+    assert 0 < int(one.fooled.sum()) < 10
 
 
 def test_an_evaluation_warns_that_it_is_an_upper_bound(file: Path, tmp_path: Path) -> None:
@@ -127,9 +130,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     weight = SOURCE.normal(size=(3072, 10)) / 10
     file = write_onnx(tmp_path / "net.onnx", weight, np.zeros(10), (3, 32, 32))
     args = ["evaluate", str(file), "--data", "digits", "--limit", "8", "--json", "--suite"]
-    assert outcome([*args, "clean,noise-linf"]) == 0
+    assert run_cli([*args, "clean,noise-linf"]) == 0
     assert set(json.loads(capsys.readouterr().out)["attacks"]) == {"clean", "noise-linf"}
-    assert outcome([*args, "quickstart"]) == 2
+    assert run_cli([*args, "quickstart"]) == 2
     assert "needs gradients" in capsys.readouterr().err
 
 

@@ -9,8 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from buttress.models import Component, blocks_of, component_of, create_model, list_models
-from buttress.models.core import MODELS, Sizes
+from buttress.models import (
+    Component,
+    create_model,
+    list_models,
+    network_blocks,
+    parameter_components,
+)
+from buttress.models.core import MODELS, ImageSizes
 from conftest import thinned
 
 # Tensors of two or more dimensions in each component.
@@ -61,7 +67,7 @@ def on_paper(name: str) -> nn.Module:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights_by_component(name: str) -> None:
     model = on_paper(name)
-    found = component_of(model)
+    found = parameter_components(model)
     matrices = [n for n, p in model.named_parameters() if p.ndim >= 2]
     assert Counter(found[n] for n in matrices) == WEIGHTS[name]
 
@@ -69,14 +75,14 @@ def test_weights_by_component(name: str) -> None:
 @pytest.mark.parametrize("name", thinned(list_models(), 3))
 def test_every_parameter_has_a_component_and_every_model_has_blocks(name: str) -> None:
     model = on_paper(name)
-    found = component_of(model)
+    found = parameter_components(model)
     assert list(found) == [n for n, _ in model.named_parameters()]
     assert set(found.values()) <= set(get_args(Component))
     assert {"stem", "head", "norm"} <= set(found.values())
     tags = set(MODELS.entry(name).tags)
     has_attention = "cnn" not in tags and not tags & MIX_WITHOUT_ATTENTION
     assert ("attention_qkv" in found.values()) == has_attention
-    blocks = blocks_of(model)
+    blocks = network_blocks(model)
     assert all(model.get_submodule(part.name) is part.module for part in blocks)
     assert [part.stage for part in blocks] == sorted(part.stage for part in blocks)
 
@@ -98,23 +104,23 @@ def test_every_parameter_has_a_component_and_every_model_has_blocks(name: str) -
     ],
 )
 def test_blocks_by_stage(name: str, per_stage: list[int]) -> None:
-    counts = Counter(part.stage for part in blocks_of(on_paper(name)))
+    counts = Counter(part.stage for part in network_blocks(on_paper(name)))
     assert [counts[stage] for stage in range(len(counts))] == per_stage
 
 
 def test_networks_of_the_users_own() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16)
-    found = component_of(layer)
+    found = parameter_components(layer)
     assert found["self_attn.in_proj_weight"] == "attention_qkv"
     assert found["self_attn.out_proj.weight"] == "attention_output"
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2))
-    assert component_of(plain) == {
+    assert parameter_components(plain) == {
         "0.weight": "convolution",
         "0.bias": "convolution",
         "3.weight": "other",
         "3.bias": "other",
     }
-    assert [part.name for part in blocks_of(plain)] == ["0", "3"]
+    assert [part.name for part in network_blocks(plain)] == ["0", "3"]
 
 
 def test_a_family_may_state_its_own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +128,7 @@ def test_a_family_may_state_its_own_parts(monkeypatch: pytest.MonkeyPatch) -> No
 
     @MODELS.register(
         "odd_one",
-        sizes=Sizes(32),
+        sizes=ImageSizes(32),
         components={r"mix\..*": "feed_forward"},
         blocks=r"(?P<stage>mix|last)",
     )
@@ -134,9 +140,9 @@ def test_a_family_may_state_its_own_parts(monkeypatch: pytest.MonkeyPatch) -> No
         return net
 
     model = create_model("odd_one")
-    assert component_of(model)["net.mix.weight"] == "feed_forward"
-    assert component_of(model)["net.last.weight"] == "other"
-    assert [(part.name, part.stage) for part in blocks_of(model)] == [
+    assert parameter_components(model)["net.mix.weight"] == "feed_forward"
+    assert parameter_components(model)["net.last.weight"] == "other"
+    assert [(part.name, part.stage) for part in network_blocks(model)] == [
         ("net.mix", 0),
         ("net.last", 1),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from buttress.models import cost_of, create_model
+from buttress.models import create_model, model_cost
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from buttress.models import cost_of, create_model
     ],
 )
 def test_cost(name: str, parameters: int, mega_macs: int) -> None:
-    cost = cost_of(name)
+    cost = model_cost(name)
     assert cost.parameters == parameters
     assert round(cost.macs / 1e6) == mega_macs
 

@@ -12,40 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-import buttress.models
+import buttress.models.families
 from buttress.models import (
     MODELS,
     Classifier,
-    component_of,
     create_model,
     list_models,
+    parameter_components,
 )
-from buttress.models.on_paper import Undrawn
+from buttress.models.cost import SkipInitialization
 
 TINY = list_models("tiny")
 KINDS = {"cnn", "transformer", "hybrid"}
 SIZES = {"tiny", "mini", "published"}
-MACHINERY = {
-    "__init__",
-    "_torchvision",
-    "activations",
-    "align",
-    "catalogue",
-    "checkpoint",
-    "core",
-    "cost",
-    "factory",
-    "initialise",
-    "load",
-    "on_paper",
-    "onnx",
-    "parts",
-    "reading",
-    "shrink",
-    "staged",
-    "transfer",
-    "weights",
-}
 
 
 def images(count: int = 2, channels: int = 3, size: int = 32) -> torch.Tensor:
@@ -58,19 +37,19 @@ def test_every_entry_says_what_it_is() -> None:
         assert len(KINDS & set(entry.tags)) == 1, entry.name
         assert len(SIZES & set(entry.tags)) == 1, entry.name
         assert entry.paper, entry.name
-        assert entry.about, entry.name
-        assert 32 in entry.extra["sizes"], entry.name
-        assert "published" in entry.extra, entry.name
-        assert not {"mini", "tiny"} & set(entry.tags) or entry.extra["published"] is None
+        assert entry.summary, entry.name
+        assert 32 in entry.metadata["sizes"], entry.name
+        assert "published" in entry.metadata, entry.name
+        assert not {"mini", "tiny"} & set(entry.tags) or entry.metadata["published"] is None
 
 
 def test_every_family_is_imported_and_has_a_tiny_and_a_mini_member() -> None:
-    folder = Path(buttress.models.__file__).parent
-    files = {path.stem for path in folder.glob("*.py")} - MACHINERY
+    folder = Path(buttress.models.families.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     text = (folder / "__init__.py").read_text(encoding="utf-8")
     for family in files:
-        assert f"from buttress.models import {family} as {family}\n" in text
-        importlib.import_module(f"buttress.models.{family}")
+        assert f"from buttress.models.families import {family} as {family}\n" in text
+        importlib.import_module(f"buttress.models.families.{family}")
         for size in SIZES:
             named = [name for name in list_models(size) if family in MODELS.entry(name).tags]
             assert named, f"{family} has no {size} member"
@@ -80,7 +59,7 @@ def test_every_family_is_imported_and_has_a_tiny_and_a_mini_member() -> None:
 def test_no_network_has_two_names() -> None:
     seen: dict[str, str] = {}
     for name in list_models():
-        with torch.device("meta"), Undrawn():
+        with torch.device("meta"), SkipInitialization():
             layers = repr(create_model(name))  # kinds, widths, strides and activations of all
         assert layers not in seen, f"{name} is {seen.get(layers)} again"
         seen[layers] = name
@@ -106,7 +85,7 @@ def test_siblings_of_the_same_shape_compute_different_things() -> None:
 def test_a_coatnet_of_convolutions_has_no_attention(end: str) -> None:
     def attention(name: str) -> set[str]:
         with torch.device("meta"):
-            found = component_of(create_model(name))
+            found = parameter_components(create_model(name))
         return {name for name, part in found.items() if part.startswith("attention")}
 
     assert not attention(f"coatnet_cccc{end}")
@@ -140,12 +119,15 @@ def test_every_family_of_convolutions_offers_the_activation() -> None:
 
 
 def test_wide_shortcut_takes_the_activated_tensor_only_where_the_width_changes() -> None:
-    from buttress.models.wideresnet import Block, Plan
+    from buttress.models.families.wideresnet import WideResNetBlock, WideResNetConfig
 
-    plan, late = Plan((1,), (8,)), Plan((1,), (8,), late_stride=True)
+    plan, late = (
+        WideResNetConfig((1,), (8,)),
+        WideResNetConfig((1,), (8,), stride_in_second_conv=True),
+    )
     x = images(2, 8, 8) - 0.5
     for outside, shape, is_activated in ((16, plan, True), (8, plan, False), (16, late, False)):
-        block = Block(8, outside, 2, shape).eval()
+        block = WideResNetBlock(8, outside, 2, shape).eval()
         seen: list[torch.Tensor] = []
         block.shortcut.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
         block(x)
@@ -162,15 +144,15 @@ def test_the_wide_resnet_with_late_strides() -> None:
 
 
 def test_darts_reduces_twice_and_aligns_its_inputs() -> None:
-    from buttress.models.darts import FactorisedReduction
+    from buttress.models.families.darts import FactorizedReduction
 
     net: Any = create_model("darts_mini", seed=0).net
     cells = [cell for stage in net.stages for cell in stage]
     halving = [i for i, cell in enumerate(cells) if isinstance(cell.operations[0], nn.MaxPool2d)]
     assert halving == [len(cells) // 3, 2 * len(cells) // 3]
-    older = [i for i, cell in enumerate(cells) if isinstance(cell.input0, FactorisedReduction)]
+    older = [i for i, cell in enumerate(cells) if isinstance(cell.input0, FactorizedReduction)]
     assert older == [i + 1 for i in halving]
-    reduction = FactorisedReduction(4, 6, "relu").eval()
+    reduction = FactorizedReduction(4, 6, "relu").eval()
     assert reduction(torch.rand(1, 4, 7, 7)).shape == (1, 6, 4, 4)
     x = torch.rand(1, 4, 8, 8)
     odd = reduction.odd(x[:, :, 1:, 1:]) / (1 + 1e-5) ** 0.5

@@ -8,12 +8,17 @@ import pytest
 import torch
 
 from buttress.errors import UserError
-from buttress.models import cost_of, create_model
-from buttress.models import resnet as resnet_family
-from buttress.models.resnet import Plan as ResNetPlan
-from buttress.models.resnext import Plan as ResNeXtPlan
-from buttress.models.shrink import scale_widths, shrink_last, shrink_last_stage
-from buttress.models.staged import Stages, plan_of
+from buttress.models import create_model, model_cost
+from buttress.models.families import resnet as resnet_family
+from buttress.models.families.resnet import ResNetConfig
+from buttress.models.families.resnext import ResNeXtConfig
+from buttress.models.variants import (
+    StageConfig,
+    scale_widths,
+    shrink_last_channels,
+    shrink_last_stage,
+    stage_config,
+)
 
 PAIRS = {
     "vgg_11": "vgg_11_r",
@@ -28,20 +33,20 @@ LAST = {"vgg_11_r": 205, "densenet_121_r": 205, "darts_r": 116, "wrn_34_r": 512}
 
 @pytest.mark.parametrize(("original", "shrunk"), PAIRS.items())
 def test_the_rule_gives_the_r_form(original: str, shrunk: str) -> None:
-    assert shrink_last_stage(plan_of(original)) == plan_of(shrunk)
-    assert cost_of(shrunk).parameters < cost_of(original).parameters
-    assert cost_of(shrunk).macs < cost_of(original).macs
+    assert shrink_last_stage(stage_config(original)) == stage_config(shrunk)
+    assert model_cost(shrunk).parameters < model_cost(original).parameters
+    assert model_cost(shrunk).macs < model_cost(original).macs
 
 
 def test_the_rule_and_twice_the_width_give_wrn_34_r() -> None:
-    narrow = shrink_last_stage(plan_of("wrn_34_10"))
+    narrow = shrink_last_stage(stage_config("wrn_34_10"))
     assert narrow.channels == (160, 320, 256)
-    assert scale_widths(narrow, 2) == plan_of("wrn_34_r")
+    assert scale_widths(narrow, 2) == stage_config("wrn_34_r")
 
 
 @pytest.mark.parametrize(("name", "last"), LAST.items())
 def test_the_last_width_is_the_published_one(name: str, last: int) -> None:
-    assert plan_of(name).channels[-1] == last
+    assert stage_config(name).channels[-1] == last
 
 
 @pytest.mark.parametrize("original", ["vgg_11_mini", "densenet_121_mini", "darts_mini"])
@@ -57,35 +62,35 @@ def test_only_the_last_stage_changes(original: str) -> None:
 
 
 def test_the_rule_fits_any_staged_family() -> None:
-    shrunk = shrink_last_stage(plan_of("resnet_50"))
-    assert isinstance(shrunk, ResNetPlan)
+    shrunk = shrink_last_stage(stage_config("resnet_50"))
+    assert isinstance(shrunk, ResNetConfig)
     assert shrunk.channels == (64, 128, 256, 205)
     with torch.device("meta"):
-        net: Any = resnet_family.FAMILY.factory(shrunk)()
+        net: Any = resnet_family.RESNET_FAMILY.factory(shrunk)()
         assert net.fc.in_features == 4 * 205
-    assert shrink_last_stage(ResNeXtPlan((1,), (32,), groups=4)).channels == (16,)
+    assert shrink_last_stage(ResNeXtConfig((1,), (32,), groups=4)).channels == (16,)
 
 
 def test_bare_numbers() -> None:
-    assert shrink_last([10, 10, 10]) == (10, 10, 4)
-    assert shrink_last([64, 640]) == (64, 256)
-    assert shrink_last([288], multiple=2) == (116,)
-    assert shrink_last([100], ratio=1.0) == (100,)
+    assert shrink_last_channels([10, 10, 10]) == (10, 10, 4)
+    assert shrink_last_channels([64, 640]) == (64, 256)
+    assert shrink_last_channels([288], multiple=2) == (116,)
+    assert shrink_last_channels([100], ratio=1.0) == (100,)
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.4, 1.5])
 def test_a_ratio_outside_0_and_1(ratio: float) -> None:
     with pytest.raises(UserError, match="0 < ratio <= 1"):
-        shrink_last([10], ratio)
+        shrink_last_channels([10], ratio)
 
 
 def test_a_model_without_a_plan_names_those_with_one() -> None:
     with pytest.raises(UserError, match=r"no plan of stages.*vgg_11"):
-        plan_of("vit_tiny")
+        stage_config("vit_tiny")
 
 
 def test_impossible_plans() -> None:
     with pytest.raises(UserError, match="one number per stage"):
-        Stages((1, 2), (8,))
+        StageConfig((1, 2), (8,))
     with pytest.raises(UserError, match="positive multiples of 4"):
-        ResNeXtPlan((1,), (30,), groups=4)
+        ResNeXtConfig((1,), (30,), groups=4)

@@ -13,17 +13,17 @@ import torch
 from buttress.errors import UserError
 from buttress.models import (
     MODELS,
-    cost_of,
     count_macs,
     count_parameters,
     create_model,
     list_models,
+    model_cost,
 )
-from buttress.models.catalogue import describe_models, published_figure
+from buttress.models.catalog import describe_models, published_size
 
 TINY, MINI, PUBLISHED = (list_models(size) for size in ("tiny", "mini", "published"))
 SMALL_ONES = [*TINY, *MINI]
-PRINTED = [entry.name for entry in MODELS if entry.extra["published"] is not None]
+PRINTED = [entry.name for entry in MODELS if entry.metadata["published"] is not None]
 
 # arXiv:2209.14105 cuts its counts off; arXiv:2110.03825 and the work on XCiT round theirs.
 ROUNDED_FAMILIES = {"darts", "xcit", "deit", "cait"}
@@ -87,32 +87,34 @@ MEGA_MACS = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_parameter_count_as_printed(name: str) -> None:
-    figure = published_figure(name)
+    figure = published_size(name)
     assert figure is not None
     if name in NEAR:
-        assert abs(figure.difference) <= NEAR[name]
+        assert abs(figure.relative_difference) <= NEAR[name]
         return
     is_rounded = name in ROUNDED or ROUNDED_FAMILIES & set(MODELS.entry(name).tags)
     decimals = len(str(figure).partition(".")[2])
-    units = figure.ours / 10 ** (6 - decimals)
-    assert round(figure.printed * 10**decimals) == (round(units) if is_rounded else int(units))
+    units = figure.parameters / 10 ** (6 - decimals)
+    assert round(figure.published_millions * 10**decimals) == (
+        round(units) if is_rounded else int(units)
+    )
 
 
 def test_what_is_printed_is_what_is_said_here() -> None:
     assert {*NEAR, *ROUNDED} <= set(PRINTED)
     assert {
-        name for name in MODELS.names() if MODELS.entry(name).extra.get("published_within")
+        name for name in MODELS.names() if MODELS.entry(name).metadata.get("published_within")
     } == {*NEAR}
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
 def test_parameter_count(name: str, parameters: int) -> None:
-    assert cost_of(name).parameters == parameters
+    assert model_cost(name).parameters == parameters
 
 
 @pytest.mark.parametrize(("name", "millions"), MEGA_MACS.items())
 def test_multiply_accumulates_include_attention(name: str, millions: int) -> None:
-    assert round(cost_of(name).macs / 1e6) == millions
+    assert round(model_cost(name).macs / 1e6) == millions
 
 
 @pytest.mark.parametrize(
@@ -121,13 +123,13 @@ def test_multiply_accumulates_include_attention(name: str, millions: int) -> Non
 def test_the_cost_on_paper_is_what_the_counter_of_torch_says(name: str) -> None:
     with torch.device("meta"):
         model = create_model(name)
-    assert cost_of(name) == (count_parameters(model), count_macs(model))
+    assert model_cost(name) == (count_parameters(model), count_macs(model))
 
 
 def test_a_model_with_weights_costs_what_it_costs_on_paper() -> None:
     for name in ("resnet_tiny", "vit_tiny"):
         model = create_model(name, seed=0)
-        assert cost_of(name) == (count_parameters(model), count_macs(model))
+        assert model_cost(name) == (count_parameters(model), count_macs(model))
 
 
 def test_counting_leaves_the_model_as_it_was() -> None:
@@ -153,14 +155,14 @@ def test_only_what_is_trained_counts() -> None:
 
 @pytest.mark.parametrize("name", TINY)
 def test_tiny_is_tiny(name: str) -> None:
-    cost = cost_of(name)
+    cost = model_cost(name)
     assert 10_000 <= cost.parameters <= 80_000
     assert 0.2e6 <= cost.macs <= 1.6e6
 
 
 @pytest.mark.parametrize("name", [name for name in MINI if name not in LARGER_MINIS])
 def test_mini_trains_in_minutes_on_two_cores(name: str) -> None:
-    cost = cost_of(name)
+    cost = model_cost(name)
     assert 50_000 <= cost.parameters <= 500_000
     assert cost.macs <= 12.5e6
 
@@ -170,14 +172,14 @@ def test_mini_trains_in_minutes_on_two_cores(name: str) -> None:
 )
 @pytest.mark.parametrize("size", [64, 160, 224])
 def test_larger_images_are_taken_or_refused_with_the_sizes_that_fit(name: str, size: int) -> None:
-    if size in MODELS.entry(name).extra["sizes"]:
-        assert cost_of(name, image_size=size).macs > 0
+    if size in MODELS.entry(name).metadata["sizes"]:
+        assert model_cost(name, image_size=size).macs > 0
     else:
         with pytest.raises(UserError, match=r"takes image sizes .* and more"):
-            cost_of(name, image_size=size)
+            model_cost(name, image_size=size)
 
 
-@pytest.mark.parametrize("name", [n for n in TINY if 64 in MODELS.entry(n).extra["sizes"]])
+@pytest.mark.parametrize("name", [n for n in TINY if 64 in MODELS.entry(n).metadata["sizes"]])
 def test_runs_on_64x64_images(name: str) -> None:
     model = create_model(name, image_size=64, seed=0).eval()
     with torch.no_grad():
@@ -189,7 +191,7 @@ def test_runs_on_64x64_images(name: str) -> None:
     ["resnet_18", "wrn_d1-1-1_w1-1-1", "preact_resnet_mini", "resnext_29", "densenet", "darts"],
 )
 def test_large_images_enter_through_the_stem_for_them(name: str) -> None:
-    small, large = cost_of(name, image_size=64), cost_of(name, image_size=128)
+    small, large = model_cost(name, image_size=64), model_cost(name, image_size=128)
     assert large.macs < small.macs
 
 
@@ -199,16 +201,16 @@ def test_the_table_of_models() -> None:
     row = next(row for row in rows if row.name == "vgg_16")
     assert (row.category, row.size, row.parameters) == ("cnn", "published", 14_728_266)
     assert row.published is not None
-    assert (str(row.published), row.published.ours) == ("14.72", 14_728_266)
-    assert math.isclose(row.published.difference, 0.000561, abs_tol=1e-5)
+    assert (str(row.published), row.published.parameters) == ("14.72", 14_728_266)
+    assert math.isclose(row.published.relative_difference, 0.000561, abs_tol=1e-5)
     assert next(row for row in rows if row.name == "vgg_mini").published is None
 
 
 def test_a_figure_is_compared_at_its_own_classes_and_size() -> None:
-    figure = published_figure("vitae")
+    figure = published_size("vitae")
     assert figure is not None
-    assert (figure.num_classes, figure.image_size, figure.ours) == (1000, 32, 23_187_432)
-    assert cost_of("vitae").parameters == 22_806_282
+    assert (figure.num_classes, figure.image_size, figure.parameters) == (1000, 32, 23_187_432)
+    assert model_cost("vitae").parameters == 22_806_282
 
 
 @pytest.mark.parametrize("depths", ["1-1-1", "9-9-9", "9-7-1", "5-5-5"])
@@ -222,7 +224,7 @@ def test_wide_resnets_of_a_depth_and_width_study_fit_in_small(depths: str, facto
     x, y, z = map(int, factors.split("-"))
     assert blocks == [int(depth) for depth in depths.split("-")]
     assert channels == [x, 2 * y, 4 * z]
-    assert cost_of(name).macs <= 13e6
+    assert model_cost(name).macs <= 13e6
 
 
 def test_files_of_families_are_read_in_one_go() -> None:

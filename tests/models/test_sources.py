@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import buttress as bt
 from buttress.errors import UserError
 from buttress.models import SOURCES, Classifier, create_model, load_model
-from buttress.models.sources.core import find_source
+from buttress.models.loading.core import find_source
 from conftest import small_net
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
@@ -75,17 +75,17 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", SOURCES.names())
 def test_exactly_one_source_reads_a_name(name: str, examples: dict[str, str]) -> None:
-    readers = [entry.name for entry in SOURCES if entry.value().reads(examples[name])]
+    readers = [entry.name for entry in SOURCES if entry.value().matches(examples[name])]
     assert readers == [name]
     assert type(find_source(examples[name])) is SOURCES.get(name)
     entry = SOURCES.entry(name)
-    assert entry.about
-    assert entry.extra["form"]
+    assert entry.summary
+    assert entry.metadata["form"]
 
 
 @pytest.mark.parametrize("name", SOURCES.names())
 def test_names_that_are_no_architecture_are_not_built(name: str, examples: dict[str, str]) -> None:
-    if not SOURCES.get(name).builds:
+    if not SOURCES.get(name).is_architecture:
         with pytest.raises(UserError):
             create_model(examples[name])
 
@@ -374,11 +374,11 @@ class TestTimm:
     def test_published_weights_by_an_explicit_option(self, published: nn.Module) -> None:
         model = load_model("timm:test_resnet", pretrained=True)
         assert (model.num_classes, model.image_size) == (6, 32)
-        assert not model.caveats
+        assert not model.warnings
         x = torch.rand(2, 3, 32, 32)
         torch.testing.assert_close(model.net(x), published(x))
         torch.testing.assert_close(model.normalize.std.flatten(), torch.tensor(STD))
-        assert "never trained" in load_model("timm:test_resnet").caveats[0]
+        assert "never trained" in load_model("timm:test_resnet").warnings[0]
 
     def test_mistakes(self, published: nn.Module) -> None:
         with pytest.raises(UserError, match=r"trained on 6 classes.*finetune"):
@@ -390,12 +390,12 @@ class TestTimm:
 
 
 def test_a_run_that_brings_its_own_code_is_refused(tmp_path: Path) -> None:
-    from buttress.models.sources.run import refuse_code_inside
+    from buttress.models.loading.run import reject_embedded_code
 
-    refuse_code_inside("resnet_tiny", tmp_path)
-    refuse_code_inside(f"{tmp_path}/elsewhere.py:build", tmp_path / "run")
+    reject_embedded_code("resnet_tiny", tmp_path)
+    reject_embedded_code(f"{tmp_path}/elsewhere.py:build", tmp_path / "run")
     with pytest.raises(UserError, match="code that comes with weights is never run"):
-        refuse_code_inside(f"{tmp_path}/run/../run/net.py:build", tmp_path / "run")
+        reject_embedded_code(f"{tmp_path}/run/../run/net.py:build", tmp_path / "run")
 
 
 def test_an_unknown_name_says_what_is_near() -> None:

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from buttress.models import create_model
-from buttress.models.vitae import Performer
+from buttress.models.families.vitae import PerformerAttention
 
 
 def test_random_features_are_attention_with_a_kernel() -> None:
     """The linear-time form equals the quadratic one, weights k(q, k) divided by their sum."""
     generator = torch.Generator().manual_seed(0)
-    attention = Performer(12, 8).double().eval()
+    attention = PerformerAttention(12, 8).double().eval()
     x = torch.randn(2, 5, 12, generator=generator, dtype=torch.float64)
     q, k, v = attention.qkv(x).chunk(3, -1)
 
@@ -29,7 +29,7 @@ def test_random_features_are_attention_with_a_kernel() -> None:
 
 
 def test_random_features_stay_finite_far_out() -> None:
-    attention = Performer(12, 8).eval()
+    attention = PerformerAttention(12, 8).eval()
     with torch.no_grad():
         attention.qkv.weight.mul_(100)
         assert attention(torch.randn(2, 5, 12)).isfinite().all()

@@ -10,8 +10,8 @@ from timm.models.xcit import Xcit
 from torch import nn
 
 from buttress.errors import UserError
-from buttress.models import cost_of, create_model
-from buttress.models.xcit import adapt_patch_embedding
+from buttress.models import create_model, model_cost
+from buttress.models.families.xcit import set_patch_size
 
 
 def strides(net: Xcit) -> list[int]:
@@ -26,7 +26,7 @@ def strides(net: Xcit) -> list[int]:
 def test_the_first_strides_become_one(patch: int, expected: list[int]) -> None:
     model = create_model("xcit_tiny", image_size=32, seed=0).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    adapt_patch_embedding(model, patch)
+    set_patch_size(model, patch)
     assert strides(model.net) == expected
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     net: Any = model.net
@@ -39,23 +39,23 @@ def test_the_first_strides_become_one(patch: int, expected: list[int]) -> None:
 def test_adapting_again_starts_from_the_whole_stem() -> None:
     net = Xcit(img_size=32, patch_size=16, embed_dim=32, depth=1, num_heads=4)
     for patch in (2, 16, 4):
-        adapt_patch_embedding(net, patch)
+        set_patch_size(net, patch)
     assert strides(net) == [1, 1, 2, 2]
 
 
 def test_a_stem_for_patches_of_8_has_three_strides() -> None:
     net = Xcit(img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=4)
-    adapt_patch_embedding(net, 4)
+    set_patch_size(net, 4)
     assert strides(net) == [1, 2, 2]
     with pytest.raises(UserError, match="one of 1, 2, 4, 8, but got 16"):
-        adapt_patch_embedding(net, 16)
+        set_patch_size(net, 16)
 
 
 def test_what_cannot_be_adapted() -> None:
     with pytest.raises(UserError, match="one of 1, 2, 4, 8, 16, but got 3"):
-        adapt_patch_embedding(create_model("xcit_tiny"), 3)
+        set_patch_size(create_model("xcit_tiny"), 3)
     with pytest.raises(UserError, match="must be an XCiT, but got VisionTransformer"):
-        adapt_patch_embedding(create_model("vit_tiny"), 4)
+        set_patch_size(create_model("vit_tiny"), 4)
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_the_image_size_decides_unless_a_patch_is_given(size: int, expected: lis
     ],
 )
 def test_parameters_at_both_sizes(name: str, large: int, small: int) -> None:
-    assert cost_of(name, image_size=224, num_classes=1000).parameters == large
-    assert cost_of(name).parameters == small
+    assert model_cost(name, image_size=224, num_classes=1000).parameters == large
+    assert model_cost(name).parameters == small

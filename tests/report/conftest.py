@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from buttress.files import write_json
-from buttress.records.answer import write_answer
-from buttress.records.run import Run
+from buttress.results.run import Run
+from buttress.results.study_result import write_study_result
+from buttress.system.files import write_json
 from report_runs import (
     DRAWING,
     ROBUST,
@@ -44,7 +44,7 @@ def runs(tmp_path: Path) -> Path:
 def study(runs: Path) -> Path:
     """The root of three runs and of a study about the first of them, with a picture of its own."""
     root = runs.parent
-    path = write_answer(root, make_answer(keys=(Run(runs / "a").header["key"], "gone-123")))
+    path = write_study_result(root, make_answer(keys=(Run(runs / "a").header["key"], "gone-123")))
     about = {"analysis": "across", "result": {}, "says": "All runs in one picture"}
     write_json(path.parent / "across.json", about)
     (path.parent / "across.svg").write_text(DRAWING)

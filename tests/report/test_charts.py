@@ -5,9 +5,24 @@ from xml.etree import ElementTree
 
 import pytest
 
-from buttress.report.charts import Bar, Frame, Point, Series, bars, histogram, lines, scatter
-from buttress.report.svg import Scale, ticks
-from buttress.report.words import duration, meaning, percent, percent_pair, pretty_threat
+from buttress.report.charts import (
+    BarItem,
+    ChartFrame,
+    LineSeries,
+    ScatterPoint,
+    draw_bars,
+    draw_histogram,
+    draw_lines,
+    draw_scatter,
+)
+from buttress.report.formatting import (
+    explain_threat,
+    format_duration,
+    format_percent,
+    format_percent_pair,
+    format_threat,
+)
+from buttress.report.svg import LinearScale, round_ticks
 
 
 def attributes(svg: str, css: str) -> list[dict[str, str]]:
@@ -17,7 +32,9 @@ def attributes(svg: str, css: str) -> list[dict[str, str]]:
 
 
 def test_whiskers_stand_at_the_interval() -> None:
-    svg = bars([Bar("vit", 0.6, low=0.5, high=0.75)], "Worst case", width=340, names=118)
+    svg = draw_bars(
+        [BarItem("vit", 0.6, low=0.5, high=0.75)], "Worst case", width=340, name_width=118
+    )
 
     (whisker,), (bar,) = attributes(svg, "whisker"), attributes(svg, "bar")
 
@@ -31,20 +48,24 @@ def test_whiskers_stand_at_the_interval() -> None:
 
 
 def test_missing_bar_says_so_and_draws_nothing() -> None:
-    svg = bars([Bar("vit", None)], "Worst case")
+    svg = draw_bars([BarItem("vit", None)], "Worst case")
 
     assert attributes(svg, "bar") == []
     assert "vit missing" in svg
 
 
 def test_every_chart_is_described_and_well_formed() -> None:
-    series = [Series("<a>", [0, 1], [0.9, float("nan")], [0.8, 0.1], [1.0, 0.3], dashed=True)]
+    series = [LineSeries("<a>", [0, 1], [0.9, float("nan")], [0.8, 0.1], [1.0, 0.3], dashed=True)]
     charts = [
-        bars([Bar('"<b>"', 0.5, low=0.4, high=0.6, mark=0.9)], "Bars & more"),
-        lines(series, Frame("eps", "accuracy"), "Lines"),
-        lines([], Frame("epoch", "loss", is_share=False), "Nothing"),
-        scatter([Point("<c>", 0.3, 0.5, 0.4, 0.6)], Frame("sparsity", "worst"), "Scatter"),
-        histogram([-1, 0, 1], {"all": [0, 1], "<d>": [1000, 0]}, Frame("weight", "count", False)),
+        draw_bars([BarItem('"<b>"', 0.5, low=0.4, high=0.6, mark=0.9)], "Bars & more"),
+        draw_lines(series, ChartFrame("eps", "accuracy"), "Lines"),
+        draw_lines([], ChartFrame("epoch", "loss", is_share=False), "Nothing"),
+        draw_scatter(
+            [ScatterPoint("<c>", 0.3, 0.5, 0.4, 0.6)], ChartFrame("sparsity", "worst"), "Scatter"
+        ),
+        draw_histogram(
+            [-1, 0, 1], {"all": [0, 1], "<d>": [1000, 0]}, ChartFrame("weight", "count", False)
+        ),
     ]
 
     for svg in charts:
@@ -55,9 +76,9 @@ def test_every_chart_is_described_and_well_formed() -> None:
 
 
 def test_line_points_lie_on_the_scale() -> None:
-    frame = Frame("eps", "accuracy", width=480, height=300)
+    frame = ChartFrame("eps", "accuracy", width=480, height=300)
 
-    svg = lines([Series("vit", [0, 0.1], [1.0, 0.25])], frame, "Lines")
+    svg = draw_lines([LineSeries("vit", [0, 0.1], [1.0, 0.25])], frame, "Lines")
 
     first, last = attributes(svg, "dot")
     assert (float(first["cx"]), float(first["cy"])) == (46, 12)
@@ -69,31 +90,31 @@ def test_line_points_lie_on_the_scale() -> None:
     [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0, 7, [0, 2, 4, 6]), (3, 3, [3])],
 )
 def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
+    assert round_ticks(low, high) == pytest.approx(expected)
 
 
 def test_scale_of_one_value_stays_inside() -> None:
-    assert Scale(2, 2, 0, 100)(2) == 50
+    assert LinearScale(2, 2, 0, 100)(2) == 50
 
 
 def test_percent_never_rounds_to_all_or_nothing() -> None:
-    assert [percent(v) for v in (0, 0.003, 0.614, 0.998, 1)] == [
+    assert [format_percent(v) for v in (0, 0.003, 0.614, 0.998, 1)] == [
         "0%",
         "0.3%",
         "61%",
         "99.8%",
         "100%",
     ]
-    assert percent_pair(0.614, 0.611) == ("61.4%", "61.1%")
+    assert format_percent_pair(0.614, 0.611) == ("61.4%", "61.1%")
 
 
 def test_threats_in_words() -> None:
-    assert pretty_threat("Linf:8/255") == "L∞ 8/255"
-    assert pretty_threat("Linf:25.5/255") == "L∞ 0.1"
-    assert "8 of 255" in meaning("Linf:8/255")
-    assert "Euclidean" in meaning("L2:0.5")
-    assert "add up to 12" in meaning("L1:12")
-    assert meaning("nonsense") == "nonsense"
+    assert format_threat("Linf:8/255") == "L∞ 8/255"
+    assert format_threat("Linf:25.5/255") == "L∞ 0.1"
+    assert "8 of 255" in explain_threat("Linf:8/255")
+    assert "Euclidean" in explain_threat("L2:0.5")
+    assert "add up to 12" in explain_threat("L1:12")
+    assert explain_threat("nonsense") == "nonsense"
 
 
 @pytest.mark.parametrize(
@@ -101,4 +122,4 @@ def test_threats_in_words() -> None:
     [(0.42, "0.4 s"), (12.4, "12 s"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (97200, "1 d 3 h")],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected
+    assert format_duration(seconds) == expected

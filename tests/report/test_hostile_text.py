@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from buttress.files import write_json
-from buttress.records.spec import RunSpec
+from buttress.config import ComponentSpec
 from buttress.report import write_report
-from buttress.spec import Component
+from buttress.results.run_spec import RunSpec
+from buttress.system.files import write_json
 from report_runs import (
     DRAWING,
     gallery,
@@ -64,7 +64,7 @@ class Structure(HTMLParser):
 def spec_of(text: str, seed: int = 0) -> RunSpec:
     spec = make_spec(text, seed=seed)
     recipe = spec.recipe.model_copy(
-        update={"name": text, "objective": Component(name="pgd_at", args={text: text})}
+        update={"name": text, "objective": ComponentSpec(name="pgd_at", args={text: text})}
     )
     return spec.model_copy(update={"dataset": text, "recipe": recipe, "model_args": {text: text}})
 
@@ -93,7 +93,7 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     (runs / "c").mkdir()
     (runs / "c" / "run.json").write_text(text)
     answers = [root / "answer.json"]
-    write_report([runs], root / "out", title=text, subtitle=text, answers=answers)
+    write_report([runs], root / "out", title=text, subtitle=text, study_results=answers)
     found = sorted((root / "out").rglob("*.html"))
     return {kind_of(p): Structure(p.read_text(encoding="utf-8")) for p in found}
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from buttress.errors import UserError
-from buttress.files import write_text
 from buttress.report import write_report
-from buttress.statistics import over_seeds_and_images, wilson
+from buttress.statistics import summarize_seeds_and_images, wilson_interval
+from buttress.system.files import write_text
 from report_runs import (
     ROBUST,
     STANDARD,
@@ -31,7 +31,7 @@ OWN = ("data:", "#", "index.html", "models/", "../index.html", "compare.html", "
 
 def interval(hits: int) -> str:
     """As the pages write the interval of so many of ten images."""
-    low, high = wilson(hits, 10)
+    low, high = wilson_interval(hits, 10)
     return f"{100 * low:.1f}\N{EN DASH}{100 * high:.1f}"
 
 
@@ -324,7 +324,7 @@ def test_runs_that_differ_in_the_seed_only_are_shown_as_mean_and_spread(tmp_path
 
     # Survivors: 2, 4 and 4 of 10 (pgd-l2 keeps 0 to 3 and 6 to 7); clean 9 of 10 each time.
     survived = [[a and b for a, b in zip(g["pgd-linf"], g["pgd-l2"], strict=True)] for g in flags]
-    spread = over_seeds_and_images(survived)
+    spread = summarize_seeds_and_images(survived)
     low, high = spread.interval
     assert "vit_tiny pgd_at 0, 1, 2 33.3 ± 11.5" in said
     assert f"{100 * low:.1f}\N{EN DASH}{100 * high:.1f} 90.0 ± 0.0 40.0 ± 20.0" in said

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buttress.cli.main import outcome
+from buttress.cli.main import run_cli
 from buttress.report import write_report
 from report_runs import ROBUST, make_run, make_spec, write_flags
 
@@ -131,7 +131,7 @@ def test_the_command_takes_references(
 ) -> None:
     out = tmp_path / "out"
     args = ["report", str(attacked), "--out", str(out), "--reference"]
-    assert outcome([*args, str(publish(tmp_path))]) == 0
+    assert run_cli([*args, str(publish(tmp_path))]) == 0
     assert "Doe2030First" in (out / "index.html").read_text()
-    assert outcome([*args, str(tmp_path / "nothing")]) == 2
+    assert run_cli([*args, str(tmp_path / "nothing")]) == 2
     assert "no file or folder" in capsys.readouterr().err

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from buttress.files import write_json
-from buttress.records.answer import Number, write_answer
 from buttress.report import write_report
-from buttress.report.compare_page import embedded
-from buttress.report.study_page import shown
+from buttress.report.pages import embed_json
+from buttress.report.study_page import format_table_value
+from buttress.results.study_result import TableValue, write_study_result
+from buttress.system.files import write_json
 from report_runs import (
     DRAWING,
     ROBUST,
@@ -57,7 +57,7 @@ def test_only_an_untrustworthy_number_is_struck_out(tmp_path: Path) -> None:
     lines = [*made.lines]
     warned = lines[0].numbers["worst_case"].model_copy(update={"distrusted": ("few images",)})
     lines[0] = lines[0].model_copy(update={"numbers": {"worst_case": warned}})
-    write_answer(tmp_path, made.model_copy(update={"lines": tuple(lines)}))
+    write_study_result(tmp_path, made.model_copy(update={"lines": tuple(lines)}))
 
     page = report_pages(tmp_path, tmp_path / "out")["studies/made-up-smoke.html"]
 
@@ -120,7 +120,7 @@ def test_findings_of_evaluations_are_on_the_page_of_the_model(tmp_path: Path) ->
 
 
 def test_a_study_without_runs_has_its_page_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
-    write_answer(tmp_path, make_answer())
+    write_study_result(tmp_path, make_answer())
     (tmp_path / "studies" / "broken-smoke").mkdir()
     (tmp_path / "studies" / "broken-smoke" / "answer.json").write_text("{}")
 
@@ -134,7 +134,9 @@ def test_a_study_without_runs_has_its_page_and_an_unreadable_one_is_named(tmp_pa
 def test_an_answer_elsewhere_is_shown_once(study: Path, tmp_path: Path) -> None:
     answer = study / "studies" / "made-up-smoke" / "answer.json"
 
-    write_report([study, study / "studies" / "made-up-smoke"], tmp_path / "out", answers=[answer])
+    write_report(
+        [study, study / "studies" / "made-up-smoke"], tmp_path / "out", study_results=[answer]
+    )
 
     assert len(list((tmp_path / "out" / "studies").iterdir())) == 1
 
@@ -142,13 +144,13 @@ def test_an_answer_elsewhere_is_shown_once(study: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "unit", "expected"),
     [
-        (Number(value=0.5, published=0.512), "percent", ("50.0", "51.2", "-1.2")),
-        (Number(value=12.3456, published=10.0), "number", ("12.35", "10", "+2.35")),
-        (Number(value=float("inf"), published=0.1), "percent", ("", "10.0", "")),
+        (TableValue(value=0.5, published=0.512), "percent", ("50.0", "51.2", "-1.2")),
+        (TableValue(value=12.3456, published=10.0), "number", ("12.35", "10", "+2.35")),
+        (TableValue(value=float("inf"), published=0.1), "percent", ("", "10.0", "")),
     ],
 )
-def test_numbers_in_their_unit(number: Number, unit: str, expected: tuple[str, ...]) -> None:
-    found = shown(number, unit, {})
+def test_numbers_in_their_unit(number: TableValue, unit: str, expected: tuple[str, ...]) -> None:
+    found = format_table_value(number, unit, {})
     assert (found.value, found.published, found.difference) == expected
 
 
@@ -168,7 +170,7 @@ def test_comparisons_hold_a_bit_per_image(runs: Path, tmp_path: Path) -> None:
 
 def test_embedded_text_cannot_leave_its_element() -> None:
     text = "</script><!--<script>&\u2028"
-    found = embedded({"name": text})
+    found = embed_json({"name": text})
     assert not set("<>&\u2028") & set(found)
     assert json.loads(found) == {"name": text}
 

@@ -15,25 +15,25 @@ from buttress.errors import UserError
 from buttress.statistics import (
     Z95,
     Interval,
-    Split,
-    bootstrap,
+    PairedCounts,
+    bootstrap_difference_interval,
+    bootstrap_mean_interval,
+    count_pairs,
+    detectable_difference,
     holm,
     mcnemar,
     mcnemar_power,
     mean_interval,
     paired_difference,
-    resampled_interval,
     score_interval,
-    smallest_difference,
-    split_images,
-    wilson,
+    wilson_interval,
 )
-from buttress.statistics.power import most_lost
+from buttress.statistics.paired import critical_losses
 
 
 def test_images_are_counted_by_who_is_right() -> None:
-    found = split_images([1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0])
-    assert found == Split(both=1, only_a=2, only_b=1, neither=2)
+    found = count_pairs([1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0])
+    assert found == PairedCounts(both=1, only_a=2, only_b=1, neither=2)
     assert found.images == 6
     assert found.difference == 1 / 6
 
@@ -41,7 +41,7 @@ def test_images_are_counted_by_who_is_right() -> None:
 @pytest.mark.parametrize(("a", "b"), [([1, 0], [1]), ([], []), ([[1, 0]], [[1, 0]])])
 def test_flags_that_do_not_pair_up_are_refused(a: list[int], b: list[int]) -> None:
     with pytest.raises(UserError, match="one length"):
-        split_images(a, b)
+        count_pairs(a, b)
 
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (5, 0), (1, 7), (12, 9), (40, 40), (4000, 2000)])
@@ -83,7 +83,7 @@ def test_the_score_interval_is_what_the_test_does_not_refuse(b: int, c: int, n: 
 def test_the_score_interval_without_a_split_has_a_closed_form() -> None:
     width = Z95**2 / (50 + Z95**2)
     assert score_interval(0, 0, 50) == pytest.approx((-width, width), abs=1e-12)
-    assert resampled_interval(0, 0, 50) == (0.0, 0.0)  # why it is not the default
+    assert bootstrap_difference_interval(0, 0, 50) == (0.0, 0.0)  # why it is not the default
 
 
 @pytest.mark.parametrize("counts", [*itertools.product((0, 3, 8), (0, 2, 12), (20, 200))])
@@ -128,7 +128,7 @@ def test_intervals_of_correlated_flags_cover_the_truth(
     only_a, only_b = (a & ~b).sum(axis=1), (~a & b).sum(axis=1)
     found = [score_interval(int(x), int(y), n) for x, y in zip(only_a, only_b, strict=True)]
     assert 0.93 < np.mean([i.low <= truth <= i.high for i in found]) < 0.97
-    shares = [wilson(int(k), n) for k in a.sum(axis=1)]
+    shares = [wilson_interval(int(k), n) for k in a.sum(axis=1)]
     assert 0.93 < np.mean([i.low <= p + 0.03 <= i.high for i in shares]) < 0.97
 
 
@@ -147,11 +147,11 @@ def test_the_interval_of_a_mean_of_shares_covers_the_truth(
 
 
 def test_the_interval_of_equal_shares_has_a_width() -> None:
-    assert mean_interval(np.ones(20)) == wilson(20, 20)
-    assert mean_interval(np.zeros(20)) == wilson(0, 20)
+    assert mean_interval(np.ones(20)) == wilson_interval(20, 20)
+    assert mean_interval(np.zeros(20)) == wilson_interval(0, 20)
     assert mean_interval(np.zeros(0)) == (0, 1)
     low, high = mean_interval(np.array([0.0, 1.0] * 10))
-    assert (low, high) == pytest.approx(wilson(10, 20))
+    assert (low, high) == pytest.approx(wilson_interval(10, 20))
 
 
 def test_the_bootstrap_agrees_where_models_disagree_often() -> None:
@@ -159,10 +159,10 @@ def test_the_bootstrap_agrees_where_models_disagree_often() -> None:
     a, b = source.random(2000) < 0.6, source.random(2000) < 0.55
     score, resampled = (paired_difference(a, b, method=m).interval for m in ("score", "bootstrap"))
     assert resampled == pytest.approx(score, abs=0.002)
-    plain = bootstrap(a.astype(float) - b, draws=4000, seed=1)
+    plain = bootstrap_mean_interval(a.astype(float) - b, resamples=4000, seed=1)
     assert plain == pytest.approx(score, abs=0.003)
-    assert plain == bootstrap(a.astype(float) - b, draws=4000, seed=1)
-    assert plain != bootstrap(a.astype(float) - b, draws=4000, seed=2)
+    assert plain == bootstrap_mean_interval(a.astype(float) - b, resamples=4000, seed=1)
+    assert plain != bootstrap_mean_interval(a.astype(float) - b, resamples=4000, seed=2)
 
 
 def test_the_bootstrap_is_too_narrow_where_models_seldom_disagree() -> None:
@@ -170,7 +170,10 @@ def test_the_bootstrap_is_too_narrow_where_models_seldom_disagree() -> None:
     counts = source.multinomial(n, [split / 2, split / 2, 1 - split], size=300)
     inside: dict[str, list[bool]] = {"score": [], "bootstrap": []}
     for b, c, _ in counts:
-        score, drawn = score_interval(int(b), int(c), n), resampled_interval(int(b), int(c), n)
+        score, drawn = (
+            score_interval(int(b), int(c), n),
+            bootstrap_difference_interval(int(b), int(c), n),
+        )
         inside["score"].append(score.low <= 0 <= score.high)
         inside["bootstrap"].append(drawn.low < 0 < drawn.high)
     assert np.mean(inside["score"]) >= 0.94
@@ -178,20 +181,20 @@ def test_the_bootstrap_is_too_narrow_where_models_seldom_disagree() -> None:
 
 
 def test_a_bootstrap_of_many_values_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    import buttress.statistics.resampling as module
+    import buttress.statistics.intervals as module
 
     values = np.random.default_rng(0).normal(1.0, 2.0, 400)
-    monkeypatch.setattr(module, "AT_ONCE", 4000)
+    monkeypatch.setattr(module, "MAX_VALUES_IN_MEMORY", 4000)
     half = Z95 * values.std(ddof=1) / 20
     expected = Interval(values.mean() - half, values.mean() + half)
-    assert bootstrap(values, draws=3000) == pytest.approx(expected, abs=0.03)
+    assert bootstrap_mean_interval(values, resamples=3000) == pytest.approx(expected, abs=0.03)
     with pytest.raises(UserError, match="draws"):
-        bootstrap(values, draws=0)
+        bootstrap_mean_interval(values, resamples=0)
 
 
 @pytest.mark.parametrize("split", [*range(0, 120, 7), 1000, 20001])
 def test_the_lost_images_are_the_most_that_are_still_significant(split: int) -> None:
-    found = int(most_lost(split, split, 0.05)[0])
+    found = int(critical_losses(split, split, 0.05)[0])
     assert found == max((k for k in range(split // 2 + 1) if mcnemar(k, split - k) <= 0.05),
                         default=-1)  # fmt: skip
 
@@ -209,10 +212,10 @@ def test_power_is_how_often_the_test_finds_it(n: int, split: float, delta: float
 
 def test_the_smallest_difference_is_found_in_80_of_100() -> None:
     for n, split in ((397, 0.15), (5000, 0.2), (100, 0.02)):
-        least = smallest_difference(n, split)
+        least = detectable_difference(n, split)
         assert mcnemar_power(n, max(split, least), least) == pytest.approx(0.8, abs=0.01)
-    assert smallest_difference(5000, 0.2) < smallest_difference(1000, 0.2)
-    assert smallest_difference(5, 0.2) == 1.0  # not even five against none is significant
+    assert detectable_difference(5000, 0.2) < detectable_difference(1000, 0.2)
+    assert detectable_difference(5, 0.2) == 1.0  # not even five against none is significant
     assert mcnemar_power(100, 0.0, 0.0) == 0.0
     with pytest.raises(UserError, match="disagreement"):
         mcnemar_power(100, 0.1, 0.2)

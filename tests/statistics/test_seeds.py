@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, t, ttest_rel
 
 from buttress.errors import UserError
-from buttress.statistics import Z95, difference_over_seeds, over_seeds, over_seeds_and_images
+from buttress.statistics import Z95, seed_difference, summarize_seeds, summarize_seeds_and_images
 
 
 def drawn(
@@ -26,20 +26,20 @@ def image_part(source: np.random.Generator, images: int) -> NDArray[np.float64]:
 
 
 def test_the_t_interval_over_seeds() -> None:
-    found = over_seeds([0.50, 0.52, 0.57])
+    found = summarize_seeds([0.50, 0.52, 0.57])
     half = t.ppf(0.975, 2) * found.sd / np.sqrt(3)
     assert found.mean == pytest.approx(0.53)
     assert found.sd == pytest.approx(np.std([0.50, 0.52, 0.57], ddof=1))
     assert found.interval == pytest.approx((0.53 - half, 0.53 + half))
     with pytest.raises(UserError, match="two seeds at least"):
-        over_seeds([0.5])
+        summarize_seeds([0.5])
 
 
 def test_the_t_interval_covers_other_seeds() -> None:
     source = np.random.default_rng(0)
     for seeds in (2, 3, 5):
         values = source.normal(0.5, 0.02, (600, seeds))
-        found = [over_seeds(row).interval for row in values]
+        found = [summarize_seeds(row).interval for row in values]
         assert 0.92 < np.mean([i.low <= 0.5 <= i.high for i in found]) < 0.98
 
 
@@ -51,7 +51,7 @@ def test_the_interval_over_seeds_and_images_covers_the_truth(
     """Never less than 95%; with two or three seeds more, as seeds so few are not trusted."""
     source = np.random.default_rng(11)
     found = [
-        over_seeds_and_images(drawn(source, seeds, 300, share, between)).interval
+        summarize_seeds_and_images(drawn(source, seeds, 300, share, between)).interval
         for _ in range(400)
     ]
     inside = np.mean([i.low <= share <= i.high for i in found])
@@ -72,7 +72,7 @@ def test_equal_trainings_are_seldom_told_apart(paired: bool, between: float) -> 
             source.normal(0, between, (3, 1)) + images + source.normal(size=(3, 200)) > 0
             for _ in range(2)
         )
-        found = difference_over_seeds(a, b, paired=paired)
+        found = seed_difference(a, b, paired=paired)
         assert found.p is not None
         alarms.append(found.p <= 0.05)
         assert alarms[-1] == (not found.interval.low <= 0 <= found.interval.high)
@@ -84,8 +84,8 @@ def test_a_large_difference_between_trainings_is_found() -> None:
     images = image_part(source, 500)
     a, b = (shift + images + source.normal(size=(3, 500)) > 0 for shift in (0.8, 0.0))
     for paired in (True, False):
-        found = difference_over_seeds(a, b, paired=paired)
-        turned = difference_over_seeds(b, a, paired=paired)
+        found = seed_difference(a, b, paired=paired)
+        turned = seed_difference(b, a, paired=paired)
         assert found.p is not None
         assert found.p < 0.01
         assert found.interval.low > 0
@@ -99,23 +99,23 @@ def test_without_easy_and_hard_images_it_is_the_t_test_over_seeds() -> None:
     # Seeds differ much, images not at all: the seeds decide alone.
     a = source.random((4, 20000)) < np.array([[0.2], [0.5], [0.4], [0.9]])
     b = source.random((4, 20000)) < np.array([[0.3], [0.1], [0.2], [0.4]])
-    found = difference_over_seeds(a, b, paired=True)
+    found = seed_difference(a, b, paired=True)
     assert found.p == pytest.approx(ttest_rel(a.mean(1), b.mean(1)).pvalue, rel=0.01)
 
 
 def test_the_same_models_differ_by_nothing() -> None:
     flags = np.random.default_rng(0).random((3, 100)) < 0.5
-    found = difference_over_seeds(flags, flags, paired=True)
+    found = seed_difference(flags, flags, paired=True)
     assert (found.mean, found.p) == (0.0, 1.0)
     width = Z95**2 / (100 + Z95**2)
     assert found.interval == pytest.approx((-width, width))
-    assert difference_over_seeds(flags, flags).p == 1.0
+    assert seed_difference(flags, flags).p == 1.0
 
 
 def test_seeds_that_agree_by_luck_are_not_trusted() -> None:
     a = np.zeros((2, 300), bool)
     a[0, :6] = a[1, 6:12] = True  # both seeds differ from B by exactly two points
-    found = difference_over_seeds(a, np.zeros((2, 300), bool), paired=True)
+    found = seed_difference(a, np.zeros((2, 300), bool), paired=True)
     assert found.mean == pytest.approx(0.02)
     assert found.p is not None
     assert found.p > 0.0001
@@ -125,10 +125,10 @@ def test_seeds_that_agree_by_luck_are_not_trusted() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     flags = np.ones((2, 4), bool)
     with pytest.raises(UserError, match="two seeds"):
-        difference_over_seeds(flags[:1], flags)
+        seed_difference(flags[:1], flags)
     with pytest.raises(UserError, match="pair up"):
-        difference_over_seeds(flags, flags[:, :3])
+        seed_difference(flags, flags[:, :3])
     with pytest.raises(UserError, match="pair up"):
-        difference_over_seeds(np.ones((3, 4)), flags, paired=True)
+        seed_difference(np.ones((3, 4)), flags, paired=True)
     with pytest.raises(UserError, match=r"\(seeds, images\)"):
-        over_seeds_and_images([1, 0])
+        summarize_seeds_and_images([1, 0])

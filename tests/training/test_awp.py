@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from buttress.training.awp import moved_weights
+from buttress.training.awp import perturbed_weights
 from conftest import Linear, images, small_net
 
 
@@ -25,7 +25,7 @@ def test_weights_move_by_a_share_of_their_norm_along_the_gradient_and_back() -> 
     def loss() -> Tensor:
         return F.cross_entropy(model(x), y, reduction="sum")
 
-    with moved_weights(model, loss, 0.01, lambda grad: grad):
+    with perturbed_weights(model, loss, 0.01, lambda grad: grad):
         torch.testing.assert_close(model.weight.detach(), expected)
         assert not model.bias.any(), "tensors of one dimension stay"
         assert model.weight.grad is None
@@ -42,7 +42,7 @@ def test_statistics_of_batchnorm_stay_while_the_gradient_is_computed() -> None:
     def loss() -> Tensor:
         return F.cross_entropy(model(x), y)
 
-    with moved_weights(model, loss, 0.1, lambda grad: grad):
+    with perturbed_weights(model, loss, 0.1, lambda grad: grad):
         after = model.state_dict()
         assert all(torch.equal(after[k], v) for k, v in before.items())
     norm: Any = model[1]
@@ -57,7 +57,7 @@ def test_a_failure_inside_puts_the_weights_back() -> None:
     before = model.weight.detach().clone()
     with (
         pytest.raises(KeyError),
-        moved_weights(model, lambda: F.cross_entropy(model(x), y), 0.1, lambda grad: grad),
+        perturbed_weights(model, lambda: F.cross_entropy(model(x), y), 0.1, lambda grad: grad),
     ):
         raise KeyError
     torch.testing.assert_close(model.weight.detach(), before)

@@ -15,8 +15,8 @@ from buttress.data import load_dataset
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
 from buttress.models import load_model
-from buttress.models.checkpoint import load_checkpoint, tree_digest
-from buttress.records.run import CHOSEN_ON_TEST, Run
+from buttress.models.loading.checkpoint import content_digest, load_checkpoint
+from buttress.results.run import SELECTED_ON_TEST_WARNING, Run
 from buttress.training import OBJECTIVES, train
 
 MODEL = """
@@ -52,15 +52,15 @@ class Heard:
         self.said: list[Any] = []
         self.stop_after = stop_after
 
-    def begin(self, path: Path, spec: Mapping[str, Any]) -> None:
+    def on_start(self, path: Path, spec: Mapping[str, Any]) -> None:
         self.said.append(spec["seed"])
 
-    def epoch(self, row: Mapping[str, Any]) -> None:
+    def on_epoch(self, row: Mapping[str, Any]) -> None:
         self.said.append(row["epoch"])
         if row["epoch"] == self.stop_after:
             raise Stop
 
-    def end(self, summary: Mapping[str, Any]) -> None:
+    def on_end(self, summary: Mapping[str, Any]) -> None:
         self.said.append(summary["epochs"])
 
 
@@ -87,65 +87,69 @@ def go(place: Path, out: str, recipe: str, **more: Any) -> Run:
 def test_every_objective_resumes_bit_for_bit_with_everything_on(place: Path, name: str) -> None:
     whole = go(place, f"{name}-whole", name)
     with pytest.raises(Stop):
-        go(place, f"{name}-cut", name, listeners=[Heard(stop_after=2)])
+        go(place, f"{name}-cut", name, loggers=[Heard(stop_after=2)])
     torch.manual_seed(99)  # nothing may depend on the global generator
     again = go(place, f"{name}-cut", name)
     states = [load_checkpoint(run.checkpoint("last")) for run in (whole, again)]
-    a, b = (tree_digest({k: s[k] for k in ("model", "raw", "optimiser", "memory")}) for s in states)
+    a, b = (
+        content_digest({k: s[k] for k in ("model", "raw", "optimiser", "memory")}) for s in states
+    )
     assert a == b
 
 
 def test_listeners_hear_of_every_epoch(place: Path) -> None:
     heard = Heard()
-    go(place, "heard", "standard", listeners=[heard])
+    go(place, "heard", "standard", loggers=[heard])
     assert heard.said == [0, 1, 2, 3, 3]
 
 
 def test_a_listener_that_is_not_installed_says_what_to_do(place: Path) -> None:
-    from buttress.training.logs import LISTENERS, create_listener
+    from buttress.training.loggers import LOGGERS, create_logger
 
-    for name in LISTENERS.names():
+    for name in LOGGERS.names():
         if name != "epochs" and importlib.util.find_spec(name) is None:
             with pytest.raises(UserError, match="pip install"):
-                create_listener(name).begin(place, {"seed": 0})
+                create_logger(name).on_start(place, {"seed": 0})
 
 
 def test_tensorboard_draws_the_numbers_of_an_epoch(tmp_path: Path) -> None:
-    from buttress.training.logs import create_listener
+    from buttress.training.loggers import create_logger
 
-    listener = create_listener("tensorboard")
-    listener.begin(tmp_path, {"seed": 0})
-    listener.epoch({"epoch": 1, "loss": 0.5, "val_robust": None, "best": True})
-    listener.end({"epochs": 1})
+    listener = create_logger("tensorboard")
+    listener.on_start(tmp_path, {"seed": 0})
+    listener.on_epoch({"epoch": 1, "loss": 0.5, "val_robust": None, "best": True})
+    listener.on_end({"epochs": 1})
     assert list((tmp_path / "tensorboard").iterdir())
 
 
 def test_choosing_on_test_images_is_marked_wherever_a_number_comes_from_it(place: Path) -> None:
-    run = go(place, "tested", "standard", changes=("select_on=test",))
+    run = go(place, "tested", "standard", overrides=("select_on=test",))
     assert run.summary["selected_on"] == "test"
-    assert CHOSEN_ON_TEST in run.summary["warnings"]
+    assert SELECTED_ON_TEST_WARNING in run.summary["warnings"]
     model, data = load_model(run.path), load_dataset("digits", "test", limit=8)
     found = evaluate(model, data, ["clean"], out=run.suite_folder("clean"))
-    assert CHOSEN_ON_TEST in found.warnings
-    assert CHOSEN_ON_TEST in found.records["clean"].meta["warnings"]
+    assert SELECTED_ON_TEST_WARNING in found.warnings
+    assert SELECTED_ON_TEST_WARNING in found.records["clean"].meta["warnings"]
     honest = go(place, "validated", "standard")
     assert honest.summary["selected_on"] == "val"
-    assert CHOSEN_ON_TEST not in evaluate(load_model(honest.path), data, ["clean"]).warnings
+    assert (
+        SELECTED_ON_TEST_WARNING not in evaluate(load_model(honest.path), data, ["clean"]).warnings
+    )
 
 
 def test_an_objective_that_needs_more_images_says_so(place: Path) -> None:
     with pytest.raises(UserError, match=r"extra\.dataset"):
-        go(place, "few", "rst", changes=("extra=null",))
+        go(place, "few", "rst", overrides=("extra=null",))
 
 
 def test_the_best_epoch_by_clean_accuracy(place: Path) -> None:
-    run = go(place, "by-clean", "pgd_at", changes=("validation.by=clean",))
+    run = go(place, "by-clean", "pgd_at", overrides=("validation.by=clean",))
     best = max(run.history, key=lambda row: (row["val_clean"], row["val_robust"]))
     assert run.summary["best_val_clean"] == best["val_clean"]
 
 
 def test_half_the_bits_in_passes(place: Path) -> None:
-    run = go(place, "half", "trades", changes=("precision=bf16-mixed",))
+    run = go(place, "half", "trades", overrides=("precision=bf16-mixed",))
     state = load_checkpoint(run.checkpoint("last"))["model"]
     assert {v.dtype for v in state.values() if v.is_floating_point()} == {torch.float32}
     whole = Run(place / "trades-whole")

@@ -15,9 +15,9 @@ from PIL import Image
 from buttress.data import load_dataset
 from buttress.errors import UserError
 from buttress.models import load_model
-from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
-from buttress.progress import Silent
-from buttress.records.run import Run
+from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
+from buttress.results.run import Run
+from buttress.system.progress import SilentProgress
 from buttress.training import finetune, train
 
 RECIPE = """
@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-class Logged(Silent):
+class Logged(SilentProgress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -66,7 +66,7 @@ def go(place: Path, out: str, recipe: str = "clean", size: int = 32, **more: Any
 
 
 def weights(run: Run) -> str:
-    return tree_digest([load_checkpoint(run.checkpoint(w))["model"] for w in ("best", "last")])
+    return content_digest([load_checkpoint(run.checkpoint(w))["model"] for w in ("best", "last")])
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_header_says_where_it_came_from(place: Path, whole: Run) -> None:
     origin = whole.header["finetuned_from"]
     source = load_checkpoint(place / "source" / "best.pt")["model"]
     assert origin["source"] == "source"
-    assert origin["digest"] == tree_digest(source)
+    assert origin["digest"] == content_digest(source)
     assert origin["key"] == Run(place / "source").spec.key()
     assert origin["new"] == ["head.weight", "head.bias"]
     assert origin["resized"] == origin["unused"] == []
@@ -176,13 +176,13 @@ def test_the_last_epoch_and_the_recipe_of_a_run(place: Path) -> None:
     state["model"]["net.cls_token"] += 1
     save_checkpoint(source.checkpoint("last"), state)
     run = finetune(
-        source.path, f"folder:{place}/images-32", None, place / "own", which="last",
-        changes=("epochs=1",), device="cpu", limit=32,
+        source.path, f"folder:{place}/images-32", None, place / "own", checkpoint="last",
+        overrides=("epochs=1",), device="cpu", limit=32,
     )  # fmt: skip
     assert run.spec.recipe == source.spec.recipe.model_copy(update={"epochs": 1})
     start = load_checkpoint(run.checkpoint("start"))["model"]
     assert torch.equal(start["net.cls_token"], state["model"]["net.cls_token"])
-    assert run.header["finetuned_from"]["digest"] == tree_digest(state["model"])
+    assert run.header["finetuned_from"]["digest"] == content_digest(state["model"])
 
 
 def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
@@ -204,7 +204,7 @@ def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
         ({"source": "source", "model": "vit_tiny"}, "run of the model 'vit_tiny'; leave"),
         ({"source": "source/best.pt", "model": "resnet_tiny"}, "do not fit model 'resnet_tiny'"),
         ({"source": "source/best.pt", "model": "vit_tiny", "recipe": None}, "name a recipe"),
-        ({"source": "source", "which": "worst"}, "best, last, but got 'worst'"),
+        ({"source": "source", "checkpoint": "worst"}, "best, last, but got 'worst'"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(

@@ -11,11 +11,11 @@ from buttress.data import load_dataset
 from buttress.errors import RunError
 from buttress.evaluation import evaluate
 from buttress.models import load_model
-from buttress.models.checkpoint import load_checkpoint, tree_digest
-from buttress.progress import Silent
-from buttress.records.run import Run
+from buttress.models.loading.checkpoint import content_digest, load_checkpoint
+from buttress.results.run import Run
+from buttress.system.progress import SilentProgress
 from buttress.training import loop
-from buttress.training.guard import has_collapsed, has_diverged, warnings_of
+from buttress.training.guards import has_collapsed, has_diverged, training_warnings
 from collapsing import go
 
 
@@ -46,12 +46,12 @@ def test_a_diverging_loss_is_far_above_that_of_the_first_epoch() -> None:
 
 
 def test_a_model_that_guesses_is_said_to_have_failed() -> None:
-    assert "training failed" in warnings_of(rows((0.1, 0.1), (0.1, 0.14)), 10)[0]
-    assert warnings_of(rows((0.1, 0.1), (0.1, 0.16)), 10) == []
-    assert warnings_of(rows((0.5, 0.5), (0.5, 0.6)), 2) == []
+    assert "training failed" in training_warnings(rows((0.1, 0.1), (0.1, 0.14)), 10)[0]
+    assert training_warnings(rows((0.1, 0.1), (0.1, 0.16)), 10) == []
+    assert training_warnings(rows((0.5, 0.5), (0.5, 0.6)), 2) == []
 
 
-class Logged(Silent):
+class Logged(SilentProgress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -100,19 +100,19 @@ def test_after_a_rollback_training_goes_on_from_the_best_epoch_and_survives_a_ki
     state = load_checkpoint(whole.checkpoint("last"))
 
     fallen.clear()
-    real = loop.Trainer._save
+    real = loop.Trainer._save_checkpoint
 
     def killed(trainer: loop.Trainer, which: Any) -> None:
         real(trainer, which)
-        if trainer.at.rollbacks:
+        if trainer.state.num_rollbacks:
             raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_save", killed)
+        patch.setattr(loop.Trainer, "_save_checkpoint", killed)
         with pytest.raises(Stop):
             go(tmp_path, "killed", "rollback", 4)
     again = go(tmp_path, "killed", "rollback", 4)
-    assert tree_digest(load_checkpoint(again.checkpoint("last"))["model"]) == tree_digest(
+    assert content_digest(load_checkpoint(again.checkpoint("last"))["model"]) == content_digest(
         state["model"]
     )
 
@@ -123,7 +123,7 @@ def fallen_to(run: Run) -> int:
 
 
 def test_a_failed_model_says_so_where_it_is_used(tmp_path: Path) -> None:
-    run = go(tmp_path, "failed", "warn", 1, changes=("optimiser.lr=1e-12",))
+    run = go(tmp_path, "failed", "warn", 1, overrides=("optimiser.lr=1e-12",))
     assert run.summary["warnings"][0].startswith("training failed")
     found = evaluate(load_model(run.path), load_dataset("digits", "test", limit=8), ["clean"])
     assert run.summary["warnings"][0] in found.warnings

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.problem import Seen
-from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.attacks.problem import ModelOutput
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Threat
 from buttress.training import OBJECTIVES
-from buttress.training.objectives import Step, alp, fat, gairat, inner, mart, multi_norm, trades
-from buttress.training.objectives.inner import worst_images
+from buttress.training.objectives import TrainingBatch, alp, fat, gairat, mart, multi_norm, trades
+from buttress.training.objectives import inner_maximization as inner
+from buttress.training.objectives.inner_maximization import run_inner_attack
 from conftest import Linear, images, taken
 
 N, K = 6, 4
@@ -27,10 +28,12 @@ def model() -> Linear:
 
 
 @pytest.fixture
-def step() -> Step:
+def step() -> TrainingBatch:
     x, _ = images(N)
     y = torch.tensor([0, 1, 2, 3, 0, 1])
-    return Step(x.double(), y, Threat("Linf", 0.03), Streams(0, "train", torch.arange(N)))
+    return TrainingBatch(
+        x.double(), y, Threat("Linf", 0.03), SampleRNG(0, "train", torch.arange(N))
+    )
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -43,7 +46,7 @@ def answers(model: nn.Module, x: Tensor) -> np.ndarray:
         return np.asarray(model(x).numpy())
 
 
-def moved(step: Step) -> Tensor:
+def moved(step: TrainingBatch) -> Tensor:
     source = torch.Generator().manual_seed(5)
     noise = torch.rand(step.x.shape, generator=source, dtype=torch.float64)
     return (step.x + 0.03 * (2 * noise - 1)).clamp(0, 1)
@@ -52,15 +55,15 @@ def moved(step: Step) -> Tensor:
 def given(monkeypatch: pytest.MonkeyPatch, module: object, x_adv: Tensor) -> None:
     """The attack finds these images."""
     for place in (module, inner):
-        if hasattr(place, "worst_images"):
-            monkeypatch.setattr(place, "worst_images", lambda *args, **kwargs: x_adv)
+        if hasattr(place, "run_inner_attack"):
+            monkeypatch.setattr(place, "run_inner_attack", lambda *args, **kwargs: x_adv)
 
 
-def value(name: str, model: nn.Module, step: Step, **args: object) -> float:
-    return float(taken(OBJECTIVES.create(name, args), model, step).total.detach())
+def value(name: str, model: nn.Module, step: TrainingBatch, **args: object) -> float:
+    return float(taken(OBJECTIVES.create(name, args), model, step).loss.detach())
 
 
-def test_trades(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trades(model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, trades, moved(step))
     p, q = softmax(answers(model, step.x)), softmax(answers(model, moved(step)))
     natural = -np.log(p[np.arange(N), step.y]).mean()
@@ -69,7 +72,7 @@ def test_trades(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -
     assert value("trades", model, step, beta=0.5) == pytest.approx(natural + 0.5 * apart)
 
 
-def test_mart(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mart(model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, mart, moved(step))
     p, q = softmax(answers(model, step.x)), softmax(answers(model, moved(step)))
     total = 0.0
@@ -81,7 +84,7 @@ def test_mart(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> 
     assert value("mart", model, step) == pytest.approx(total / N)
 
 
-def test_alp(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alp(model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, alp, moved(step))
     a, b = answers(model, step.x), answers(model, moved(step))
     rows = np.arange(N)
@@ -91,19 +94,22 @@ def test_alp(model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_gairat_weighs_images_that_fall_early(
-    model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch
+    model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kappa = np.array([0, 1, 4, 10, 7, 5])  # points of ten that are still right
 
-    def attack(model: object, step: Step, attack: object, stay: Callable[[Seen], None]) -> Tensor:
+    def attack(
+        model: object, step: TrainingBatch, attack: object,
+        freeze_samples: Callable[[ModelOutput], None],
+    ) -> Tensor:  # fmt: skip
         for turn in range(10):
             is_right = torch.tensor(kappa > turn)
             label = torch.where(is_right, step.y, (step.y + 1) % K)
             logits = nn.functional.one_hot(label, K).double()
-            stay(Seen(logits, logits[:, 0], None))
+            freeze_samples(ModelOutput(logits, logits[:, 0], None))
         return moved(step)
 
-    monkeypatch.setattr(gairat, "worst_images", attack)
+    monkeypatch.setattr(gairat, "run_inner_attack", attack)
     each = -np.log(softmax(answers(model, moved(step)))[np.arange(N), step.y])
     weight = (1 + np.tanh(-1 + 5 * (1 - 2 * kappa / 10))) / 2
     weighted = (each * weight / weight.mean()).mean()
@@ -117,17 +123,17 @@ def test_fat_stops_at_the_first_mistake_and_later_a_few_steps_after(model: nn.Mo
     x, _ = images(40)
     x = x.double()
     y = model(x).argmax(1)
-    step = Step(x, y, Threat("Linf", 0.03), Streams(0, "train", torch.arange(40)))
+    step = TrainingBatch(x, y, Threat("Linf", 0.03), SampleRNG(0, "train", torch.arange(40)))
     lengths = []
     for epoch in (0.0, 50.0, 90.0):
         watched: list[Tensor] = []
 
         def attack(*args: object, watched: list[Tensor] = watched, **kwargs: object) -> Tensor:
-            watched.append(worst_images(*args, **kwargs))  # type: ignore[arg-type]
+            watched.append(run_inner_attack(*args, **kwargs))  # type: ignore[arg-type]
             return watched[-1]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fat, "worst_images", attack)
+            patch.setattr(fat, "run_inner_attack", attack)
             taken(OBJECTIVES.create("fat", {"rel_step": 0.1}), model, replace(step, epoch=epoch))
         with torch.no_grad():
             z = model(watched[0])
@@ -136,7 +142,7 @@ def test_fat_stops_at_the_first_mistake_and_later_a_few_steps_after(model: nn.Mo
     assert lengths[0] < lengths[1] < lengths[2], "how far beyond the border they are"
 
 
-def test_fast_takes_the_step_of_its_paper(model: Linear, step: Step) -> None:
+def test_fast_takes_the_step_of_its_paper(model: Linear, step: TrainingBatch) -> None:
     """On a linear model a step of 1.25 eps from anywhere in the ball, cut by ball and box."""
     seen: list[Tensor] = []
     model.register_forward_hook(lambda module, args, out: seen.append(args[0].detach()))
@@ -155,18 +161,18 @@ def test_fast_takes_the_step_of_its_paper(model: Linear, step: Step) -> None:
 class TestSeveralNorms:
     THREATS = ("Linf:0.03", "L2:0.4")
 
-    def found(self, monkeypatch: pytest.MonkeyPatch, step: Step) -> dict[str, Tensor]:
+    def found(self, monkeypatch: pytest.MonkeyPatch, step: TrainingBatch) -> dict[str, Tensor]:
         """Images by norm: Linf is worse for the first half, L2 for the second."""
         other = {"Linf": moved(step), "L2": moved(step).flip(0)}
 
-        def attack(model: object, step: Step, attack: object, threat: Threat) -> Tensor:
+        def attack(model: object, step: TrainingBatch, attack: object, threat: Threat) -> Tensor:
             return other[threat.norm]
 
-        monkeypatch.setattr(multi_norm, "worst_images", attack)
+        monkeypatch.setattr(multi_norm, "run_inner_attack", attack)
         return other
 
     def test_max_takes_the_worst_of_each_image(
-        self, model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch
+        self, model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = self.found(monkeypatch, step)
         rows = np.arange(N)
@@ -177,7 +183,7 @@ class TestSeveralNorms:
         assert got == pytest.approx(np.mean(each))
 
     def test_random_takes_one_norm_per_batch(
-        self, model: nn.Module, step: Step, monkeypatch: pytest.MonkeyPatch
+        self, model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = self.found(monkeypatch, step)
         rows = np.arange(N)
@@ -185,14 +191,14 @@ class TestSeveralNorms:
         drawn = []
         for first in range(20):
             ids = torch.arange(first, first + N)
-            here = replace(step, streams=Streams(0, "train/1", ids))
+            here = replace(step, streams=SampleRNG(0, "train/1", ids))
             got = value("multi_norm", model, here, threats=self.THREATS, how="random")
             drawn.append(int(np.argmin([abs(got - v) for v in one])))
             assert min(abs(got - v) for v in one) < 1e-9
         assert set(drawn) == {0, 1}
 
-    def test_the_balls_warm_up(self, model: nn.Module, step: Step) -> None:
-        weak = value("multi_norm", model, replace(step, strength=0.0), threats=self.THREATS)
+    def test_the_balls_warm_up(self, model: nn.Module, step: TrainingBatch) -> None:
+        weak = value("multi_norm", model, replace(step, eps_fraction=0.0), threats=self.THREATS)
         plain = value("standard", model, step)
         assert weak == pytest.approx(plain)
         assert value("multi_norm", model, step, threats=self.THREATS) > plain
@@ -201,14 +207,16 @@ class TestSeveralNorms:
 def test_threads_find_what_one_thread_finds(model: nn.Module) -> None:
     x, _ = images(40)
     y = torch.arange(40) % K
-    step = Step(x.double(), y, Threat("Linf", 0.03), Streams(0, "train", torch.arange(40)))
+    step = TrainingBatch(
+        x.double(), y, Threat("Linf", 0.03), SampleRNG(0, "train", torch.arange(40))
+    )
     objective = OBJECTIVES.create("trades", {})
     before = torch.get_num_threads()
     found = []
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(objective.search(model, step).x)
+            found.append(objective.find_adversarial(model, step).x)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(*found)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from buttress.errors import UserError
-from buttress.models.checkpoint import load_checkpoint
-from buttress.records.run import Run
+from buttress.models.loading.checkpoint import load_checkpoint
+from buttress.results.run import Run
 from buttress.training import train
 
 RECIPE = """
@@ -80,16 +80,16 @@ def test_a_run_goes_on_with_another_number_of_processes(place: Path) -> None:
         pass
 
     class AfterOne:
-        def begin(self, *args: object) -> None: ...
+        def on_start(self, *args: object) -> None: ...
 
-        def epoch(self, row: object) -> None:
+        def on_epoch(self, metrics: object) -> None:
             raise Stop
 
-        def end(self, *args: object) -> None: ...
+        def on_end(self, *args: object) -> None: ...
 
     with pytest.raises(Stop):
         train(f"{place}/net.py:net", "digits", place / "free.yaml", place / "moved", limit=160,
-              device="cpu", listeners=[AfterOne()])  # fmt: skip
+              device="cpu", loggers=[AfterOne()])  # fmt: skip
     run = go(place, "free", 2, "moved")
     assert [row["epoch"] for row in run.history] == [1, 2]
     assert run.history[0]["loss"] == whole.history[0]["loss"], "made by one process"

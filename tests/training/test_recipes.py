@@ -11,26 +11,26 @@ from typing import Any
 
 import pytest
 
-from buttress.records.spec import Recipe, Schedule
-from buttress.threat import Threat
+from buttress.results.run_spec import LRScheduleSpec, Recipe
+from buttress.threats.norm_ball import Threat
 from buttress.training import list_recipes, load_recipe, train
 from buttress.training.loop import Trainer
-from buttress.training.optimise import rate_factor
 from buttress.training.recipe import RECIPES
+from buttress.training.schedules import learning_rate_factor
 
 PUBLISHED = [name for name in list_recipes() if not name.startswith(("quickstart", "mini"))]
 NO_NUMBER = {"generalization-trades"}  # whose settings and results are not published
 
 
 def lr(recipe: Recipe, epoch: float) -> float:
-    return recipe.optimiser.lr * rate_factor(recipe.schedule, epoch, recipe.epochs)
+    return recipe.optimiser.lr * learning_rate_factor(recipe.schedule, epoch, recipe.epochs)
 
 
 def eps(recipe: Recipe, epoch: float) -> float:
     trainer = Trainer.__new__(Trainer)
     assert recipe.threat is not None
     trainer.recipe, trainer.threat = recipe, Threat.parse(recipe.threat)
-    found = trainer._threat(epoch)
+    found = trainer._threat_at(epoch)
     assert found is not None
     return found.eps
 
@@ -197,12 +197,12 @@ def test_details_that_only_the_codes_have() -> None:
 
 
 def test_points_of_a_rate_are_joined_by_lines() -> None:
-    rate = Schedule(name="points", points=((1, 0.5), (3, 1.0)))
-    found = [rate_factor(rate, epoch, 4) for epoch in (0, 1, 2, 3, 4)]
+    rate = LRScheduleSpec(name="points", points=((1, 0.5), (3, 1.0)))
+    found = [learning_rate_factor(rate, epoch, 4) for epoch in (0, 1, 2, 3, 4)]
     assert found == pytest.approx([0.5, 0.5, 0.75, 1, 1])
     for points in ((), ((1, 0), (1, 1)), ((2, 0), (1, 1))):
         with pytest.raises(ValueError, match="rising epochs"):
-            Schedule(name="points", points=points)
+            LRScheduleSpec(name="points", points=points)
 
 
 NET = """
@@ -230,7 +230,7 @@ def test_every_recipe_starts_in_small(name: str, tmp_path: Path) -> None:
         changes.append("extra.dataset=digits")
     run = train(
         f"{tmp_path}/net.py:net", "digits", name, tmp_path / "run", limit=64,
-        changes=tuple(changes), device="cpu",
+        overrides=tuple(changes), device="cpu",
     )  # fmt: skip
     (row,) = run.history
     assert math.isfinite(row["loss"])

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from buttress.errors import RunError, UserError
-from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
-from buttress.progress import Silent
-from buttress.records.run import Run
+from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
+from buttress.results.run import Run
+from buttress.system.progress import SilentProgress
 from buttress.training import train
-from buttress.training.train import last_good
+from buttress.training.train import load_resume_state
 
 RECIPE = """
 epochs: {epochs}
@@ -48,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Logged(Silent):
+class Logged(SilentProgress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -56,7 +56,7 @@ class Logged(Silent):
         self.lines.append(text)
 
 
-def go(place: Path, out: str, recipe: str = "adamw", progress: Silent | None = None) -> Run:
+def go(place: Path, out: str, recipe: str = "adamw", progress: SilentProgress | None = None) -> Run:
     return train(
         f"{place}/net.py:net", "digits", place / f"{recipe}.yaml", place / out, limit=192,
         device="cpu", progress=progress,
@@ -64,7 +64,7 @@ def go(place: Path, out: str, recipe: str = "adamw", progress: Silent | None = N
 
 
 def weights(run: Run) -> str:
-    return tree_digest([load_checkpoint(run.checkpoint(w))["model"] for w in ("best", "last")])
+    return content_digest([load_checkpoint(run.checkpoint(w))["model"] for w in ("best", "last")])
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_damaged_file_is_named_and_made_again(
 def test_the_best_checkpoint_stands_in_for_a_lost_last_one(place: Path) -> None:
     run = go(place, "lost")
     run.checkpoint("last").write_bytes(b"")
-    state = last_good(run, Silent())
+    state = load_resume_state(run, SilentProgress())
     assert state is not None
     assert state["epoch"] == load_checkpoint(run.checkpoint("best"))["epoch"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from buttress.errors import UserError
-from buttress.records.spec import AWP, Average, Recipe
+from buttress.results.run_spec import AWPSpec, Recipe, WeightAveragingSpec
 from buttress.training import list_recipes, load_recipe
-from buttress.training.optimise import rate_factor
-from buttress.training.shorten import shortened
+from buttress.training.schedules import learning_rate_factor, scale_recipe_epochs
 
 SHARES = (0.0, 0.03, 0.11, 0.26, 0.51, 0.77, 0.91, 0.99)  # at no milestone, where rounding decides
 
@@ -16,10 +15,10 @@ SHARES = (0.0, 0.03, 0.11, 0.26, 0.51, 0.77, 0.91, 0.99)  # at no milestone, whe
 @pytest.mark.parametrize("name", list_recipes())
 def test_the_schedule_of_every_recipe_keeps_its_form(name: str) -> None:
     recipe = load_recipe(name, ("schedule.by_epoch=false",))  # steps of epochs are coarser
-    short = shortened(recipe, max(1, recipe.epochs // 3))
+    short = scale_recipe_epochs(recipe, max(1, recipe.epochs // 3))
     for share in SHARES:
-        expected = rate_factor(recipe.schedule, share * recipe.epochs, recipe.epochs)
-        found = rate_factor(short.schedule, share * short.epochs, short.epochs)
+        expected = learning_rate_factor(recipe.schedule, share * recipe.epochs, recipe.epochs)
+        found = learning_rate_factor(short.schedule, share * short.epochs, short.epochs)
         assert found == pytest.approx(expected, abs=1e-6), share
     factor = short.epochs / recipe.epochs
     assert short.eps_zero_epochs == pytest.approx(recipe.eps_zero_epochs * factor)
@@ -29,9 +28,9 @@ def test_the_schedule_of_every_recipe_keeps_its_form(name: str) -> None:
 
 def test_what_begins_late_begins_as_late() -> None:
     recipe = load_recipe("robustwrn-sat").model_copy(
-        update={"average": Average(from_epoch=50), "awp": AWP(from_epoch=10)}
+        update={"average": WeightAveragingSpec(from_epoch=50), "awp": AWPSpec(from_epoch=10)}
     )
-    short = shortened(recipe, 20)
+    short = scale_recipe_epochs(recipe, 20)
     assert short.average is not None
     assert short.awp is not None
     assert (short.average.from_epoch, short.awp.from_epoch) == (10, 2)
@@ -41,8 +40,8 @@ def test_what_begins_late_begins_as_late() -> None:
 
 def test_its_own_length_is_the_same_recipe_and_others_are_refused() -> None:
     recipe = load_recipe("quickstart-at")
-    assert shortened(recipe, recipe.epochs) is recipe
-    assert shortened(recipe, 2).validation.every == 1
+    assert scale_recipe_epochs(recipe, recipe.epochs) is recipe
+    assert scale_recipe_epochs(recipe, 2).validation.every == 1
     for epochs in (0, recipe.epochs + 1):
         with pytest.raises(UserError, match="must hold"):
-            shortened(recipe, epochs)
+            scale_recipe_epochs(recipe, epochs)

@@ -13,15 +13,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from buttress.errors import UserError
-from buttress.models.checkpoint import load_checkpoint
-from buttress.records.spec import Average, Optimiser, Schedule
-from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.models.loading.checkpoint import load_checkpoint
+from buttress.results.run_spec import LRScheduleSpec, OptimizerSpec, WeightAveragingSpec
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Threat
 from buttress.training import OBJECTIVES, load_recipe, train
-from buttress.training.average import Averaged
-from buttress.training.loop import Trainer, size_of_weights
-from buttress.training.objectives import Step
-from buttress.training.optimise import build_optimiser, rate_factor
+from buttress.training.averaging import AveragedWeights
+from buttress.training.loop import Trainer, weight_l1_norm
+from buttress.training.objectives import TrainingBatch
+from buttress.training.schedules import build_optimizer, learning_rate_factor
 from conftest import images, small_net, taken
 
 # How often one step moves the BatchNorm statistics, as each objective's docstring says.
@@ -40,9 +40,9 @@ BATCHNORM_MOVES = {
 }
 
 
-def a_step(n: int = 16) -> Step:
+def a_step(n: int = 16) -> TrainingBatch:
     x, y = images(n)
-    return Step(x, y, Threat("Linf", 0.05), Streams(0, "train", torch.arange(n)))
+    return TrainingBatch(x, y, Threat("Linf", 0.05), SampleRNG(0, "train", torch.arange(n)))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES.names())
@@ -53,15 +53,15 @@ def test_every_objective_is_finite_and_falls_on_one_batch(name: str) -> None:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for _ in range(8):
-        found = objective.search(model, step)
+        found = objective.find_adversarial(model, step)
         loss = objective.loss(model, step, found)
-        assert loss.total.isfinite()
+        assert loss.loss.isfinite()
         assert loss.logits.shape == (16, 10)
         optimiser.zero_grad()
-        loss.total.backward()
-        objective.learn(step, found)
+        loss.loss.backward()
+        objective.after_backward(step, found)
         optimiser.step()
-        losses.append(loss.total.item())
+        losses.append(loss.loss.item())
     assert losses[-1] < losses[0]
 
 
@@ -78,7 +78,7 @@ def test_every_objective_moves_batchnorm_as_often_as_it_says(name: str) -> None:
 def test_standard_is_cross_entropy() -> None:
     model, step = small_net(), a_step()
     loss = taken(OBJECTIVES.create("standard", {}), model, step)
-    torch.testing.assert_close(loss.total, F.cross_entropy(model(step.x), step.y))
+    torch.testing.assert_close(loss.loss, F.cross_entropy(model(step.x), step.y))
 
 
 def test_pgd_at_trains_on_worse_images_inside_the_ball() -> None:
@@ -97,31 +97,31 @@ def test_pgd_at_trains_on_worse_images_inside_the_ball() -> None:
     loss = taken(OBJECTIVES.create("pgd_at", {"steps": 3}), model, step)
     assert len(seen) == 4  # three attack passes and the training pass
     assert float((seen[-1] - step.x).abs().max()) <= 0.05 + 1e-6
-    assert loss.total.item() > F.cross_entropy(model.net(step.x), step.y).item()
+    assert loss.loss.item() > F.cross_entropy(model.net(step.x), step.y).item()
 
 
 def test_schedules_go_through_known_points() -> None:
-    cosine = Schedule(name="cosine", warmup_epochs=2, warmup_from=0.1, final=0.01)
-    assert rate_factor(cosine, 0, 10) == pytest.approx(0.1)
-    assert rate_factor(cosine, 1, 10) == pytest.approx(0.55)
-    assert rate_factor(cosine, 2, 10) == pytest.approx(1.0)
-    assert rate_factor(cosine, 6, 10) == pytest.approx(0.01 + 0.99 * 0.5)
-    assert rate_factor(cosine, 10, 10) == pytest.approx(0.01)
-    step = Schedule(name="step", milestones=(75, 90), factor=0.1)
-    factors = [rate_factor(step, e, 100) for e in (0, 74.9, 75, 90)]
+    cosine = LRScheduleSpec(name="cosine", warmup_epochs=2, warmup_from=0.1, final=0.01)
+    assert learning_rate_factor(cosine, 0, 10) == pytest.approx(0.1)
+    assert learning_rate_factor(cosine, 1, 10) == pytest.approx(0.55)
+    assert learning_rate_factor(cosine, 2, 10) == pytest.approx(1.0)
+    assert learning_rate_factor(cosine, 6, 10) == pytest.approx(0.01 + 0.99 * 0.5)
+    assert learning_rate_factor(cosine, 10, 10) == pytest.approx(0.01)
+    step = LRScheduleSpec(name="step", milestones=(75, 90), factor=0.1)
+    factors = [learning_rate_factor(step, e, 100) for e in (0, 74.9, 75, 90)]
     assert factors == pytest.approx([1, 1, 0.1, 0.01])
-    assert rate_factor(Schedule(name="constant"), 5, 10) == 1
-    assert math.isfinite(rate_factor(Schedule(name="cosine", warmup_epochs=5), 5, 5))
+    assert learning_rate_factor(LRScheduleSpec(name="constant"), 5, 10) == 1
+    assert math.isfinite(learning_rate_factor(LRScheduleSpec(name="cosine", warmup_epochs=5), 5, 5))
 
 
 def test_vectors_are_left_out_of_weight_decay_only_if_asked() -> None:
     model = small_net()
-    spec = Optimiser(name="adamw", lr=1e-3, weight_decay=0.5, decay_vectors=False)
-    groups = build_optimiser(model, spec).param_groups
+    spec = OptimizerSpec(name="adamw", lr=1e-3, weight_decay=0.5, decay_vectors=False)
+    groups = build_optimizer(model, spec).param_groups
     assert [g["weight_decay"] for g in groups] == [0.5, 0.0]
     assert all(p.ndim > 1 for p in groups[0]["params"])
     assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
-    everything = build_optimiser(model, Optimiser(lr=0.1, weight_decay=5e-4)).param_groups
+    everything = build_optimizer(model, OptimizerSpec(lr=0.1, weight_decay=5e-4)).param_groups
     assert [g["weight_decay"] for g in everything] == [5e-4]
 
 
@@ -149,13 +149,13 @@ def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
 
 
 def test_the_cyclic_rate_is_a_triangle_and_cooling_down_stays_low() -> None:
-    cyclic = Schedule(name="cyclic", peak=0.4)
-    factors = [rate_factor(cyclic, e, 10) for e in (0, 2, 4, 7, 10)]
+    cyclic = LRScheduleSpec(name="cyclic", peak=0.4)
+    factors = [learning_rate_factor(cyclic, e, 10) for e in (0, 2, 4, 7, 10)]
     assert factors == pytest.approx([0, 0.5, 1, 0.5, 0])
-    cool = Schedule(name="cosine", final=0.02, cooldown_epochs=10)
-    assert rate_factor(cool, 100, 110) == pytest.approx(0.02)
-    assert rate_factor(cool, 109.5, 110) == pytest.approx(0.02)
-    assert rate_factor(cool, 50, 110) == pytest.approx(0.51)
+    cool = LRScheduleSpec(name="cosine", final=0.02, cooldown_epochs=10)
+    assert learning_rate_factor(cool, 100, 110) == pytest.approx(0.02)
+    assert learning_rate_factor(cool, 109.5, 110) == pytest.approx(0.02)
+    assert learning_rate_factor(cool, 50, 110) == pytest.approx(0.51)
 
 
 def test_smoothing_spreads_the_label_over_all_classes() -> None:
@@ -163,8 +163,8 @@ def test_smoothing_spreads_the_label_over_all_classes() -> None:
     with torch.no_grad():
         logs = model(step.x).log_softmax(1)
     expected = -(0.9 * logs[torch.arange(16), step.y] + 0.1 * logs.mean(1)).mean()
-    loss = taken(OBJECTIVES.create("standard", {}), model, replace(step, smoothing=0.1))
-    torch.testing.assert_close(loss.total.detach(), expected)
+    loss = taken(OBJECTIVES.create("standard", {}), model, replace(step, label_smoothing=0.1))
+    torch.testing.assert_close(loss.loss.detach(), expected)
 
 
 NET = """
@@ -179,7 +179,7 @@ def trained(tmp_path: Path, name: str, *changes: str) -> dict[str, torch.Tensor]
     base = ("epochs=1", "batch_size=48", "optimiser={name: sgd, lr: 0.1}", "validation={limit: 16}")
     run = train(
         f"{tmp_path}/net.py:net", "digits", "quickstart-standard", tmp_path / name, limit=192,
-        changes=(*base, *changes),
+        overrides=(*base, *changes),
     )  # fmt: skip
     return load_checkpoint(run.checkpoint("last"))["model"]
 
@@ -197,7 +197,7 @@ def test_l1_makes_weights_small_and_leaves_biases(tmp_path: Path) -> None:
     ]
     assert sizes[1] < 0.95 * sizes[0]
     model = small_net()
-    total = size_of_weights(model)
+    total = weight_l1_norm(model)
     assert float(total.detach()) == pytest.approx(
         sum(float(p.detach().abs().sum()) for p in model.parameters() if p.ndim > 1), rel=1e-5
     )
@@ -212,7 +212,7 @@ def test_eps_warms_up_along_a_line_or_a_sine() -> None:
             "quickstart-at",
             ("eps_zero_epochs=2", "eps_warmup_epochs=4", f"eps_warmup={kind}"),
         )
-        found = [trainer._threat(e) for e in (0, 2, 3, 4, 6, 9)]
+        found = [trainer._threat_at(e) for e in (0, 2, 3, 4, 6, 9)]
         shares[kind] = [t.eps / 0.08 for t in found if t is not None]
     assert shares["linear"] == pytest.approx([0, 0, 0.25, 0.5, 1, 1])
     low = (1 + math.sin(-math.pi / 4)) / 2
@@ -223,7 +223,7 @@ def test_eps_warms_up_along_a_line_or_a_sine() -> None:
 def test_averaged_weights_are_the_mean_of_the_steps(kind: str) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    averaged = Averaged(model, Average(kind=kind, decay=0.9, from_epoch=1.0))
+    averaged = AveragedWeights(model, WeightAveragingSpec(kind=kind, decay=0.9, from_epoch=1.0))
     steps = [torch.randn(2, 3) for _ in range(5)]
     expected = None
     for number, weight in enumerate(steps):
@@ -231,13 +231,13 @@ def test_averaged_weights_are_the_mean_of_the_steps(kind: str) -> None:
             model.weight.copy_(weight)
         averaged.update(epoch=number / 2)  # the first two are before epoch 1
         if number < 2:
-            assert averaged.module is model
+            assert averaged.evaluated_module is model
         elif expected is None:
             expected = weight.clone()
         else:
             new = 0.9 * expected + 0.1 * weight
             expected = new if kind == "ema" else (expected * (number - 2) + weight) / (number - 1)
-    torch.testing.assert_close(averaged.module.state_dict()["weight"], expected)
+    torch.testing.assert_close(averaged.evaluated_module.state_dict()["weight"], expected)
 
 
 def test_a_run_keeps_averaged_weights_and_goes_on_with_its_own(tmp_path: Path) -> None:

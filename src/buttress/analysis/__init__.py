@@ -21,30 +21,30 @@ from buttress.analysis import transferability as _transferability  # noqa: F401
 from buttress.analysis import transformer_bound as _transformer_bound  # noqa: F401
 from buttress.analysis.core import (
     ANALYSES,
-    Analysis,
-    Plot,
-    analyse,
-    analyse_alone,
-    analyse_together,
-    is_standalone,
-    is_together,
+    AnalysisFunction,
+    PlotFunction,
+    analyze,
+    analyze_group,
+    analyze_standalone,
+    is_group_analysis,
+    is_standalone_analysis,
     list_analyses,
 )
-from buttress.analysis.draw import draw
-from buttress.analysis.subject import DoesNotApply, Group, Subject
+from buttress.analysis.figures import save_figure
+from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup
 
 __all__ = [
     "ANALYSES",
-    "Analysis",
-    "DoesNotApply",
-    "Group",
-    "Plot",
-    "Subject",
-    "analyse",
-    "analyse_alone",
-    "analyse_together",
-    "draw",
-    "is_standalone",
-    "is_together",
+    "AnalysisFunction",
+    "AnalysisNotApplicable",
+    "AnalysisSubject",
+    "PlotFunction",
+    "RunGroup",
+    "analyze",
+    "analyze_group",
+    "analyze_standalone",
+    "is_group_analysis",
+    "is_standalone_analysis",
     "list_analyses",
+    "save_figure",
 ]

@@ -12,30 +12,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from buttress.analysis.arguments import whole
-from buttress.analysis.attention_maps import (
-    Layout,
-    Map,
+from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
+from buttress.analysis.methods.attention_maps import (
+    AttentionMap,
+    TokenLayout,
+    attention_change,
     attention_maps,
-    layout_of,
-    mean_distance,
-    moved,
-    rollout,
+    attention_rollout,
+    mean_attention_distance,
+    token_layout,
 )
-from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.gallery import one_per_class, png, show
-from buttress.analysis.sample import Sample, attacked, sample_of
-from buttress.analysis.subject import DoesNotApply, Subject
-from buttress.attacks.call import create_attack
-from buttress.attacks.freeze import frozen
-from buttress.spec import Spec
+from buttress.analysis.subject import (
+    AnalysisNotApplicable,
+    AnalysisSubject,
+    ImageSample,
+    attack_sample,
+    load_sample,
+)
+from buttress.attacks.core import create_attack
+from buttress.config import Spec
+from buttress.models.eval_mode import eval_mode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BATCH = 8  # images whose maps are in memory at once
+MAP_BATCH = 8  # images whose maps are in memory at once
 
 
 class AttentionLayer(Spec):
@@ -50,7 +54,7 @@ class AttentionLayer(Spec):
     moved: float  # share of attention that the attack moves elsewhere
 
 
-class Looked(Spec):
+class AttentionExample(Spec):
     """Where the network looked in one image; pictures are PNG in base64."""
 
     id: int
@@ -60,7 +64,7 @@ class Looked(Spec):
     attacked: str
 
 
-class Attention(Spec):
+class AttentionResult(Spec):
     """How far heads look, how an attack moves that, and rollouts of a few images."""
 
     attack: str
@@ -68,48 +72,50 @@ class Attention(Spec):
     images: int
     layers: tuple[AttentionLayer, ...]
     rollout_moved: float | None
-    examples: tuple[Looked, ...]
+    examples: tuple[AttentionExample, ...]
     no_rollout: str  # why there is none
 
 
-def plot_attention(results: Mapping[str, Attention], figure: Figure) -> None:
+def plot_attention(results: Mapping[str, AttentionResult], figure: Figure) -> None:
     """Distances by head, attention moved by layer, and rollouts below where there are any."""
-    shown = [(label, r) for label, r in results.items() if r.examples]
-    rows = 1 + len(shown)
-    heights = [1.6] + [1.0] * len(shown)
-    parts = figure.subfigures(rows, 1, squeeze=False, height_ratios=heights)[:, 0]
-    left, right = parts[0].subplots(1, 2)
-    _draw_distances(results, left)
+    with_examples = [(label, r) for label, r in results.items() if r.examples]
+    rows = 1 + len(with_examples)
+    heights = [1.6] + [1.0] * len(with_examples)
+    subfigures = figure.subfigures(rows, 1, squeeze=False, height_ratios=heights)[:, 0]
+    distance_axes, change_axes = subfigures[0].subplots(1, 2)
+    _draw_distances(results, distance_axes)
     for label, result in results.items():
         places = range(1, len(result.layers) + 1)
-        right.plot(places, [a.moved for a in result.layers], marker="o", label=label)
-    _label(right, "attention moved (share)", "what the attack moves")
+        change_axes.plot(places, [a.moved for a in result.layers], marker="o", label=label)
+    _label_axes(change_axes, "attention moved (share)", "what the attack moves")
     if any(results):
-        right.legend(fontsize="x-small")
-    for part, (label, result) in zip(parts[1:], shown, strict=True):
+        change_axes.legend(fontsize="x-small")
+    for part, (label, result) in zip(subfigures[1:], with_examples, strict=True):
         axes = part.subplots(1, 3 * len(result.examples), squeeze=False)[0]
         part.suptitle(f"{label} image, rollout, rollout under attack".strip(), fontsize="x-small")
         for number, example in enumerate(result.examples):
             pictures = (example.image, example.clean, example.attacked)
             for axis, picture in zip(axes[3 * number :], pictures, strict=False):
-                show(axis, picture)
+                show_png(axis, picture)
                 axis.set_axis_off()
 
 
-def _draw_distances(results: Mapping[str, Attention], axes: Axes) -> None:
+def _draw_distances(results: Mapping[str, AttentionResult], axes: Axes) -> None:
     for number, (label, result) in enumerate(results.items()):
         points = [
             (i + 1 + 0.12 * number, d) for i, a in enumerate(result.layers) for d in a.distance
         ]
         axes.scatter([p[0] for p in points], [p[1] for p in points], s=14, label=label)
-        even = [(i + 1, a.uniform_distance) for i, a in enumerate(result.layers)]
-        for place, height in even:
+        uniform = [(i + 1, a.uniform_distance) for i, a in enumerate(result.layers)]
+        for layer_position, height in uniform:
             if height is not None:
-                axes.hlines(height, place - 0.3, place + 0.3, colors="grey", lw=0.8)
-    _label(axes, "distance (pixels)", "how far each head looks; grey: uniform attention")
+                axes.hlines(
+                    height, layer_position - 0.3, layer_position + 0.3, colors="grey", lw=0.8
+                )
+    _label_axes(axes, "distance (pixels)", "how far each head looks; grey: uniform attention")
 
 
-def _label(axes: Axes, height: str, title: str) -> None:
+def _label_axes(axes: Axes, height: str, title: str) -> None:
     axes.set_xlabel("layer", fontsize="x-small")
     axes.set_ylabel(height, fontsize="x-small")
     axes.set_title(title, fontsize="x-small")
@@ -117,45 +123,56 @@ def _label(axes: Axes, height: str, title: str) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def cost_attention(subject: Subject, *, attack: str, steps: int, limit: int, **_: Any) -> Passes:
+def attention_cost(
+    subject: AnalysisSubject, *, attack: str, steps: int, limit: int, **_: Any
+) -> PassCount:
     """The attack, and a look at each image before and after."""
     images = min(limit, len(subject.data))
-    return passes_of(create_attack(attack, steps=steps), subject, images) + Passes(2 * images)
+    return attack_passes(create_attack(attack, steps=steps), subject, images) + PassCount(
+        2 * images
+    )
 
 
-def says_attention(result: Attention) -> str:
+def says_attention(result: AttentionResult) -> str:
     """How far the first and the last layer look, and what the attack moves."""
-    placed = [a for a in result.layers if a.distance]
-    said = ""
-    if placed:
-        first, last = (sum(a.distance) / len(a.distance) for a in (placed[0], placed[-1]))
-        said = (
-            f"Heads look {first:.1f} pixels far in the first layer and {last:.1f} in the last "
-            f"(uniform attention: {placed[0].uniform_distance:.1f} and "
-            f"{placed[-1].uniform_distance:.1f}). "
+    spatial_layers = [a for a in result.layers if a.distance]
+    sentence = ""
+    if spatial_layers:
+        first, last = (
+            sum(a.distance) / len(a.distance) for a in (spatial_layers[0], spatial_layers[-1])
         )
-    most = max(result.layers, key=lambda a: a.moved)
-    said += (
-        f"{result.attack} in {result.threat} moves {most.moved:.1%} of the attention in {most.name}"
-        f", where it moves most ({result.images} images)"
+        sentence = (
+            f"Heads look {first:.1f} pixels far in the first layer and {last:.1f} in the last "
+            f"(uniform attention: {spatial_layers[0].uniform_distance:.1f} and "
+            f"{spatial_layers[-1].uniform_distance:.1f}). "
+        )
+    most_changed = max(result.layers, key=lambda a: a.moved)
+    sentence += (
+        f"{result.attack} in {result.threat} moves {most_changed.moved:.1%} of the attention in "
+        f"{most_changed.name}, where it moves most ({result.images} images)"
     )
     if result.rollout_moved is not None:
-        return f"{said}, and {result.rollout_moved:.1%} of the rollout."
-    return f"{said}."
+        return f"{sentence}, and {result.rollout_moved:.1%} of the rollout."
+    return f"{sentence}."
 
 
 @ANALYSES.register(
     "attention",
     paper="arXiv:2010.11929",
     tags=("attack", "transformer"),
-    result=Attention,
+    result=AttentionResult,
     plot=plot_attention,
-    cost=cost_attention,
+    cost=attention_cost,
     says=says_attention,
 )
 def attention(
-    subject: Subject, *, attack: str = "pgd", steps: int = 20, limit: int = 32, count: int = 3
-) -> Attention:
+    subject: AnalysisSubject,
+    *,
+    attack: str = "pgd",
+    steps: int = 20,
+    limit: int = 32,
+    count: int = 3,
+) -> AttentionResult:
     r"""How far each head looks, clean and attacked, and attention rollout.
 
     .. math:: D = \sum_k a_{qk} |p_q - p_k|, \qquad R = \prod_l (A_l + I) / 2
@@ -167,61 +184,70 @@ def attention(
     Departure from the paper: in talking heads the weights after the softmax are shown, before the
     heads are mixed once more.
     """
-    whole(1, steps=steps, limit=limit)
-    whole(0, count=count)
-    sample = sample_of(subject.model, subject.first(limit))
-    with frozen(subject.model):
-        _check(attention_maps(subject.model, sample.x[:1])[1])
-    after = attacked(subject, sample, steps, attack)
-    task = subject.progress.task("attention maps", len(sample))
-    sums: list[Sums] = []
+    require_integers(1, steps=steps, limit=limit)
+    require_integers(0, count=count)
+    sample = load_sample(subject.model, subject.first_images(limit))
+    with eval_mode(subject.model):
+        _require_spatial_attention(attention_maps(subject.model, sample.x[:1])[1])
+    adversarial = attack_sample(subject, sample, steps, attack)
+    task = subject.progress.add_task("attention maps", len(sample))
+    sums: list[LayerAccumulator] = []
     rollouts: list[tuple[Tensor, Tensor] | None] = []
-    for part in torch.arange(len(sample)).split(BATCH):
-        with frozen(subject.model):
-            clean, moved_to = (attention_maps(subject.model, s.x[part])[1] for s in (sample, after))
+    for part in torch.arange(len(sample)).split(MAP_BATCH):
+        with eval_mode(subject.model):
+            clean, adversarial_maps = (
+                attention_maps(subject.model, s.x[part])[1] for s in (sample, adversarial)
+            )
         size = (sample.x.shape[-2], sample.x.shape[-1])
-        for index, (one, other) in enumerate(zip(clean, moved_to, strict=True)):
+        for index, (clean_map, adversarial_map) in enumerate(
+            zip(clean, adversarial_maps, strict=True)
+        ):
             if index == len(sums):
-                sums.append(Sums(one, layout_of(one, len(part), size)))
-            sums[index].add(one, other, len(part))
+                sums.append(LayerAccumulator(clean_map, token_layout(clean_map, len(part), size)))
+            sums[index].add(clean_map, adversarial_map, len(part))
         ratio = size[0] / size[1]
-        rollouts.append(_rollouts(clean, moved_to, len(part), ratio))
+        rollouts.append(_rollouts(clean, adversarial_maps, len(part), ratio))
         task.advance(len(part))
     task.close()
-    whole_maps = [r for r in rollouts if r is not None]
-    seen = None
-    if len(whole_maps) == len(rollouts):
-        seen = (torch.cat([r[0] for r in whole_maps]), torch.cat([r[1] for r in whole_maps]))
-    return Attention(
+    available_rollouts = [r for r in rollouts if r is not None]
+    rollout_pair = None
+    if len(available_rollouts) == len(rollouts):
+        rollout_pair = (
+            torch.cat([r[0] for r in available_rollouts]),
+            torch.cat([r[1] for r in available_rollouts]),
+        )
+    return AttentionResult(
         attack=attack,
         threat=str(subject.threat),
         images=len(sample),
-        layers=tuple(s.layer() for s in sums),
-        rollout_moved=moved(*seen) if seen else None,
-        examples=_examples(sample, seen, count) if seen else (),
-        no_rollout="" if seen else "the tokens are not the same from layer to layer",
+        layers=tuple(s.to_result() for s in sums),
+        rollout_moved=attention_change(*rollout_pair) if rollout_pair else None,
+        examples=_examples(sample, rollout_pair, count) if rollout_pair else (),
+        no_rollout="" if rollout_pair else "the tokens are not the same from layer to layer",
     )
 
 
-class Sums:
+class LayerAccumulator:
     """What is known of one layer so far."""
 
-    def __init__(self, first: Map, layout: Layout | None) -> None:
+    def __init__(self, first: AttentionMap, layout: TokenLayout | None) -> None:
         self.first, self.layout = first, layout
         self.images = 0
-        self.moved = 0.0
+        self.change_sum = 0.0
         self.distance = torch.zeros(2, first.weights.shape[1], dtype=torch.float64)
         self.keys = first.weights.shape[-1]
         self.groups = layout.groups if layout else 1
 
-    def add(self, clean: Map, other: Map, images: int) -> None:
+    def add(self, clean: AttentionMap, adversarial: AttentionMap, images: int) -> None:
         self.images += images
-        self.moved += images * moved(clean.weights, other.weights)
+        self.change_sum += images * attention_change(clean.weights, adversarial.weights)
         if self.layout is not None:
-            found = [mean_distance(m.weights, self.layout) for m in (clean, other)]
-            self.distance += images * torch.stack(found)
+            distances = [
+                mean_attention_distance(m.weights, self.layout) for m in (clean, adversarial)
+            ]
+            self.distance += images * torch.stack(distances)
 
-    def layer(self) -> AttentionLayer:
+    def to_result(self) -> AttentionLayer:
         mean = (self.distance / self.images).tolist() if self.layout else [[], []]
         return AttentionLayer(
             name=self.first.name,
@@ -230,49 +256,53 @@ class Sums:
             distance=tuple(mean[0]),
             attacked_distance=tuple(mean[1]),
             uniform_distance=float(self.layout.distance.mean()) if self.layout else None,
-            moved=self.moved / self.images,
+            moved=self.change_sum / self.images,
         )
 
 
-def _check(maps: list[Map]) -> None:
+def _require_spatial_attention(maps: list[AttentionMap]) -> None:
     if not maps:
-        raise DoesNotApply("this network has no softmax attention: there are no maps to look at")
+        raise AnalysisNotApplicable(
+            "this network has no softmax attention: there are no maps to look at"
+        )
     if any(m.between_channels for m in maps):
-        raise DoesNotApply(
+        raise AnalysisNotApplicable(
             "this network attends between channels, not places: its maps have no distances, and "
             "no rollout over the image"
         )
 
 
 def _rollouts(
-    clean: list[Map], other: list[Map], images: int, ratio: float
+    clean: list[AttentionMap], adversarial: list[AttentionMap], images: int, ratio: float
 ) -> tuple[Tensor, Tensor] | None:
     if any(len(m.weights) != images for m in clean):
         return None  # windows
-    found = [rollout([m.weights for m in maps], ratio) for maps in (clean, other)]
-    if found[0] is None or found[1] is None:
+    pair = [attention_rollout([m.weights for m in maps], ratio) for maps in (clean, adversarial)]
+    if pair[0] is None or pair[1] is None:
         return None
-    return found[0].cpu(), found[1].cpu()
+    return pair[0].cpu(), pair[1].cpu()
 
 
-def _examples(sample: Sample, seen: tuple[Tensor, Tensor], count: int) -> tuple[Looked, ...]:
-    def picture(values: Tensor, image: Tensor) -> str:
+def _examples(
+    sample: ImageSample, rollouts: tuple[Tensor, Tensor], count: int
+) -> tuple[AttentionExample, ...]:
+    def render(values: Tensor, image: Tensor) -> str:
         """The image, dark where the network does not look."""
         high, wide = image.shape[-2:]
         rows = max(1, round((len(values) * high / wide) ** 0.5))
-        light = (values / values.max()).view(1, 1, rows, -1).to(image)
-        grown = torch.nn.functional.interpolate(light, (high, wide), mode="nearest")[0]
-        return png(image * (0.15 + 0.85 * grown))
+        brightness = (values / values.max()).view(1, 1, rows, -1).to(image)
+        upsampled = torch.nn.functional.interpolate(brightness, (high, wide), mode="nearest")[0]
+        return encode_png(image * (0.15 + 0.85 * upsampled))
 
-    rows = one_per_class(sample.y.cpu(), count).tolist()
+    rows = first_image_per_class(sample.y.cpu(), count).tolist()
     x = sample.x.cpu()
     return tuple(
-        Looked(
+        AttentionExample(
             id=int(sample.ids[i]),
             label=int(sample.y[i]),
-            image=png(x[i]),
-            clean=picture(seen[0][i], x[i]),
-            attacked=picture(seen[1][i], x[i]),
+            image=encode_png(x[i]),
+            clean=render(rollouts[0][i], x[i]),
+            attacked=render(rollouts[1][i], x[i]),
         )
         for i in rows
     )

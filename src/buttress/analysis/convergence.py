@@ -11,35 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buttress.analysis.ascent import Ascents
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.curve import EpsCurve, cost_curve, curve
-from buttress.analysis.gaps import (
-    EPOCH,
+from buttress.analysis.cost import PassCount
+from buttress.analysis.curve import EpsCurve, eps_curve, eps_curve_cost
+from buttress.analysis.methods.attack_convergence import (
+    EPOCH_PREFIX,
     TINY,
-    Attacks,
-    Checkpoint,
-    checkpoints_of,
-    gaps_at,
-    model_at,
+    AttackLengths,
+    AttackTrajectories,
+    CheckpointGaps,
+    checkpoint_gaps,
+    checkpoint_model,
+    run_checkpoints,
 )
-from buttress.analysis.subject import DoesNotApply, Subject
-from buttress.attacks.freeze import gives_gradients
+from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject
+from buttress.config import Spec
 from buttress.errors import UserError
-from buttress.spec import Spec
+from buttress.models.eval_mode import is_differentiable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # of eps: accuracy must fall to zero
-BALL_STEPS = 10  # of the attack in each of these balls
-SOME = 2  # checkpoints: more were kept on purpose
-SETTLED = 0.01  # of the last loss
+EPS_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # of eps: accuracy must fall to zero
+EPS_CURVE_STEPS = 10  # of the attack in each of these balls
+MIN_EPOCHS_TO_PLOT = 2  # checkpoints: more were kept on purpose
+CONVERGED_TOLERANCE = 0.01  # of the last loss
 
 
-class Convergence(Spec):
+class ConvergenceResult(Spec):
     """The loss under attacks of more and more steps."""
 
     threat: str
@@ -51,87 +51,93 @@ class Convergence(Spec):
     curves: tuple[tuple[float, ...], ...]  # [seed][steps]: mean over images
     behind: float  # how far the long attack of the gaps ends below the curves, in percent
     settled: int  # steps after which the loss stays within 1% of its last value
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[CheckpointGaps, ...]
     by_eps: EpsCurve
 
 
-def plot_convergence(results: Mapping[str, Convergence], figure: Figure) -> None:
+def plot_convergence(results: Mapping[str, ConvergenceResult], figure: Figure) -> None:
     """The loss after each step, the gap of short attacks, and accuracy against eps."""
-    is_by_epoch = any(len(_by_epoch(result)) > SOME for result in results.values())
-    along, gaps, fall, *more = figure.subplots(1, 4 if is_by_epoch else 3)
+    is_by_epoch = any(
+        len(_checkpoints_by_epoch(result)) > MIN_EPOCHS_TO_PLOT for result in results.values()
+    )
+    curve_axes, gaps, eps_axes, *epoch_axes = figure.subplots(1, 4 if is_by_epoch else 3)
     for number, (label, result) in enumerate(results.items()):
-        colour = f"C{number}"
+        color = f"C{number}"
         for seed, losses in enumerate(result.curves):
-            along.plot(losses, color=colour, linewidth=1, label=label if seed == 0 else None)
-        _draw_gaps(result, label, colour, gaps)
+            curve_axes.plot(losses, color=color, linewidth=1, label=label if seed == 0 else None)
+        _draw_gaps(result, label, color, gaps)
         eps = result.by_eps
-        fall.plot(eps.eps, eps.accuracy, marker="o", color=colour, label=label)
-        fall.fill_between(eps.eps, eps.low, eps.high, alpha=0.15, color=colour)
-        for axes in more:
-            _draw_epochs(result, label, colour, axes)
-    for axes in more:
+        eps_axes.plot(eps.eps, eps.accuracy, marker="o", color=color, label=label)
+        eps_axes.fill_between(eps.eps, eps.low, eps.high, alpha=0.15, color=color)
+        for axes in epoch_axes:
+            _draw_epochs(result, label, color, axes)
+    for axes in epoch_axes:
         axes.set(xlabel="epoch", ylabel="gap to the long attack (%)", title="while training")
-    along.set(xlabel="steps", ylabel="loss (a line per seed)", title="along one attack")
-    along.set_xscale("symlog", linthresh=1)
+    curve_axes.set(xlabel="steps", ylabel="loss (a line per seed)", title="along one attack")
+    curve_axes.set_xscale("symlog", linthresh=1)
     gaps.set(xlabel="steps of the short attack", ylabel="gap to the long attack (%)", xscale="log")
     gaps.set_title("shorter attacks (star: of training, - - last)", fontsize="medium")
-    fall.set(xlabel="eps", ylabel="accuracy", ylim=(-0.02, 1.02), title="larger balls")
+    eps_axes.set(xlabel="eps", ylabel="accuracy", ylim=(-0.02, 1.02), title="larger balls")
     if any(results):
-        along.legend(fontsize="small")
+        curve_axes.legend(fontsize="small")
 
 
-def _ends(result: Convergence) -> list[Checkpoint]:
+def _best_and_last(result: ConvergenceResult) -> list[CheckpointGaps]:
     """The best epoch and, where it is another one, the last: not those kept on the way."""
-    return [point for point in result.checkpoints if not point.name.startswith(EPOCH)]
+    return [point for point in result.checkpoints if not point.name.startswith(EPOCH_PREFIX)]
 
 
-def _by_epoch(result: Convergence) -> list[Checkpoint]:
+def _checkpoints_by_epoch(result: ConvergenceResult) -> list[CheckpointGaps]:
     """The checkpoints in the order of training."""
-    known = [point for point in result.checkpoints if point.epoch is not None]
-    return sorted(known, key=lambda point: point.epoch or 0)
+    with_epoch = [point for point in result.checkpoints if point.epoch is not None]
+    return sorted(with_epoch, key=lambda point: point.epoch or 0)
 
 
-def _draw_epochs(result: Convergence, label: str, colour: str, axes: Axes) -> None:
+def _draw_epochs(result: ConvergenceResult, label: str, color: str, axes: Axes) -> None:
     """The gap of the attack of training, else of the shortest one, after each kept epoch."""
-    points = _by_epoch(result)
+    points = _checkpoints_by_epoch(result)
     gaps = [(point.training or point.gaps[0]).gap for point in points]
-    axes.plot([point.epoch or 0 for point in points], gaps, marker="o", ms=4, color=colour,
+    axes.plot([point.epoch or 0 for point in points], gaps, marker="o", ms=4, color=color,
               label=label)  # fmt: skip
 
 
-def _draw_gaps(result: Convergence, label: str, colour: str, axes: Axes) -> None:
-    for point, style in zip(_ends(result), ("-", "--"), strict=False):
+def _draw_gaps(result: ConvergenceResult, label: str, color: str, axes: Axes) -> None:
+    for point, style in zip(_best_and_last(result), ("-", "--"), strict=False):
         steps = [int(g.name.removeprefix("pgd-")) for g in point.gaps]
-        axes.plot(steps, [g.gap for g in point.gaps], style, marker="o", ms=4, color=colour)
+        axes.plot(steps, [g.gap for g in point.gaps], style, marker="o", ms=4, color=color)
         axes.fill_between(
             steps, [g.least for g in point.gaps], [g.most for g in point.gaps],
-            alpha=0.15, color=colour,
+            alpha=0.15, color=color,
         )  # fmt: skip
         if point.training is not None:
-            axes.axhline(point.training.gap, color=colour, linestyle=":", linewidth=1)
-            axes.plot(steps[0], point.training.gap, "*", ms=11, color=colour, label=label)
+            axes.axhline(point.training.gap, color=color, linestyle=":", linewidth=1)
+            axes.plot(steps[0], point.training.gap, "*", ms=11, color=color, label=label)
 
 
-def cost_convergence(
-    subject: Subject,
+def convergence_cost(
+    subject: AnalysisSubject,
     *,
     ks: tuple[int, ...],
     reference: int,
     seeds: int,
     limit: int,
     **_: Any,
-) -> Passes:
+) -> PassCount:
     """The curves, for each checkpoint the short attacks and the long one, and the larger balls."""
     images = seeds * min(limit, len(subject.data))
-    each = reference + sum(ks)
-    balls = cost_curve(subject, attack="pgd", factors=FACTORS, limit=limit, steps=BALL_STEPS)
-    return balls + Passes(0, images * (reference + each * len(checkpoints_of(subject))))
+    steps_per_checkpoint = reference + sum(ks)
+    eps_cost = eps_curve_cost(
+        subject, attack="pgd", factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS
+    )
+    return eps_cost + PassCount(
+        0, images * (reference + steps_per_checkpoint * len(run_checkpoints(subject)))
+    )
 
 
-def _grown(result: Convergence) -> str:
+def _gap_trend(result: ConvergenceResult) -> str:
     """How the gap of the training attack went over the kept epochs."""
-    points = [point for point in _by_epoch(result) if point.training is not None]
-    if len(points) <= SOME:
+    points = [point for point in _checkpoints_by_epoch(result) if point.training is not None]
+    if len(points) <= MIN_EPOCHS_TO_PLOT:
         return ""
     first, last = points[0], points[-1]
     assert first.training is not None
@@ -142,29 +148,31 @@ def _grown(result: Convergence) -> str:
     )
 
 
-def says_convergence(result: Convergence) -> str:
+def says_convergence(result: ConvergenceResult) -> str:
     """How long the attack must be, and whether the one of training was strong enough."""
     best = result.checkpoints[0]
     short = ", ".join(f"{g.gap:.1f}% (k={g.name.removeprefix('pgd-')})" for g in best.gaps)
-    trained = "".join(
+    training_note = "".join(
         f" The attack that it was trained with ends {c.training.gap:.1f}% "
         f"{'below' if c.training.loss < c.long_loss else 'above'} ({c.name} epoch)."
-        for c in _ends(result)
+        for c in _best_and_last(result)
         if c.training is not None
-    ) + _grown(result)
+    ) + _gap_trend(result)
     lowest, radius = min(result.by_eps.accuracy), result.by_eps.eps[-1]
-    tail = "" if lowest == 0 else " That it does not reach zero is a reason to distrust the attack."
-    weak = (
+    zero_note = (
+        "" if lowest == 0 else " That it does not reach zero is a reason to distrust the attack."
+    )
+    reference_note = (
         f" PGD-{result.long_steps} itself, whose steps reach {result.reach:g} eps together, ends "
         f"{result.behind:.1f}% below the curve: the gaps are too small by about as much."
-        if result.behind > 100 * SETTLED
+        if result.behind > 100 * CONVERGED_TOLERANCE
         else ""
     )
     return (
         f"The loss under PGD settles (within 1%) after {result.settled} of {result.long_steps} "
         f"steps of {result.rel_step:g} eps; PGD-k differs from PGD-{result.long_steps} by {short} "
-        f"({result.images} images, {result.seeds} seeds).{weak}{trained} "
-        f"Accuracy falls to {lowest:.1%} at eps {radius:.3g}.{tail}"
+        f"({result.images} images, {result.seeds} seeds).{reference_note}{training_note} "
+        f"Accuracy falls to {lowest:.1%} at eps {radius:.3g}.{zero_note}"
     )
 
 
@@ -172,13 +180,13 @@ def says_convergence(result: Convergence) -> str:
     "convergence",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=Convergence,
+    result=ConvergenceResult,
     plot=plot_convergence,
-    cost=cost_convergence,
+    cost=convergence_cost,
     says=says_convergence,
 )
 def convergence(
-    subject: Subject,
+    subject: AnalysisSubject,
     *,
     ks: tuple[int, ...] = (1, 2, 5, 10),
     reference: int = 200,
@@ -186,7 +194,7 @@ def convergence(
     reach: float = 1.5,
     seeds: int = 3,
     limit: int = 16,
-) -> Convergence:
+) -> ConvergenceResult:
     r"""The loss after each step of PGD, and the gap of k steps to many (200).
 
     .. math:: r_k = 100\, |L_{200} - L_k| / L_{200}
@@ -198,28 +206,32 @@ def convergence(
     Departures from the published code: the same images serve for curves and gaps, and images that
     are wrong already are not left out.
     """
-    for name, least in {"reference": reference, "seeds": seeds, "limit": limit}.items():
-        if least < 1:
-            raise UserError(f"`{name} >= 1` must hold, but got {name}={least}")
+    for name, value in {"reference": reference, "seeds": seeds, "limit": limit}.items():
+        if value < 1:
+            raise UserError(f"`{name} >= 1` must hold, but got {name}={value}")
     if not ks or any(k < 1 for k in ks):
         raise UserError(f"`ks` must be numbers of steps like [1, 2, 5], but got {list(ks)}")
-    if not gives_gradients(subject.model):
-        raise DoesNotApply("PGD needs gradients, which this model does not give")
-    wanted = checkpoints_of(subject)
-    batch = subject.first(limit).take(torch.arange(min(limit, len(subject.data))))
-    total = (reference + (reference + sum(ks)) * len(wanted)) * seeds
-    task = subject.progress.task("convergence", total)
-    every = tuple(subject.seed + s for s in range(seeds))
-    ascents = Ascents(batch, subject.threat, every, task)
+    if not is_differentiable(subject.model):
+        raise AnalysisNotApplicable("PGD needs gradients, which this model does not give")
+    checkpoint_names = run_checkpoints(subject)
+    batch = subject.first_images(limit).take(torch.arange(min(limit, len(subject.data))))
+    total = (reference + (reference + sum(ks)) * len(checkpoint_names)) * seeds
+    task = subject.progress.add_task("convergence", total)
+    seed_list = tuple(subject.seed + s for s in range(seeds))
+    ascents = AttackTrajectories(batch, subject.threat, seed_list, task)
     curves = ascents.losses(subject.model, reference, rel_step)
     checkpoints = tuple(
-        gaps_at(
-            name, model_at(subject, which), ascents, subject, Attacks(tuple(ks), reference, reach)
+        checkpoint_gaps(
+            name,
+            checkpoint_model(subject, checkpoint),
+            ascents,
+            subject,
+            AttackLengths(tuple(ks), reference, reach),
         )
-        for name, which in wanted.items()
+        for name, checkpoint in checkpoint_names.items()
     )
     task.close()
-    return Convergence(
+    return ConvergenceResult(
         threat=str(subject.threat),
         images=len(batch.x),
         seeds=seeds,
@@ -228,14 +240,14 @@ def convergence(
         long_steps=reference,
         curves=tuple(tuple(round(v, 6) for v in row) for row in curves.tolist()),
         behind=100 * (1 - checkpoints[0].long_loss / max(float(curves[:, -1].mean()), TINY)),
-        settled=settled(curves.mean(0).tolist()),
+        settled=convergence_step(curves.mean(0).tolist()),
         checkpoints=checkpoints,
-        by_eps=curve(subject, factors=FACTORS, limit=limit, steps=BALL_STEPS),
+        by_eps=eps_curve(subject, factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS),
     )
 
 
-def settled(losses: Sequence[float]) -> int:
+def convergence_step(losses: Sequence[float]) -> int:
     """The first step from which on the loss stays within 1% of its last value."""
-    bound = SETTLED * abs(losses[-1])
-    late = [i for i, loss in enumerate(losses) if abs(loss - losses[-1]) > bound]
-    return late[-1] + 1 if late else 0
+    bound = CONVERGED_TOLERANCE * abs(losses[-1])
+    unconverged = [i for i, loss in enumerate(losses) if abs(loss - losses[-1]) > bound]
+    return unconverged[-1] + 1 if unconverged else 0

@@ -18,36 +18,36 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from buttress.analysis.cost import cost_in_words
-from buttress.analysis.subject import DoesNotApply, Group, Subject, subject_of
-from buttress.errors import CorruptFile, UserError
-from buttress.files import read_json, write_json
-from buttress.models.checkpoint import tree_digest
-from buttress.progress import Progress, Silent
-from buttress.records.run import Run, command_line, provenance
-from buttress.registry import Entry, Registry
-from buttress.spec import Spec
+from buttress.analysis.cost import format_cost
+from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup, load_subject
+from buttress.config import Spec
+from buttress.errors import CorruptFileError, UserError
+from buttress.models.loading.checkpoint import content_digest
+from buttress.registry import Registry, RegistryEntry
+from buttress.results.run import Run, command_line, provenance
+from buttress.system.files import read_json, write_json
+from buttress.system.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Analysis(Protocol):
+class AnalysisFunction(Protocol):
     """Computes a result from a subject, a group or nothing; keyword arguments are its own."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Spec: ...
 
 
-class Plot(Protocol):
+class PlotFunction(Protocol):
     """Draws the results of one or several runs into a figure."""
 
     def __call__(self, results: Mapping[str, Any], figure: Figure) -> None: ...
 
 
-A = TypeVar("A", bound=Analysis)
+A = TypeVar("A", bound=AnalysisFunction)
 
 
-class Analyses(Registry[Analysis]):
+class Analyses(Registry[AnalysisFunction]):
     """The table of analyses: to type checkers each keeps its own parameters and result."""
 
     if TYPE_CHECKING:
@@ -58,26 +58,26 @@ class Analyses(Registry[Analysis]):
             *,
             paper: str = "",
             tags: tuple[str, ...] = (),
-            about: str = "",
-            **extra: Any,
+            summary: str = "",
+            **metadata: Any,
         ) -> Callable[[A], A]: ...
 
 
-Cost = Callable[..., Any]  # passes, passes of several networks, or a sentence
+CostFunction = Callable[..., Any]  # passes, passes of several networks, or a sentence
 ANALYSES = Analyses("analysis")
-LOOKED_AT = ("subject", "group", "progress")  # parameters that are not the user's
+PROVIDED_PARAMETERS = ("subject", "group", "progress")  # parameters that are not the user's
 
 
 def list_analyses(tag: str | None = None) -> list[str]:
     return ANALYSES.names(tag)
 
 
-def analyse(
+def analyze(
     name: str,
     run: str | Path | Run,
     *,
     args: Mapping[str, Any] | None = None,
-    subject: Subject | None = None,
+    subject: AnalysisSubject | None = None,
     progress: Progress | None = None,
 ) -> Spec:
     """Computes an analysis of a run and saves it in the run; a saved one that fits is returned.
@@ -93,31 +93,31 @@ def analyse(
         DoesNotApply: the analysis has no meaning for this model.
     """
     run = run if isinstance(run, Run) else Run(run)
-    progress, entry = progress or Silent(), ANALYSES.entry(name)
-    args = settled(entry, args)
-    if is_together(entry):
-        raise UserError(f"analysis {entry.name!r} compares runs: use analyse_together")
-    if is_standalone(entry):
+    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
+    args = resolve_args(entry, args)
+    if is_group_analysis(entry):
+        raise UserError(f"analysis {entry.name!r} compares runs: use analyze_group")
+    if is_standalone_analysis(entry):
         raise UserError(f"analysis {entry.name!r} looks at no run: use analyse_alone")
-    subject = subject or subject_of(run, progress=progress)
-    made = {
+    subject = subject or load_subject(run, progress=progress)
+    identity = {
         "analysis": entry.name,
         "args": args,
-        "weights": tree_digest(subject.model.state_dict()),
+        "weights": content_digest(subject.model.state_dict()),
         "data": subject.data.fingerprint(),
         "threat": str(subject.threat),
     }
     path = run.analysis_file(entry.name)
 
-    def price(cost: Cost) -> str:
-        return cost_in_words([(subject, cost(subject, **args))])
+    def describe_cost(cost: CostFunction) -> str:
+        return format_cost([(subject, cost(subject, **args))])
 
-    found = _obtained(path, made, entry, {"subject": subject}, price, progress)
+    result = _load_or_compute(path, identity, entry, {"subject": subject}, describe_cost, progress)
     run.mend([path])
-    return found
+    return result
 
 
-def analyse_together(
+def analyze_group(
     name: str,
     runs: Sequence[str | Path | Run],
     out: Path,
@@ -127,22 +127,24 @@ def analyse_together(
     progress: Progress | None = None,
 ) -> Spec:
     """Computes an analysis of several runs and saves it as ``out/<name>.json``."""
-    progress, entry = progress or Silent(), ANALYSES.entry(name)
-    args = settled(entry, args)
-    if not is_together(entry):
+    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
+    args = resolve_args(entry, args)
+    if not is_group_analysis(entry):
         raise UserError(f"analysis {entry.name!r} looks at one run: use analyse")
-    group = Group(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
-    group.check()
-    keys = [[run.path.name, run.spec.key(), records_of(run)] for run in group.runs]
-    made = {"analysis": entry.name, "args": args, "runs": keys, "limit": limit}
+    group = RunGroup(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
+    group.require_one_dataset()
+    keys = [[run.path.name, run.spec.key(), record_timestamps(run)] for run in group.runs]
+    identity = {"analysis": entry.name, "args": args, "runs": keys, "limit": limit}
 
-    def price(cost: Cost) -> str:
-        return cost_in_words(cost(group, **args))
+    def describe_cost(cost: CostFunction) -> str:
+        return format_cost(cost(group, **args))
 
-    return _obtained(out / f"{entry.name}.json", made, entry, {"group": group}, price, progress)
+    return _load_or_compute(
+        out / f"{entry.name}.json", identity, entry, {"group": group}, describe_cost, progress
+    )
 
 
-def analyse_alone(
+def analyze_standalone(
     name: str,
     out: Path,
     *,
@@ -150,104 +152,123 @@ def analyse_alone(
     progress: Progress | None = None,
 ) -> Spec:
     """Computes an analysis that needs no run and saves it as ``out/<name>.json``."""
-    progress, entry = progress or Silent(), ANALYSES.entry(name)
-    args = settled(entry, args)
-    if not is_standalone(entry):
-        raise UserError(f"analysis {entry.name!r} looks at runs: use analyse or analyse_together")
-    made = {"analysis": entry.name, "args": args}
+    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
+    args = resolve_args(entry, args)
+    if not is_standalone_analysis(entry):
+        raise UserError(f"analysis {entry.name!r} looks at runs: use analyze or analyze_group")
+    identity = {"analysis": entry.name, "args": args}
 
-    def price(cost: Cost) -> str:
+    def describe_cost(cost: CostFunction) -> str:
         return str(cost(**args))
 
-    path, looked_at = out / f"{entry.name}.json", {"progress": progress}
-    return _obtained(path, made, entry, looked_at, price, progress)
+    path, inputs = out / f"{entry.name}.json", {"progress": progress}
+    return _load_or_compute(path, identity, entry, inputs, describe_cost, progress)
 
 
-def settled(entry: Entry[Analysis], given: Mapping[str, Any] | None) -> dict[str, Any]:
+def resolve_args(
+    entry: RegistryEntry[AnalysisFunction], arguments: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The arguments of an analysis with its defaults, as a file keeps them.
 
     A result is saved under all of them, so that one made with another default is not used again.
     """
-    known = inspect.signature(entry.value).parameters.values()
-    usual = {p.name: p.default for p in known if p.default is not p.empty}
-    whole: dict[str, Any] = json.loads(json.dumps({**usual, **(given or {})}))
-    ANALYSES.check(entry.name, whole, besides=LOOKED_AT)
-    return whole
+    parameters = inspect.signature(entry.value).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    resolved: dict[str, Any] = json.loads(json.dumps({**defaults, **(arguments or {})}))
+    ANALYSES.check_args(entry.name, resolved, ignored=PROVIDED_PARAMETERS)
+    return resolved
 
 
-def is_together(entry: Entry[Analysis]) -> bool:
+def is_group_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
     """Whether an analysis looks at several runs at once."""
-    return bool(entry.extra.get("together"))
+    return bool(entry.metadata.get("together"))
 
 
-def is_standalone(entry: Entry[Analysis]) -> bool:
+def is_standalone_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
     """Whether an analysis looks at no run."""
-    return bool(entry.extra.get("standalone"))
+    return bool(entry.metadata.get("standalone"))
 
 
-def records_of(run: Run) -> dict[str, float]:
+def record_timestamps(run: Run) -> dict[str, float]:
     """The files an analysis of several runs may read, with the times they were written."""
-    kept = [*run.path.glob("eval/*/*.parquet"), *run.path.glob("analysis/*.json")]
-    kept += [run.path / "done.json", run.checkpoint("best")]
+    files = [*run.path.glob("eval/*/*.parquet"), *run.path.glob("analysis/*.json")]
+    files += [run.path / "done.json", run.checkpoint("best")]
     return {
-        p.relative_to(run.path).as_posix(): p.stat().st_mtime for p in sorted(kept) if p.is_file()
+        p.relative_to(run.path).as_posix(): p.stat().st_mtime for p in sorted(files) if p.is_file()
     }
 
 
-def _obtained(
+def _load_or_compute(
     path: Path,
-    made: Mapping[str, Any],
-    entry: Entry[Analysis],
-    looked_at: Mapping[str, Any],
-    price: Callable[[Cost], str],
+    identity: Mapping[str, Any],
+    entry: RegistryEntry[AnalysisFunction],
+    inputs: Mapping[str, Any],
+    describe_cost: Callable[[CostFunction], str],
     progress: Progress,
 ) -> Spec:
     """The saved answer to this very question; else its cost is said, and it is computed."""
-    saved = _saved(path, made, entry, progress)
+    saved = _load_saved(path, identity, entry, progress)
     if saved is not None:
         return saved
-    if cost := entry.extra.get("cost"):
-        progress.log(f"{entry.name}: {price(cost)}")
-    return _save(
-        path, made, entry, lambda: ANALYSES.create(entry.name, {**looked_at, **made["args"]})
+    if cost := entry.metadata.get("cost"):
+        progress.log(f"{entry.name}: {describe_cost(cost)}")
+    return _compute_and_save(
+        path, identity, entry, lambda: ANALYSES.create(entry.name, {**inputs, **identity["args"]})
     )
 
 
-def _saved(
-    path: Path, made: Mapping[str, Any], entry: Entry[Analysis], progress: Progress
+def _load_saved(
+    path: Path,
+    identity: Mapping[str, Any],
+    entry: RegistryEntry[AnalysisFunction],
+    progress: Progress,
 ) -> Spec | None:
     """The result at ``path`` if it is whole and answers this very question."""
     try:
         content = read_json(path)
-        if {k: content.get(k) for k in made} != dict(made):
+        if {k: content.get(k) for k in identity} != dict(identity):
             return None
         if reason := content.get("does_not_apply"):
-            raise DoesNotApply(str(reason))
-        kind: type[Spec] = entry.extra["result"]
-        return kind.parse(content["result"], str(path))
+            raise AnalysisNotApplicable(str(reason))
+        result_class: type[Spec] = entry.metadata["result"]
+        return result_class.parse(content["result"], str(path))
     except FileNotFoundError:
         return None
-    except DoesNotApply:
+    except AnalysisNotApplicable:
         raise
-    except (CorruptFile, UserError, KeyError) as error:
+    except (CorruptFileError, UserError, KeyError) as error:
         progress.log(f"{error}; doing it again")
         return None
 
 
-def _save(
-    path: Path, made: Mapping[str, Any], entry: Entry[Analysis], compute: Callable[[], Spec]
+def _compute_and_save(
+    path: Path,
+    identity: Mapping[str, Any],
+    entry: RegistryEntry[AnalysisFunction],
+    compute: Callable[[], Spec],
 ) -> Spec:
     """Computes and writes a result with its picture; that it does not apply is a result too."""
-    from buttress.analysis.draw import draw
+    from buttress.analysis.figures import save_figure
 
-    trace = provenance(command_line())
+    provenance_fields = provenance(command_line())
     try:
         result = compute()
-    except DoesNotApply as error:
-        write_json(path, {**made, "result": None, "does_not_apply": str(error), **trace})
+    except AnalysisNotApplicable as error:
+        write_json(
+            path, {**identity, "result": None, "does_not_apply": str(error), **provenance_fields}
+        )
         raise
-    says = entry.extra.get("says")
-    content = {**made, "result": result.model_dump(mode="json"), **trace}
+    says = entry.metadata.get("says")
+    content = {**identity, "result": result.model_dump(mode="json"), **provenance_fields}
     write_json(path, {**content, "says": says(result) if says else ""})
-    draw(entry.extra["plot"], {"": result}, path.with_suffix(".svg"))
+    save_figure(entry.metadata["plot"], {"": result}, path.with_suffix(".svg"))
     return result
+
+
+def require_integers(minimum: int, **arguments: object) -> None:
+    """Refuses what is not a whole number of at least ``minimum``."""
+    for name, value in arguments.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise UserError(
+                f"`{name}` must be a whole number of at least {minimum}, but got {name}={value!r}"
+            )

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.subject import Subject
-from buttress.attacks.call import How, create_attack
+from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.subject import AnalysisSubject
+from buttress.attacks.core import create_attack
+from buttress.config import Spec
+from buttress.engine.run import AttackOptions
 from buttress.evaluation import accuracy_curve
-from buttress.spec import Spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,20 +41,24 @@ def plot_curve(results: Mapping[str, EpsCurve], figure: Figure) -> None:
         axes.legend(fontsize="small")
 
 
-def cost_curve(
-    subject: Subject, *, attack: str, factors: Sequence[float], limit: int, steps: int
-) -> Passes:
+def eps_curve_cost(
+    subject: AnalysisSubject, *, attack: str, factors: Sequence[float], limit: int, steps: int
+) -> PassCount:
     """An attack in each ball, at most: an image that one breaks is not attacked in a larger one."""
     images = min(limit, len(subject.data))
-    each = passes_of(create_attack(attack, steps=steps), subject, images)
-    return sum((each for factor in set(factors) if factor > 0), start=Passes(images))
+    passes_per_eps = attack_passes(create_attack(attack, steps=steps), subject, images)
+    return sum((passes_per_eps for factor in set(factors) if factor > 0), start=PassCount(images))
 
 
 def says_curve(result: EpsCurve) -> str:
     """Where half of the accuracy is gone, and what is left at the end."""
     first, last = result.accuracy[0], result.accuracy[-1]
-    gone = [e for e, a in zip(result.eps, result.accuracy, strict=True) if a <= first / 2]
-    half = f"half of that is gone at {gone[0]:.3g}" if gone else "more than half of that stays"
+    below_half = [e for e, a in zip(result.eps, result.accuracy, strict=True) if a <= first / 2]
+    half = (
+        f"half of that is gone at {below_half[0]:.3g}"
+        if below_half
+        else "more than half of that stays"
+    )
     return (
         f"Accuracy under {result.attack} is {first:.1%} at eps {result.eps[0]:.3g} ({result.norm}, "
         f"{result.images} images) and {last:.1%} at {result.eps[-1]:.3g}; {half}."
@@ -65,11 +70,11 @@ def says_curve(result: EpsCurve) -> str:
     tags=("attack",),
     result=EpsCurve,
     plot=plot_curve,
-    cost=cost_curve,
+    cost=eps_curve_cost,
     says=says_curve,
 )
-def curve(
-    subject: Subject,
+def eps_curve(
+    subject: AnalysisSubject,
     *,
     attack: str = "pgd",
     factors: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0),
@@ -77,19 +82,25 @@ def curve(
     steps: int = 10,
 ) -> EpsCurve:
     """Accuracy under one attack at multiples of the trained eps, on the first images."""
-    data = subject.first(limit)
-    top = 1.0 if subject.threat.norm == "Linf" else float("inf")
-    radii = [min(f * subject.threat.eps, top) for f in factors]
-    found = accuracy_curve(
-        subject.model, data, attack, subject.threat.norm, radii, how=How(subject.seed), steps=steps
+    data = subject.first_images(limit)
+    max_eps = 1.0 if subject.threat.norm == "Linf" else float("inf")
+    radii = [min(f * subject.threat.eps, max_eps) for f in factors]
+    accuracies = accuracy_curve(
+        subject.model,
+        data,
+        attack,
+        subject.threat.norm,
+        radii,
+        options=AttackOptions(subject.seed),
+        steps=steps,
     )
-    spans = found.intervals
+    intervals = accuracies.intervals
     return EpsCurve(
         attack=attack,
-        norm=found.norm,
-        eps=found.eps,
-        accuracy=found.accuracy,
-        low=tuple(s.low for s in spans),
-        high=tuple(s.high for s in spans),
+        norm=accuracies.norm,
+        eps=accuracies.eps,
+        accuracy=accuracies.accuracy,
+        low=tuple(s.low for s in intervals),
+        high=tuple(s.high for s in intervals),
         images=len(data),
     )

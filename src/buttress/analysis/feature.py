@@ -12,31 +12,29 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis.arguments import whole
-from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.gallery import png, show
-from buttress.analysis.perturbations import LOW, low_energy
-from buttress.analysis.sample import sample_of
-from buttress.analysis.subject import Subject
-from buttress.attacks.call import create_attack
-from buttress.attacks.freeze import frozen
-from buttress.attacks.loop import last_point
+from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.cost import PassCount
+from buttress.analysis.gallery import encode_png, show_png
+from buttress.analysis.perturbations import LOW_FREQUENCY, low_frequency_energy
+from buttress.analysis.subject import AnalysisSubject, load_sample
+from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
+from buttress.config import Spec
+from buttress.engine.batching import last_iterate
 from buttress.errors import UserError
-from buttress.models.parts import blocks_of
-from buttress.progress import Task
-from buttress.spec import Spec
-from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.models.eval_mode import eval_mode
+from buttress.models.parts import network_blocks
+from buttress.system.progress import ProgressTask
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Threat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Start = Literal["uniform", "binary"]
-EPS = 15  # of the thesis: far more than the box holds
-BOX = Threat("Linf", 1.0)
-RATE = 0.05  # of the ascent on logits and units
+FeatureStart = Literal["uniform", "binary"]
+PUBLISHED_EPS = 15  # of the thesis: far more than the box holds
+WHOLE_BOX = Threat("Linf", 1.0)
+LEARNING_RATE = 0.05  # of the ascent on logits and units
 
 
 class FeaturePicture(Spec):
@@ -50,19 +48,19 @@ class FeaturePicture(Spec):
     direct: str
 
 
-class Feature(Spec):
+class FeatureResult(Spec):
     """What one network takes for its classes."""
 
     steps: int
     step: float
-    start: Start
+    start: FeatureStart
     pictures: tuple[FeaturePicture, ...]
     probability: float  # the mean
     low: float  # share of the energy of the targeted images at low frequencies
     noise_low: float  # the same of the noise they began with
 
 
-def plot_feature(results: Mapping[str, Feature], figure: Figure) -> None:
+def plot_feature(results: Mapping[str, FeatureResult], figure: Figure) -> None:
     """Three rows per run: noise, targeted PGD, direct ascent; a column per class."""
     columns = max(len(r.pictures) for r in results.values())
     axes = figure.subplots(3 * len(results), columns, squeeze=False)
@@ -71,26 +69,26 @@ def plot_feature(results: Mapping[str, Feature], figure: Figure) -> None:
     for block, (label, result) in enumerate(results.items()):
         for column, picture in enumerate(result.pictures):
             rows = axes[3 * block : 3 * block + 3, column]
-            shown = (picture.noise, picture.targeted, picture.direct)
-            for axis, content in zip(rows, shown, strict=True):
-                show(axis, content)
+            images = (picture.noise, picture.targeted, picture.direct)
+            for axis, content in zip(rows, images, strict=True):
+                show_png(axis, content)
             rows[1].set_title(picture.name, fontsize="xx-small", pad=2)
             rows[2].set_title(picture.unit, fontsize="xx-small", pad=2)
         axes[3 * block][0].set_title(label, fontsize="x-small", loc="left")
 
 
-def cost_feature(subject: Subject, *, steps: int, classes: int, **_: Any) -> Passes:
+def feature_cost(subject: AnalysisSubject, *, steps: int, classes: int, **_: Any) -> PassCount:
     """A backward pass per step and image, in both ways."""
     images = min(classes, len(subject.data.classes))
-    return Passes(3 * images, 2 * images * steps)
+    return PassCount(3 * images, 2 * images * steps)
 
 
-def says_feature(result: Feature) -> str:
+def says_feature(result: FeatureResult) -> str:
     """Whether the classes are reached, and how smooth the images are."""
     return (
         f"Targeted PGD-{result.steps} from noise reaches its class with a probability of "
         f"{result.probability:.1%} on average. {result.low:.1%} of the energy of its images lies "
-        f"below {LOW:g} cycles per pixel; in the noise it was {result.noise_low:.1%}."
+        f"below {LOW_FREQUENCY:g} cycles per pixel; in the noise it was {result.noise_low:.1%}."
     )
 
 
@@ -98,21 +96,21 @@ def says_feature(result: Feature) -> str:
     "feature",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=Feature,
+    result=FeatureResult,
     plot=plot_feature,
-    cost=cost_feature,
+    cost=feature_cost,
     says=says_feature,
 )
 def feature(
-    subject: Subject,
+    subject: AnalysisSubject,
     *,
     steps: int = 100,
     step: float = 0.225,
-    start: Start = "uniform",
+    start: FeatureStart = "uniform",
     classes: int = 10,
     block: str = "",
     smoothness: float = 1.0,
-) -> Feature:
+) -> FeatureResult:
     r"""Images from noise: targeted PGD over the whole box, and ascent on a logit or a unit.
 
     .. math:: x_{t+1} = \Pi_{[0,1]}(x_t + \alpha\, \mathrm{sign} \nabla_x \log p_k(x_t)), \qquad
@@ -125,112 +123,126 @@ def feature(
     Departure from the thesis' code: its attack adds noise of 15 to the noise it is given and clips,
     which makes nearly every pixel 0 or 1. That is ``start="binary"``.
     """
-    whole(1, steps=steps, classes=classes)
+    require_integers(1, steps=steps, classes=classes)
     if start not in ("uniform", "binary"):
         raise UserError(f"`start` must be uniform or binary, but got {start!r}")
-    raised = Units(subject.model, block)
+    units_model = NetworkUnits(subject.model, block)
     names = subject.data.classes[:classes]
-    noise = _noise(subject, len(names), start)
-    task = subject.progress.task("features", 2 * len(names) * steps)
+    noise = _start_noise(subject, len(names), start)
+    task = subject.progress.add_task("features", 2 * len(names) * steps)
     targeted = torch.cat(
-        [_targeted(subject, noise[k : k + 1], k, (steps, step), task) for k in range(len(names))]
+        [
+            _targeted_image(subject, noise[k : k + 1], k, (steps, step), task)
+            for k in range(len(names))
+        ]
     )
-    units, direct = _direct(raised, noise, steps, smoothness)
+    units, direct = _maximize_units(units_model, noise, steps, smoothness)
     task.advance(len(names) * steps)
     task.close()
-    with frozen(subject.model), torch.no_grad():
-        reached = subject.model(targeted).softmax(1).diagonal().tolist()
+    with eval_mode(subject.model), torch.no_grad():
+        probabilities = subject.model(targeted).softmax(1).diagonal().tolist()
     pictures = [
         FeaturePicture(
             name=name,
-            noise=png(noise[k]),
-            targeted=png(targeted[k]),
-            probability=reached[k],
+            noise=encode_png(noise[k]),
+            targeted=encode_png(targeted[k]),
+            probability=probabilities[k],
             unit=units[k],
-            direct=png(direct[k]),
+            direct=encode_png(direct[k]),
         )
         for k, name in enumerate(names)
     ]
-    return Feature(
+    return FeatureResult(
         steps=steps,
         step=step,
         start=start,
         pictures=tuple(pictures),
-        probability=sum(reached) / len(reached),
-        low=low_energy(targeted.cpu().double()),
-        noise_low=low_energy(noise.cpu().double()),
+        probability=sum(probabilities) / len(probabilities),
+        low=low_frequency_energy(targeted.cpu().double()),
+        noise_low=low_frequency_energy(noise.cpu().double()),
     )
 
 
-def _noise(subject: Subject, count: int, start: Start) -> Tensor:
+def _start_noise(subject: AnalysisSubject, count: int, start: FeatureStart) -> Tensor:
     """(K, C, H, W) noise of its own for each class, the same for networks of one seed."""
-    like = sample_of(subject.model, subject.first(1)).x.expand(count, -1, -1, -1)
-    streams = Streams(subject.seed, "feature", torch.arange(count))
-    noise = streams.uniform(like, 0)
+    template = load_sample(subject.model, subject.first_images(1)).x.expand(count, -1, -1, -1)
+    streams = SampleRNG(subject.seed, "feature", torch.arange(count))
+    noise = streams.draw_uniform(template, 0)
     if start == "binary":
-        noise = (noise + EPS * (2 * streams.uniform(like, 1) - 1)).clamp(0, 1)
+        noise = (noise + PUBLISHED_EPS * (2 * streams.draw_uniform(template, 1) - 1)).clamp(0, 1)
     return noise
 
 
-def _targeted(
-    subject: Subject, noise: Tensor, target: int, pace: tuple[int, float], task: Task
+def _targeted_image(
+    subject: AnalysisSubject,
+    noise: Tensor,
+    target: int,
+    steps_and_step: tuple[int, float],
+    task: ProgressTask,
 ) -> Tensor:
     """The last point of targeted PGD; the label is any other class."""
-    steps, step = pace
-    chosen = create_attack("pgd", steps=steps, rel_step=step, start="clean", target=target)
-    other = torch.full((len(noise),), (target + 1) % len(subject.data.classes)).to(noise.device)
-    streams = Streams(subject.seed, "feature", torch.tensor([target]))
-    with frozen(subject.model):
+    steps, step = steps_and_step
+    attack = create_attack("pgd", steps=steps, rel_step=step, start="clean", target=target)
+    other_label = torch.full((len(noise),), (target + 1) % len(subject.data.classes)).to(
+        noise.device
+    )
+    streams = SampleRNG(subject.seed, "feature", torch.tensor([target]))
+    with eval_mode(subject.model):
         with torch.no_grad():
             clean = subject.model(noise)
-        found = last_point(chosen, Problem(subject.model, noise, other, BOX, streams, clean))
+        x_adv = last_iterate(
+            attack, Problem(subject.model, noise, other_label, WHOLE_BOX, streams, clean)
+        )
     task.advance(steps)
-    return found
+    return x_adv
 
 
-def _direct(
-    raised: Units, noise: Tensor, steps: int, smoothness: float
+def _maximize_units(
+    units: NetworkUnits, noise: Tensor, steps: int, smoothness: float
 ) -> tuple[list[str], Tensor]:
     """The names of units and images that raise them, all at once."""
-    with frozen(raised.model):
-        count = min(len(noise), raised.of(noise[:1]).shape[1])
+    with eval_mode(units.model):
+        count = min(len(noise), units.activations(noise[:1]).shape[1])
         point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly grey
-        ascent = torch.optim.Adam([point], lr=RATE)
+        optimizer = torch.optim.Adam([point], lr=LEARNING_RATE)
         for _ in range(steps):
-            ascent.zero_grad()
+            optimizer.zero_grad()
             x = point.sigmoid()
             with torch.enable_grad():
-                goal = raised.of(x)[:, :count].diagonal().sum() - smoothness * roughness(x).sum()
-            (point.grad,) = torch.autograd.grad(-goal, point)
-            ascent.step()
-    names = [f"{raised.name} {k}" for k in range(count)]
+                objective = (
+                    units.activations(x)[:, :count].diagonal().sum()
+                    - smoothness * total_variation(x).sum()
+                )
+            (point.grad,) = torch.autograd.grad(-objective, point)
+            optimizer.step()
+    names = [f"{units.name} {k}" for k in range(count)]
     return names + [""] * (len(noise) - count), point.detach().sigmoid()
 
 
-class Units:
+class NetworkUnits:
     """The logits of a network, or the channels of one of its blocks."""
 
     def __init__(self, model: nn.Module, block: str) -> None:
         self.model, self.name = model, block or "logit"
-        parts = {part.name: part.module for part in blocks_of(model)}
+        parts = {part.name: part.module for part in network_blocks(model)}
         if block and block not in parts:
             raise UserError(f"`block` must be one of {', '.join(parts)}, but got {block!r}")
         self.block = parts[block] if block else None
 
-    def of(self, x: Tensor) -> Tensor:
+    def activations(self, x: Tensor) -> Tensor:
         """(N, units) averaged over places."""
         if self.block is None:
             return self.model(x)
-        kept: list[Tensor] = []
-        hook = self.block.register_forward_hook(lambda m, i, out: kept.append(out))
+        outputs: list[Tensor] = []
+        hook = self.block.register_forward_hook(lambda m, i, out: outputs.append(out))
         try:
             self.model(x)
         finally:
             hook.remove()
-        return over_places(kept[-1])
+        return spatial_mean(outputs[-1])
 
 
-def over_places(out: Tensor) -> Tensor:
+def spatial_mean(out: Tensor) -> Tensor:
     """(N, channels) of maps with channels first, of maps with channels last, or of tokens."""
     if out.ndim == 4:
         is_last = out.shape[1] == out.shape[2] != out.shape[3]
@@ -238,7 +250,7 @@ def over_places(out: Tensor) -> Tensor:
     return out.mean(1) if out.ndim == 3 else out.flatten(1)
 
 
-def roughness(x: Tensor) -> Tensor:
+def total_variation(x: Tensor) -> Tensor:
     """(N,) the mean absolute difference of neighbouring pixels."""
     down, right = x.diff(dim=2).abs(), x.diff(dim=3).abs()
     return down.flatten(1).mean(1) + right.flatten(1).mean(1)

@@ -10,86 +10,91 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from buttress.analysis.arguments import whole
-from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.plane import (
-    Rows,
-    check_finite,
+from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.cost import PassCount
+from buttress.analysis.methods.loss_plane import (
+    LossPlane,
+    add_legend_above,
     draw_contours,
-    draw_hill,
-    halves,
-    legend_above,
-    levels_of,
-    names_of,
-    rise_along,
-    steps_of,
+    draw_surface,
+    log_levels,
+    mean_rise,
+    plot_titles,
+    require_finite,
+    split_figure,
+    symmetric_grid,
 )
-from buttress.analysis.ready import ready
-from buttress.analysis.sample import attacked, mean_loss, sample_of
-from buttress.analysis.subject import Subject
-from buttress.analysis.weights import Step, filter_weights, movable, random_direction
-from buttress.attacks.freeze import frozen
+from buttress.analysis.methods.weight_directions import (
+    WeightStep,
+    filter_weights,
+    movable_weights,
+    random_direction,
+)
+from buttress.analysis.subject import AnalysisSubject, attack_sample, load_sample, mean_loss
+from buttress.config import Spec
+from buttress.engine.fast_model import ready
 from buttress.errors import UserError
-from buttress.spec import Spec
+from buttress.models.eval_mode import eval_mode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Adversarial = Literal["centre", "each", "none"]
+AdversarialMode = Literal["centre", "each", "none"]
 
 
-class Losses(Spec):
+class DirectionalLosses(Spec):
     """One loss along random directions and over the plane of the first two."""
 
     centre: float
-    curves: Rows  # a row for each direction, along `steps`
-    plane: Rows  # empty if there is one direction only
-    rise: float  # at `Landscape.at`: mean of directions and of both ways
+    curves: LossPlane  # a row for each direction, along `steps`
+    plane: LossPlane  # empty if there is one direction only
+    rise: float  # at `LandscapeResult.at`: mean of directions and of both ways
 
 
-class Landscape(Spec):
+class LandscapeResult(Spec):
     """The loss around trained weights; a step of 1 is as long as the weights, filter by filter."""
 
     steps: tuple[float, ...]
     at: float
     images: int
     threat: str
-    adversarial: Adversarial  # where the attacked images were made
-    clean: Losses
-    attacked: Losses | None
+    adversarial: AdversarialMode  # where the attacked images were made
+    clean: DirectionalLosses
+    attacked: DirectionalLosses | None
 
 
-def plot_landscape(results: Mapping[str, Landscape], figure: Figure) -> None:
+def plot_landscape(results: Mapping[str, LandscapeResult], figure: Figure) -> None:
     """All runs along random directions; below, each run over a plane: contours and a hill."""
-    flat = {label: r for label, r in results.items() if r.clean.plane}
-    if not flat:
+    with_plane = {label: r for label, r in results.items() if r.clean.plane}
+    if not with_plane:
         _draw_curves(results, figure.subplots())
         return
-    rows = 3 if any(r.attacked for r in flat.values()) else 2
-    left, right = halves(figure, len(flat), rows)
+    rows = 3 if any(r.attacked for r in with_plane.values()) else 2
+    left, right = split_figure(figure, len(with_plane), rows)
     _draw_curves(results, left.subplots())
-    kinds = {"clean": [r.clean for r in flat.values()]}
+    kinds = {"clean": [r.clean for r in with_plane.values()]}
     if rows == 3:
-        kinds["attacked"] = [r.attacked or r.clean for r in flat.values()]
-    hills = levels_of([losses.plane for losses in kinds["clean"]])
-    for row, (kind, found) in enumerate(kinds.items()):
-        levels = levels_of([losses.plane for losses in found])
-        for column, (title, result) in enumerate(zip(names_of(flat), flat.values(), strict=True)):
-            axes = right.add_subplot(rows, len(flat), row * len(flat) + column + 1)
-            draw_contours(axes, result.steps, found[column].plane, levels)
+        kinds["attacked"] = [r.attacked or r.clean for r in with_plane.values()]
+    hills = log_levels([losses.plane for losses in kinds["clean"]])
+    for row, (kind, row_losses) in enumerate(kinds.items()):
+        levels = log_levels([losses.plane for losses in row_losses])
+        for column, (title, result) in enumerate(
+            zip(plot_titles(with_plane), with_plane.values(), strict=True)
+        ):
+            axes = right.add_subplot(rows, len(with_plane), row * len(with_plane) + column + 1)
+            draw_contours(axes, result.steps, row_losses[column].plane, levels)
             axes.set_title(title if row == 0 else "", fontsize="small")
             axes.set_ylabel(kind if column == 0 else "", fontsize="small")
-    for column, result in enumerate(flat.values()):
-        place = (rows, len(flat), (rows - 1) * len(flat) + column + 1)
-        draw_hill(right, place, result.steps, result.clean.plane, hills)
+    for column, result in enumerate(with_plane.values()):
+        place = (rows, len(with_plane), (rows - 1) * len(with_plane) + column + 1)
+        draw_surface(right, place, result.steps, result.clean.plane, hills)
     right.suptitle(
         "over two directions: contours of loss, log10 of the clean loss", fontsize="small"
     )
 
 
-def _draw_curves(results: Mapping[str, Landscape], axes: Axes) -> None:
+def _draw_curves(results: Mapping[str, LandscapeResult], axes: Axes) -> None:
     """A line for each loss, the mean of its directions, with the span of them."""
     for number, (label, result) in enumerate(results.items()):
         for losses, style in ((result.clean, "-"), (result.attacked, "--")):
@@ -103,47 +108,47 @@ def _draw_curves(results: Mapping[str, Landscape], axes: Axes) -> None:
             axes.fill_between(result.steps, low, high, color=f"C{number}", alpha=0.12)
     axes.set(ylabel="cross-entropy", yscale="log")
     axes.set_xlabel("along random directions, in lengths of the weights")
-    legend_above(axes)
+    add_legend_above(axes)
 
 
-def cost_landscape(
-    subject: Subject,
+def landscape_cost(
+    subject: AnalysisSubject,
     *,
     radius: float,
     points: int,
     directions: int,
     limit: int,
-    adversarial: Adversarial,
+    adversarial: AdversarialMode,
     steps: int,
-) -> Passes:
+) -> PassCount:
     """A look at each point; attacks at the centre or at each."""
-    steps_of(radius, points)
-    _check(directions, limit, adversarial, steps)
+    symmetric_grid(radius, points)
+    _check_arguments(directions, limit, adversarial, steps)
     count = points + (points - 1) * (directions - 1)
     count += (points - 1) ** 2 * (directions > 1)
-    looks = count * (1 if adversarial == "none" else 2)
+    evaluations = count * (1 if adversarial == "none" else 2)
     attacks = {"none": 0, "centre": 1, "each": count}[adversarial]
-    return Passes(limit * (looks + 2 * attacks), limit * steps * attacks)
+    return PassCount(limit * (evaluations + 2 * attacks), limit * steps * attacks)
 
 
-def says_landscape(result: Landscape) -> str:
+def says_landscape(result: LandscapeResult) -> str:
     """How much the loss rises on the way."""
-    said = [_says("the loss", result.clean)]
+    phrases = [_loss_phrase("the loss", result.clean)]
     if result.attacked is not None:
         where = "at each point" if result.adversarial == "each" else "once, at the trained weights"
-        said.append(_says(f"that of images attacked {where},", result.attacked))
+        phrases.append(_loss_phrase(f"that of images attacked {where},", result.attacked))
     return (
         f"Weights moved by {result.at:g} of their length in a random direction take "
-        f"{' and '.join(said)} (mean of {len(result.clean.curves)} directions both ways, "
+        f"{' and '.join(phrases)} (mean of {len(result.clean.curves)} directions both ways, "
         f"{result.images} training images)."
     )
 
 
-def _says(what: str, losses: Losses) -> str:
-    return f"{what} from {losses.centre:.3g} to {losses.centre + losses.rise:.3g}"
+def _loss_phrase(subject: str, losses: DirectionalLosses) -> str:
+    return f"{subject} from {losses.centre:.3g} to {losses.centre + losses.rise:.3g}"
 
 
-class Pair(NamedTuple):
+class LossPair(NamedTuple):
     """The two losses at one point."""
 
     clean: float
@@ -154,21 +159,21 @@ class Pair(NamedTuple):
     "landscape",
     paper="arXiv:1712.09913",
     tags=("weights", "attack"),
-    result=Landscape,
+    result=LandscapeResult,
     plot=plot_landscape,
-    cost=cost_landscape,
+    cost=landscape_cost,
     says=says_landscape,
 )
 def landscape(
-    subject: Subject,
+    subject: AnalysisSubject,
     *,
     radius: float = 1.0,
     points: int = 21,
     directions: int = 3,
     limit: int = 64,
-    adversarial: Adversarial = "centre",
+    adversarial: AdversarialMode = "centre",
     steps: int = 10,
-) -> Landscape:
+) -> LandscapeResult:
     r"""The loss along random directions from the trained weights, and over the plane of two.
 
     .. math:: F(a, b) = L(w + a d_1 + b d_2), \quad
@@ -179,89 +184,101 @@ def landscape(
     (``centre``), anew at each point (``each``, as the weights see it in adversarial training; many
     times the cost), or not at all (``none``). One direction gives a curve and no plane.
     """
-    grid = steps_of(radius, points)
-    _check(directions, limit, adversarial, steps)
-    sample = sample_of(subject.model, subject.training_images(limit))
+    grid = symmetric_grid(radius, points)
+    _check_arguments(directions, limit, adversarial, steps)
+    sample = load_sample(subject.model, subject.load_training_images(limit))
     model = ready(subject.model, sample.x[:2])
     subject, weights = replace(subject, model=model), filter_weights(model)
-    fixed = attacked(subject, sample, steps) if adversarial == "centre" else None
+    center_adversarial = attack_sample(subject, sample, steps) if adversarial == "centre" else None
     axes = [random_direction(weights, "landscape", subject.seed, k) for k in range(directions)]
-    with frozen(model), movable(weights) as move:
+    with eval_mode(model), movable_weights(weights) as move:
 
-        def look(*way: Step) -> Pair:
+        def evaluate_at(*way: WeightStep) -> LossPair:
             move(*way)
-            there = attacked(subject, sample, steps) if adversarial == "each" else fixed
-            return Pair(
-                mean_loss(model, sample), None if there is None else mean_loss(model, there)
+            adversarial_sample = (
+                attack_sample(subject, sample, steps)
+                if adversarial == "each"
+                else center_adversarial
+            )
+            return LossPair(
+                mean_loss(model, sample),
+                None if adversarial_sample is None else mean_loss(model, adversarial_sample),
             )
 
-        seen = _walk(subject, look, axes, grid)
-    clean = _losses(seen, grid, directions, lambda pair: pair.clean)
-    worse = _losses(seen, grid, directions, lambda pair: pair.attacked)
+        losses_by_point = _evaluate_points(subject, evaluate_at, axes, grid)
+    clean = _directional_losses(losses_by_point, grid, directions, lambda pair: pair.clean)
+    adversarial_losses = _directional_losses(
+        losses_by_point, grid, directions, lambda pair: pair.attacked
+    )
     assert clean is not None
-    return Landscape(
+    return LandscapeResult(
         steps=grid,
-        at=grid[points // 2 + _half(points)],
+        at=grid[points // 2 + _rise_offset(points)],
         images=len(sample),
         threat=str(subject.threat),
         adversarial=adversarial,
         clean=clean,
-        attacked=worse,
+        attacked=adversarial_losses,
     )
 
 
-Place = tuple[tuple[int, float], ...]  # (number of the direction, how far), 0 left out
+GridPoint = tuple[tuple[int, float], ...]  # (number of the direction, how far), 0 left out
 
 
-def _walk(
-    subject: Subject, look: Callable[..., Pair], axes: list[Any], grid: tuple[float, ...]
-) -> dict[Place, Pair]:
+def _evaluate_points(
+    subject: AnalysisSubject,
+    evaluate_at: Callable[..., LossPair],
+    axes: list[Any],
+    grid: tuple[float, ...],
+) -> dict[GridPoint, LossPair]:
     """Looks at every point once; a point on an axis belongs to the curve and to the plane."""
-    wanted = [_place((k, a)) for k in range(len(axes)) for a in grid]
-    wanted += [_place((0, a), (1, b)) for a in grid for b in grid if len(axes) > 1]
-    places = list(dict.fromkeys(wanted))
-    task = subject.progress.task("points around the weights", len(places))
-    seen = {}
+    points = [_grid_point((k, a)) for k in range(len(axes)) for a in grid]
+    points += [_grid_point((0, a), (1, b)) for a in grid for b in grid if len(axes) > 1]
+    unique_points = list(dict.fromkeys(points))
+    task = subject.progress.add_task("points around the weights", len(unique_points))
+    losses = {}
     try:
-        for place in places:
-            seen[place] = look(*((length, axes[k]) for k, length in place))
+        for place in unique_points:
+            losses[place] = evaluate_at(*((length, axes[k]) for k, length in place))
             task.advance()
     finally:
         task.close()
-    return seen
+    return losses
 
 
-def _place(*steps: tuple[int, float]) -> Place:
+def _grid_point(*steps: tuple[int, float]) -> GridPoint:
     return tuple((k, length) for k, length in steps if length)
 
 
-def _losses(
-    seen: Mapping[Place, Pair],
+def _directional_losses(
+    losses_by_point: Mapping[GridPoint, LossPair],
     grid: tuple[float, ...],
     directions: int,
-    of: Callable[[Pair], float | None],
-) -> Losses | None:
-    values = {place: v for place, pair in seen.items() if (v := of(pair)) is not None}
+    select: Callable[[LossPair], float | None],
+) -> DirectionalLosses | None:
+    values = {
+        place: v for place, pair in losses_by_point.items() if (v := select(pair)) is not None
+    }
     if not values:
         return None
-    check_finite(list(values.values()), "weights")
-    curves = tuple(tuple(values[_place((k, a))] for a in grid) for k in range(directions))
-    plane: Rows = ()
+    require_finite(list(values.values()), "weights")
+    curves = tuple(tuple(values[_grid_point((k, a))] for a in grid) for k in range(directions))
+    plane: LossPlane = ()
     if directions > 1:
-        plane = tuple(tuple(values[_place((0, a), (1, b))] for b in grid) for a in grid)
-    rises = [rise_along(curve, _half(len(grid))) for curve in curves]
-    return Losses(
+        plane = tuple(tuple(values[_grid_point((0, a), (1, b))] for b in grid) for a in grid)
+    rises = [mean_rise(curve, _rise_offset(len(grid))) for curve in curves]
+    return DirectionalLosses(
         centre=values[()], curves=curves, plane=plane, rise=sum(rises) / len(rises)
     )  # fmt: skip
 
 
-def _half(points: int) -> int:
+def _rise_offset(points: int) -> int:
     """How many points from the centre the rise is read: half way to the border."""
     return max(1, points // 4)
 
 
-def _check(directions: int, limit: int, adversarial: str, steps: int) -> None:
-    whole(1, directions=directions, limit=limit, steps=steps)
-    if adversarial not in get_args(Adversarial):
-        known = ", ".join(get_args(Adversarial))
-        raise UserError(f"`adversarial` must be one of {known}, but got {adversarial!r}")
+def _check_arguments(directions: int, limit: int, adversarial_mode: str, steps: int) -> None:
+    require_integers(1, directions=directions, limit=limit, steps=steps)
+    if adversarial_mode not in get_args(AdversarialMode):
+        modes = ", ".join(get_args(AdversarialMode))
+        raise UserError(f"`adversarial` must be one of {modes}, but got {adversarial_mode!r}")

@@ -12,27 +12,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from buttress.analysis.arguments import whole
-from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.gallery import one_per_class, png, show
-from buttress.analysis.sample import BATCH, sample_of
-from buttress.analysis.semantics import as_images
-from buttress.analysis.subject import DoesNotApply, Subject
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.core import Attack
-from buttress.progress import by_share
-from buttress.spec import Spec
+from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
+from buttress.analysis.semantics import perturbations_as_images
+from buttress.analysis.subject import (
+    SAMPLE_BATCH,
+    AnalysisNotApplicable,
+    AnalysisSubject,
+    load_sample,
+)
+from buttress.attacks.core import Attack, create_attack
+from buttress.config import Spec
+from buttress.engine.run import AttackOptions, run_attack
+from buttress.system.progress import fraction_callback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
-STEPS = 20
-LOW = 0.25  # cycles per pixel: half of the highest frequency along an axis
+DEFAULT_STEPS = 20
+LOW_FREQUENCY = 0.25  # cycles per pixel: half of the highest frequency along an axis
 TINY = 1e-12
 
 
-class Perturbation(Spec):
+class PerturbationExample(Spec):
     """One perturbation d = x - x'; pictures are PNG in base64."""
 
     id: int
@@ -41,14 +44,14 @@ class Perturbation(Spec):
     colour: str  # no change is grey, eps either way black or white
 
 
-class Perturbations(Spec):
+class PerturbationsResult(Spec):
     """Perturbations of one model and their energy by frequency, averaged over images."""
 
     attack: str
     threat: str
     images: int  # that the attack changed
     classes: tuple[str, ...]
-    examples: tuple[Perturbation, ...]
+    examples: tuple[PerturbationExample, ...]
     spectrum: str  # PNG: the mean of the log-magnitude, frequency 0 in the middle
     frequency: tuple[float, ...]  # of each ring, in cycles per pixel
     energy: tuple[float, ...]  # the share of each ring
@@ -59,7 +62,7 @@ class Perturbations(Spec):
     white_low: float
 
 
-def plot_perturbations(results: Mapping[str, Perturbations], figure: Figure) -> None:
+def plot_perturbations(results: Mapping[str, PerturbationsResult], figure: Figure) -> None:
     """Perturbations and their spectrum in two rows per run; beside them energy by frequency."""
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(2.2, 1))[0]
     _draw_pictures(results, left)
@@ -73,7 +76,7 @@ def plot_perturbations(results: Mapping[str, Perturbations], figure: Figure) -> 
     axes.legend(fontsize="x-small")
 
 
-def _draw_pictures(results: Mapping[str, Perturbations], figure: SubFigure) -> None:
+def _draw_pictures(results: Mapping[str, PerturbationsResult], figure: SubFigure) -> None:
     columns = max(len(r.examples) for r in results.values()) + 1
     axes = figure.subplots(2 * len(results), columns, squeeze=False)
     for axis in axes.flat:
@@ -81,32 +84,32 @@ def _draw_pictures(results: Mapping[str, Perturbations], figure: SubFigure) -> N
     for block, (label, result) in enumerate(results.items()):
         above, below = axes[2 * block], axes[2 * block + 1]
         for column, example in enumerate(result.examples):
-            show(above[column], example.grey)
-            show(below[column], example.colour)
+            show_png(above[column], example.grey)
+            show_png(below[column], example.colour)
             below[column].set_title(result.classes[example.label], fontsize="xx-small", pad=2)
-        show(above[-1], result.spectrum, "magma")
+        show_png(above[-1], result.spectrum, "magma")
         above[-1].set_title("spectrum", fontsize="xx-small", pad=2)
         above[0].set_title(label, fontsize="x-small", loc="left")
 
 
-def cost_perturbations(
-    subject: Subject,
+def perturbations_cost(
+    subject: AnalysisSubject,
     *,
     attack: str,
     args: Mapping[str, Any] | None,
     limit: int,
     **_: Any,
-) -> Passes:
+) -> PassCount:
     """The attack."""
-    return passes_of(_attack(attack, args), subject, min(limit, len(subject.data)))
+    return attack_passes(_create_attack(attack, args), subject, min(limit, len(subject.data)))
 
 
-def says_perturbations(result: Perturbations) -> str:
+def says_perturbations(result: PerturbationsResult) -> str:
     """How much of the energy is smooth."""
     return (
         f"{result.low:.1%} of the energy of the perturbations ({result.attack} in {result.threat}, "
-        f"{result.images} images) lies below {LOW:g} cycles per pixel; in white noise it is "
-        f"{result.white_low:.1%}, in the images themselves {result.image_low:.1%}."
+        f"{result.images} images) lies below {LOW_FREQUENCY:g} cycles per pixel; in white noise "
+        f"it is {result.white_low:.1%}, in the images themselves {result.image_low:.1%}."
     )
 
 
@@ -114,19 +117,19 @@ def says_perturbations(result: Perturbations) -> str:
     "perturbations",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=Perturbations,
+    result=PerturbationsResult,
     plot=plot_perturbations,
-    cost=cost_perturbations,
+    cost=perturbations_cost,
     says=says_perturbations,
 )
 def perturbations(
-    subject: Subject,
+    subject: AnalysisSubject,
     *,
     attack: str = "pgd",
     args: Mapping[str, Any] | None = None,
     limit: int = 64,
     count: int = 6,
-) -> Perturbations:
+) -> PerturbationsResult:
     r"""Perturbations d = x - x' as images, and their energy by frequency.
 
     .. math:: (d + \max|d|) / (2 \max|d|), \qquad (d + \epsilon) / (2 \epsilon)
@@ -137,57 +140,69 @@ def perturbations(
     Departures from the thesis: its grey pictures divide by max d, which leaves [0, 1] where the
     largest change is negative; it shows spectra of single images, here they are averaged.
     """
-    whole(1, limit=limit, count=count)
-    sample = sample_of(subject.model, subject.first(limit))
-    task = subject.progress.task(f"perturbations of {attack}", len(sample))
-    how = How(subject.seed, BATCH, on_step=by_share(task, len(sample)))
-    chosen, model = _attack(attack, args), subject.model
+    require_integers(1, limit=limit, count=count)
+    sample = load_sample(subject.model, subject.first_images(limit))
+    task = subject.progress.add_task(f"perturbations of {attack}", len(sample))
+    options = AttackOptions(
+        subject.seed, SAMPLE_BATCH, on_progress=fraction_callback(task, len(sample))
+    )
+    chosen_attack, model = _create_attack(attack, args), subject.model
     out = run_attack(
-        chosen, model, sample.x, sample.y, subject.threat, ids=sample.ids, how=how
+        chosen_attack, model, sample.x, sample.y, subject.threat, ids=sample.ids, options=options
     )  # fmt: skip
     task.close()
     x, x_adv = sample.x.cpu().double(), out.x_adv.cpu().double()
     delta = x - x_adv
-    moved = delta.flatten(1).abs().amax(1) > 0
-    if not bool(moved.any()):
-        raise DoesNotApply(f"{attack} changed no image: there are no perturbations to look at")
-    rows = one_per_class(sample.y.cpu(), count)
+    is_perturbed = delta.flatten(1).abs().amax(1) > 0
+    if not bool(is_perturbed.any()):
+        raise AnalysisNotApplicable(
+            f"{attack} changed no image: there are no perturbations to look at"
+        )
+    rows = first_image_per_class(sample.y.cpu(), count)
     is_box = subject.threat.norm == "Linf"
-    colour = as_images(x, x_adv, subject.threat.eps) if is_box else contrasted(delta)
-    grey = contrasted(delta.mean(1, keepdim=True))
-    shown = [
-        Perturbation(
+    color = (
+        perturbations_as_images(x, x_adv, subject.threat.eps) if is_box else stretch_contrast(delta)
+    )
+    gray = stretch_contrast(delta.mean(1, keepdim=True))
+    example_list = [
+        PerturbationExample(
             id=int(sample.ids[i]),
             label=int(sample.y[i]),
-            grey=png(grey[i]),
-            colour=png(colour[i]),
+            grey=encode_png(gray[i]),
+            colour=encode_png(color[i]),
         )
         for i in rows.tolist()
     ]
-    return _result(subject, attack, shown, delta[moved], x)
+    return _build_result(subject, attack, example_list, delta[is_perturbed], x)
 
 
-def _attack(name: str, args: Mapping[str, Any] | None) -> Attack:
-    usual = {"steps": STEPS, "rel_step": 1.5 / STEPS} if name == "pgd" else {}
-    return create_attack(name, **(usual if args is None else args))
+def _create_attack(name: str, args: Mapping[str, Any] | None) -> Attack:
+    default_args = (
+        {"steps": DEFAULT_STEPS, "rel_step": 1.5 / DEFAULT_STEPS} if name == "pgd" else {}
+    )
+    return create_attack(name, **(default_args if args is None else args))
 
 
-def _result(
-    subject: Subject, attack: str, shown: list[Perturbation], delta: Tensor, x: Tensor
-) -> Perturbations:
-    rings = rings_of(delta)
+def _build_result(
+    subject: AnalysisSubject,
+    attack: str,
+    examples: list[PerturbationExample],
+    delta: Tensor,
+    x: Tensor,
+) -> PerturbationsResult:
+    rings = frequency_rings(delta)
     frequency = torch.arange(int(rings.max()) + 1) / min(delta.shape[-2:])
-    image = ring_energy(x - x.mean((-2, -1), keepdim=True))
+    image = energy_per_ring(x - x.mean((-2, -1), keepdim=True))
     white = torch.bincount(rings.flatten()).double() / rings.numel()
-    energy = ring_energy(delta)
-    is_low = frequency < LOW
-    return Perturbations(
+    energy = energy_per_ring(delta)
+    is_low = frequency < LOW_FREQUENCY
+    return PerturbationsResult(
         attack=attack,
         threat=str(subject.threat),
         images=len(delta),
         classes=subject.data.classes,
-        examples=tuple(shown),
-        spectrum=png(_stretched(log_magnitude(delta))),
+        examples=tuple(examples),
+        spectrum=encode_png(_stretch_range(mean_log_magnitude(delta))),
         frequency=tuple(frequency.tolist()),
         energy=tuple(energy.tolist()),
         image_energy=tuple(image.tolist()),
@@ -198,19 +213,19 @@ def _result(
     )
 
 
-def contrasted(delta: Tensor) -> Tensor:
+def stretch_contrast(delta: Tensor) -> Tensor:
     """(N, C, H, W) perturbations in [0, 1]: each one's largest change is black or white."""
     largest = delta.flatten(1).abs().amax(1).clamp_min(TINY).view(-1, 1, 1, 1)
     return (delta + largest) / (2 * largest)
 
 
-def log_magnitude(delta: Tensor) -> Tensor:
+def mean_log_magnitude(delta: Tensor) -> Tensor:
     """(1, H, W) the mean log-magnitude of grey images by frequency, 0 in the middle."""
-    found = torch.fft.fft2(delta.mean(1)).abs().clamp_min(TINY).log().mean(0)
-    return torch.fft.fftshift(found)[None]
+    magnitude = torch.fft.fft2(delta.mean(1)).abs().clamp_min(TINY).log().mean(0)
+    return torch.fft.fftshift(magnitude)[None]
 
 
-def rings_of(x: Tensor) -> Tensor:
+def frequency_rings(x: Tensor) -> Tensor:
     """(H, W) the ring of each coefficient: its distance from frequency 0, in whole cycles."""
     high, wide = x.shape[-2:]
     down, right = torch.fft.fftfreq(high).double(), torch.fft.fftfreq(wide).double()
@@ -218,20 +233,22 @@ def rings_of(x: Tensor) -> Tensor:
     return (radius * min(high, wide)).round().long()
 
 
-def ring_energy(x: Tensor) -> Tensor:
+def energy_per_ring(x: Tensor) -> Tensor:
     """(R,) the share of the energy in each ring over all channels; every image weighs the same."""
-    rings = rings_of(x).flatten()
+    rings = frequency_rings(x).flatten()
     power = torch.fft.fft2(x).abs().square().sum(1).flatten(1)
-    share = power / power.sum(1, keepdim=True).clamp_min(TINY)
-    return torch.zeros(int(rings.max()) + 1, dtype=share.dtype).index_add_(0, rings, share.mean(0))
+    energy_fraction = power / power.sum(1, keepdim=True).clamp_min(TINY)
+    return torch.zeros(int(rings.max()) + 1, dtype=energy_fraction.dtype).index_add_(
+        0, rings, energy_fraction.mean(0)
+    )
 
 
-def low_energy(x: Tensor) -> float:
+def low_frequency_energy(x: Tensor) -> float:
     """The share of the energy of images below LOW, without their mean."""
-    energy = ring_energy(x - x.mean((-2, -1), keepdim=True))
-    return float(energy[torch.arange(len(energy)) / min(x.shape[-2:]) < LOW].sum())
+    energy = energy_per_ring(x - x.mean((-2, -1), keepdim=True))
+    return float(energy[torch.arange(len(energy)) / min(x.shape[-2:]) < LOW_FREQUENCY].sum())
 
 
-def _stretched(values: Tensor) -> Tensor:
+def _stretch_range(values: Tensor) -> Tensor:
     low, high = values.min(), values.max()
     return (values - low) / (high - low).clamp_min(TINY)

@@ -6,35 +6,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.predictors import CLEAN, PREDICTORS, SIZES, Reader
-from buttress.analysis.scores import WORST, Scores, scores_of
-from buttress.analysis.subject import Group, Subject
+from buttress.analysis.cost import PassCount
+from buttress.analysis.group import WORST, GroupScores, group_scores
+from buttress.analysis.methods.predictors import (
+    CLEAN_ACCURACY,
+    PREDICTORS,
+    SIZE_METRICS,
+    MetricReader,
+)
+from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.config import Spec
 from buttress.errors import UserError
-from buttress.spec import Spec
-from buttress.statistics import holm, spearman, spearman_p
+from buttress.statistics import holm, spearman, spearman_p_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEWEST = 4  # runs: under these an interval is everything
-REAL = 0.05
+MIN_RUNS = 4  # runs: under these an interval is everything
+SIGNIFICANCE = 0.05
 HINTS = {
-    p.name: f"; `buttress analyse {p.analysis} RUNS` may give it"
+    p.name: f"; `buttress analyze {p.analysis} RUNS` may give it"
     if p.when == "trained"
     else f"; --set compute=[{p.analysis}] may give it"
     for p in PREDICTORS
 }
-Column = tuple[float | None, ...]  # a figure of each run, in the order of the runs
+MetricColumn = tuple[float | None, ...]  # a figure of each run, in the order of the runs
 
 
-class Correlation(Spec):
+class MetricCorrelation(Spec):
     """How one figure goes with robust accuracy, over the runs that have it."""
 
     figure: str
     attacks: bool  # takes an attack itself: near to what it predicts, and not cheap
-    values: Column
+    values: MetricColumn
     runs: int
     value: float  # Spearman's rank correlation
     low: float  # its 95% interval, not corrected
@@ -43,41 +48,43 @@ class Correlation(Spec):
     p_holm: float  # corrected for all figures
 
     @property
-    def is_real(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether it would be found in fewer than 5 of 100 families without any relation."""
-        return self.p_holm < REAL
+        return self.p_holm < SIGNIFICANCE
 
 
-class Prediction(Spec):
+class PredictionResult(Spec):
     """All figures, the strongest first."""
 
     suite: str
     attack: str
     runs: tuple[str, ...]
     robust: tuple[float, ...]
-    correlations: tuple[Correlation, ...]
+    correlations: tuple[MetricCorrelation, ...]
     left_out: dict[str, str]  # figure -> why it has no correlation
     notes: tuple[str, ...]
 
 
-def plot_predict(results: Mapping[str, Prediction], figure: Figure) -> None:
+def plot_predict(results: Mapping[str, PredictionResult], figure: Figure) -> None:
     """A dot and its interval per figure; filled where it holds after correction."""
     most = max(len(r.correlations) for r in results.values())
     figure.set_size_inches(8 * len(results), 1.8 + 0.36 * most)
     for axes, result in zip(
         figure.subplots(1, len(results), squeeze=False)[0], results.values(), strict=True
     ):
-        _draw(result, axes)
+        _draw_correlations(result, axes)
 
 
-def _draw(result: Prediction, axes: Axes) -> None:
+def _draw_correlations(result: PredictionResult, axes: Axes) -> None:
     names = []
-    for place, found in enumerate(result.correlations):
-        colour = "C3" if found.attacks else "C0"
-        axes.plot([found.low, found.high], [place, place], color=colour, linewidth=1.5)
-        fill = colour if found.is_real else "white"
-        axes.plot(found.value, place, "o", color=colour, markerfacecolor=fill)
-        names.append(f"{found.figure} ({found.runs} runs)")
+    for position, correlation in enumerate(result.correlations):
+        color = "C3" if correlation.attacks else "C0"
+        axes.plot(
+            [correlation.low, correlation.high], [position, position], color=color, linewidth=1.5
+        )
+        fill = color if correlation.is_significant else "white"
+        axes.plot(correlation.value, position, "o", color=color, markerfacecolor=fill)
+        names.append(f"{correlation.figure} ({correlation.runs} runs)")
     axes.axvline(0, color="0.6", linewidth=1, zorder=0)
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.invert_yaxis()
@@ -89,9 +96,9 @@ def _draw(result: Prediction, axes: Axes) -> None:
     )
 
 
-def says_predict(result: Prediction) -> str:
+def says_predict(result: PredictionResult) -> str:
     """What holds after the correction, and what few runs cannot show."""
-    real = [c for c in result.correlations if c.is_real]
+    real = [c for c in result.correlations if c.is_significant]
     named = "; ".join(
         f"{c.figure} {c.value:+.2f} (95%: {c.low:+.2f} to {c.high:+.2f}, p {c.p_holm:.2g})"
         for c in real
@@ -111,31 +118,31 @@ def says_predict(result: Prediction) -> str:
     return " ".join([head + tail, *(f"Note: {note}." for note in result.notes)])
 
 
-def cost_predict(
-    group: Group, *, suite: str, attack: str, compute: tuple[str, ...]
-) -> Iterator[tuple[Subject, Passes]]:
+def predict_cost(
+    group: RunGroup, *, suite: str, attack: str, compute: tuple[str, ...]
+) -> Iterator[tuple[AnalysisSubject, PassCount]]:
     """What the analyses named in ``compute`` take in runs that do not have them."""
-    for score in scores_of(group, suite, attack).found:
-        reader = Reader(score, _named(compute), group.progress)
+    for score in group_scores(group, suite, attack).found:
+        reader = MetricReader(score, _check_compute(compute), group.progress)
         yield reader.subject, reader.cost()
 
 
 @ANALYSES.register(
     "predict",
     tags=("records",),
-    result=Prediction,
+    result=PredictionResult,
     plot=plot_predict,
-    cost=cost_predict,
+    cost=predict_cost,
     says=says_predict,
     together=True,
 )
 def predict(
-    group: Group,
+    group: RunGroup,
     *,
     suite: str = "",
     attack: str = WORST,
     compute: tuple[str, ...] = ("sparsity",),
-) -> Prediction:
+) -> PredictionResult:
     """Spearman's correlation of cheap figures with robust accuracy, over runs.
 
     Figures come from analyses that are saved in the runs; those named in ``compute`` are computed
@@ -143,74 +150,76 @@ def predict(
     permutation and is corrected for all figures (Holm): many figures and few runs make chance
     correlations that look strong.
     """
-    scores = scores_of(group, suite, attack)
-    columns, attacks = figures_of(scores, _named(compute), group)
+    scores = group_scores(group, suite, attack)
+    columns, attacks = collect_metrics(scores, _check_compute(compute), group)
     robust = tuple(s.robust.value for s in scores.found)
-    found, left_out = correlate(columns, robust, attacks)
-    if not found:
+    correlations, skipped = correlate(columns, robust, attacks)
+    if not correlations:
         raise UserError(
-            "no figure has a correlation: " + "; ".join(f"{k}: {v}" for k, v in left_out.items())
+            "no figure has a correlation: " + "; ".join(f"{k}: {v}" for k, v in skipped.items())
         )
-    return Prediction(
+    return PredictionResult(
         suite=scores.suite,
         attack=attack,
         runs=tuple(s.label for s in scores.found),
         robust=robust,
-        correlations=found,
-        left_out=left_out,
-        notes=(*scores.notes, *_mixture(scores)),
+        correlations=correlations,
+        left_out=skipped,
+        notes=(*scores.notes, *_recipe_note(scores)),
     )
 
 
-def _named(compute: Sequence[str]) -> tuple[str, ...]:
+def _check_compute(compute: Sequence[str]) -> tuple[str, ...]:
     """The names of analyses as they are registered; one that gives no figure is an error."""
-    useful = list(dict.fromkeys(p.analysis for p in PREDICTORS))
+    available = list(dict.fromkeys(p.analysis for p in PREDICTORS))
     names = tuple(ANALYSES.entry(name).name for name in compute)
-    if useless := [name for name in names if name not in useful]:
-        raise UserError(f"`compute` takes {', '.join(useful)}, but got {useless[0]!r}")
+    if unknown := [name for name in names if name not in available]:
+        raise UserError(f"`compute` takes {', '.join(available)}, but got {unknown[0]!r}")
     return names
 
 
-def figures_of(
-    scores: Scores, compute: Sequence[str], group: Group
-) -> tuple[dict[str, Column], frozenset[str]]:
+def collect_metrics(
+    scores: GroupScores, compute: Sequence[str], group: RunGroup
+) -> tuple[dict[str, MetricColumn], frozenset[str]]:
     """Figure -> its value in each run, and which figures take an attack themselves."""
     rows: list[dict[str, float | None]] = []
-    task = group.progress.task("predict", len(scores.found))
+    task = group.progress.add_task("predict", len(scores.found))
     for score in scores.found:
-        reader = Reader(score, compute, group.progress)
-        row: dict[str, float | None] = {CLEAN: score.clean.value, **reader.sizes()}
+        reader = MetricReader(score, compute, group.progress)
+        row: dict[str, float | None] = {CLEAN_ACCURACY: score.clean.value, **reader.model_sizes()}
         row |= {p.name: reader.value(p) for p in PREDICTORS}
         rows.append(row)
         task.advance(1, note=score.label)
     task.close()
-    names = (CLEAN, *SIZES, *(p.name for p in PREDICTORS))
+    names = (CLEAN_ACCURACY, *SIZE_METRICS, *(p.name for p in PREDICTORS))
     columns = {name: tuple(row[name] for row in rows) for name in names}
     return columns, frozenset(p.name for p in PREDICTORS if p.attacks)
 
 
 def correlate(
-    columns: Mapping[str, Column], robust: Sequence[float], attacks: frozenset[str] = frozenset()
-) -> tuple[tuple[Correlation, ...], dict[str, str]]:
+    columns: Mapping[str, MetricColumn],
+    robust: Sequence[float],
+    attacks: frozenset[str] = frozenset(),
+) -> tuple[tuple[MetricCorrelation, ...], dict[str, str]]:
     """The correlation of each figure, strongest first, and why others have none."""
-    left_out: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     pairs: dict[str, tuple[list[float], list[float]]] = {}
     for name, column in columns.items():
         x = [v for v in column if v is not None]
         y = [r for v, r in zip(column, robust, strict=True) if v is not None]
-        if len(x) < FEWEST:
-            left_out[name] = f"{len(x)} of {len(robust)} runs have it, {FEWEST} are needed"
-            left_out[name] += HINTS.get(name, "")
+        if len(x) < MIN_RUNS:
+            skipped[name] = f"{len(x)} of {len(robust)} runs have it, {MIN_RUNS} are needed"
+            skipped[name] += HINTS.get(name, "")
         elif len(set(x)) == 1 or len(set(y)) == 1:
-            left_out[name] = "it, or the accuracy, is the same in all runs"
+            skipped[name] = "it, or the accuracy, is the same in all runs"
         else:
             pairs[name] = x, y
-    p_values = [spearman_p(*pair) for pair in pairs.values()]
-    found = []
+    p_values = [spearman_p_value(*pair) for pair in pairs.values()]
+    correlations = []
     for (name, (x, y)), p, corrected in zip(pairs.items(), p_values, holm(p_values), strict=True):
         estimate = spearman(x, y)
-        found.append(
-            Correlation(
+        correlations.append(
+            MetricCorrelation(
                 figure=name,
                 attacks=name in attacks,
                 values=tuple(columns[name]),
@@ -222,10 +231,10 @@ def correlate(
                 p_holm=corrected,
             )
         )
-    return tuple(sorted(found, key=lambda c: -abs(c.value))), left_out
+    return tuple(sorted(correlations, key=lambda c: -abs(c.value))), skipped
 
 
-def _mixture(scores: Scores) -> tuple[str, ...]:
+def _recipe_note(scores: GroupScores) -> tuple[str, ...]:
     """Runs that were trained in different ways differ in everything at once."""
     specs = [s.run.spec for s in scores.found]
     kinds = sorted({s.recipe.name or s.recipe.objective.name for s in specs})

@@ -10,20 +10,24 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.linear_classes import complexity, dual, limits
+from buttress.analysis.methods.rademacher_complexity import (
+    dual_exponent,
+    lemma_limits,
+    rademacher_complexity,
+)
+from buttress.config import Spec
 from buttress.errors import UserError
-from buttress.progress import Progress
-from buttress.spec import Spec
-from buttress.streams import generator
+from buttress.system.progress import Progress
+from buttress.system.rng import make_generator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Points = Literal["padded", "pixels"]
+PointDistribution = Literal["padded", "pixels"]
 NORMS = {"1": 1.0, "2": 2.0, "inf": math.inf}
 
 
-class Row(Spec):
+class ComplexityRow(Spec):
     """The complexities of one class in one dimension."""
 
     dimension: int
@@ -43,67 +47,80 @@ class LinearClass(Spec):
     """
 
     p: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComplexityRow, ...]
     natural_slope: float
     adversarial_slope: float
     last_slope: float  # of the adversarial complexity, between the two largest dimensions
     term_slope: float
 
 
-class Rademacher(Spec):
+class RademacherResult(Spec):
     """Natural and adversarial Rademacher complexity of linear classes."""
 
     eps: float
     radius: float
     count: int  # points
     draws: int
-    points: Points
+    points: PointDistribution
     classes: tuple[LinearClass, ...]
 
 
-def plot_rademacher(results: Mapping[str, Rademacher], figure: Figure) -> None:
+def plot_rademacher(results: Mapping[str, RademacherResult], figure: Figure) -> None:
     """One panel per norm: both complexities, and the band that the lemma allows."""
     names = [c.p for c in next(iter(results.values())).classes]
     axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for label, result in results.items():
-        word = f"{label}: " if label else ""
-        for axis, one in zip(axes, result.classes, strict=True):
-            x = [r.dimension for r in one.rows]
-            said = f"{word}adversarial, slope {_signed(one.adversarial_slope)}"
-            (line,) = axis.plot(x, [r.adversarial for r in one.rows], marker="o", label=said)
-            colour, said = line.get_color(), f"{word}natural, slope {_signed(one.natural_slope)}"
-            axis.plot(x, [r.natural for r in one.rows], linestyle="--", color=colour, label=said)
-            band = [r.lower for r in one.rows], [r.upper for r in one.rows]
-            axis.fill_between(x, *band, alpha=0.15, color=colour, label="allowed by the lemma")
+        prefix = f"{label}: " if label else ""
+        for axis, linear_class in zip(axes, result.classes, strict=True):
+            x = [r.dimension for r in linear_class.rows]
+            line_label = (
+                f"{prefix}adversarial, slope {_format_signed(linear_class.adversarial_slope)}"
+            )
+            (line,) = axis.plot(
+                x, [r.adversarial for r in linear_class.rows], marker="o", label=line_label
+            )
+            color, line_label = (
+                line.get_color(),
+                f"{prefix}natural, slope {_format_signed(linear_class.natural_slope)}",
+            )
+            axis.plot(
+                x,
+                [r.natural for r in linear_class.rows],
+                linestyle="--",
+                color=color,
+                label=line_label,
+            )
+            band = [r.lower for r in linear_class.rows], [r.upper for r in linear_class.rows]
+            axis.fill_between(x, *band, alpha=0.15, color=color, label="allowed by the lemma")
     for axis, name in zip(axes, names, strict=True):
         axis.set(xscale="log", yscale="log", xlabel="dimension", title=f"p = {name}")
         axis.legend(fontsize="x-small")
     axes[0].set(ylabel="Rademacher complexity")
 
 
-def says_rademacher(result: Rademacher) -> str:
+def says_rademacher(result: RademacherResult) -> str:
     """What the slopes say."""
-    parts = [f"{_signed(c.adversarial_slope)} for p = {c.p}" for c in result.classes]
-    without = [f"{_signed(c.natural_slope)}" for c in result.classes]
+    parts = [f"{_format_signed(c.adversarial_slope)} for p = {c.p}" for c in result.classes]
+    without = [f"{_format_signed(c.natural_slope)}" for c in result.classes]
     first, last = (result.classes[0].rows[i].dimension for i in (0, -1))
     return (
         f"From dimension {first:,} to {last:,} the logarithm of the adversarial complexity "
         f"(eps {result.eps:g}) grows with the slope {', '.join(parts)}; without an adversary "
-        f"{', '.join(without)}. {_inside(result)}"
+        f"{', '.join(without)}. {_limits_sentence(result)}"
     )
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"{round(value, 2) + 0.0:+.2f}"  # the sum turns -0.0 into 0.0
 
 
-def _inside(result: Rademacher) -> str:
+def _limits_sentence(result: RademacherResult) -> str:
     rows = [r for c in result.classes for r in c.rows]
-    kept = sum(r.lower <= r.adversarial <= r.upper for r in rows)
-    return f"{kept} of {len(rows)} values lie within the limits of the lemma."
+    num_within = sum(r.lower <= r.adversarial <= r.upper for r in rows)
+    return f"{num_within} of {len(rows)} values lie within the limits of the lemma."
 
 
-def cost_rademacher(*, dimensions: Sequence[int], count: int, draws: int, **_: Any) -> str:
+def rademacher_cost(*, dimensions: Sequence[int], count: int, draws: int, **_: Any) -> str:
     """The sums of points under random signs, with and without an adversary."""
     each = 2 * len(NORMS) * draws * count
     total = each * sum(int(d) for d in dimensions)
@@ -114,9 +131,9 @@ def cost_rademacher(*, dimensions: Sequence[int], count: int, draws: int, **_: A
     "rademacher",
     paper="arXiv:1810.11914",
     tags=("bound", "theory"),
-    result=Rademacher,
+    result=RademacherResult,
     plot=plot_rademacher,
-    cost=cost_rademacher,
+    cost=rademacher_cost,
     says=says_rademacher,
     standalone=True,
 )
@@ -127,9 +144,9 @@ def rademacher(
     eps: float = 0.1,
     count: int = 100,
     draws: int = 400,
-    points: Points = "padded",
+    points: PointDistribution = "padded",
     seed: int = 0,
-) -> Rademacher:
+) -> RademacherResult:
     """Complexity of linear classifiers with small l1, l2 or Linf weights, as dimension grows.
 
     ``points="padded"`` takes the points of the smallest dimension, of length one in the norm dual
@@ -137,31 +154,31 @@ def rademacher(
     adversary, so all growth is the adversary's. ``points="pixels"`` draws every coordinate from
     [-1, 1], as in images of more and more pixels; there the natural complexity grows too.
     """
-    dimensions = _checked(dimensions, eps, count, draws, points)
-    task = progress.task("rademacher", len(NORMS) * len(dimensions))
-    signs = drawn_signs(draws, count, seed)
+    dimensions = _check_arguments(dimensions, eps, count, draws, points)
+    task = progress.add_task("rademacher", len(NORMS) * len(dimensions))
+    signs = random_signs(draws, count, seed)
     classes = []
     for name, p in NORMS.items():
         rows = []
         for width in dimensions:
             if points == "padded":
-                x = padded(drawn_points(count, dimensions[0], seed), width, dual(p))
+                x = pad_points(random_points(count, dimensions[0], seed), width, dual_exponent(p))
             else:
-                x = drawn_points(count, width, seed)
-            rows.append(_row(p, x, signs, eps))
+                x = random_points(count, width, seed)
+            rows.append(_complexity_row(p, x, signs, eps))
             task.advance(1, note=f"p = {name}, dimension {width}")
-        classes.append(_class(name, rows))
+        classes.append(_linear_class(name, rows))
     task.close()
-    return Rademacher(
+    return RademacherResult(
         eps=eps, radius=1.0, count=count, draws=draws, points=points, classes=tuple(classes)
     )
 
 
-def _checked(
+def _check_arguments(
     dimensions: Sequence[int], eps: float, count: int, draws: int, points: str
 ) -> tuple[int, ...]:
-    found = tuple(sorted({int(d) for d in dimensions}))
-    if len(found) < 2 or found[0] < 1:
+    unique_dimensions = tuple(sorted({int(d) for d in dimensions}))
+    if len(unique_dimensions) < 2 or unique_dimensions[0] < 1:
         raise UserError(f"`dimensions` must be two or more whole numbers, but got {dimensions!r}")
     if not (math.isfinite(eps) and eps >= 0):
         raise UserError(f"`eps >= 0` must hold, but got eps={eps!r}")
@@ -169,15 +186,15 @@ def _checked(
         raise UserError(f"`count >= 1` and `draws >= 2` must hold, but got {count} and {draws}")
     if points not in ("padded", "pixels"):
         raise UserError(f"`points` must be padded or pixels, but got {points!r}")
-    return found
+    return unique_dimensions
 
 
-def _row(p: float, x: Tensor, signs: Tensor, eps: float) -> Row:
+def _complexity_row(p: float, x: Tensor, signs: Tensor, eps: float) -> ComplexityRow:
     count, width = x.shape
-    natural = complexity(x, signs, eps=0.0, radius=1.0, p=p)
-    attacked = complexity(x, signs, eps=eps, radius=1.0, p=p)
-    allowed = limits(natural.mean, count=count, width=width, eps=eps, radius=1.0, p=p)
-    return Row(
+    natural = rademacher_complexity(x, signs, eps=0.0, radius=1.0, p=p)
+    attacked = rademacher_complexity(x, signs, eps=eps, radius=1.0, p=p)
+    allowed = lemma_limits(natural.mean, count=count, width=width, eps=eps, radius=1.0, p=p)
+    return ComplexityRow(
         dimension=width,
         natural=natural.mean,
         natural_error=natural.error,
@@ -189,41 +206,41 @@ def _row(p: float, x: Tensor, signs: Tensor, eps: float) -> Row:
     )
 
 
-def drawn_points(count: int, width: int, seed: int) -> Tensor:
+def random_points(count: int, width: int, seed: int) -> Tensor:
     """(count, width) points with coordinates in [-1, 1]; labels are part of them."""
-    source = generator("rademacher points", seed, width)
-    return 2 * torch.rand(count, width, generator=source, dtype=torch.float64) - 1
+    rng = make_generator("rademacher points", seed, width)
+    return 2 * torch.rand(count, width, generator=rng, dtype=torch.float64) - 1
 
 
-def padded(points: Tensor, width: int, q: float) -> Tensor:
+def pad_points(points: Tensor, width: int, q: float) -> Tensor:
     """Points of length one in the norm of q, with zeros up to a larger dimension."""
     points = points / torch.linalg.vector_norm(points, ord=q, dim=1, keepdim=True)
     return torch.nn.functional.pad(points, (0, width - points.shape[1]))
 
 
-def drawn_signs(draws: int, count: int, seed: int) -> Tensor:
-    source = generator("rademacher signs", seed)
-    return 2.0 * torch.randint(0, 2, (draws, count), generator=source).double() - 1.0
+def random_signs(draws: int, count: int, seed: int) -> Tensor:
+    rng = make_generator("rademacher signs", seed)
+    return 2.0 * torch.randint(0, 2, (draws, count), generator=rng).double() - 1.0
 
 
-def _class(name: str, rows: list[Row]) -> LinearClass:
-    across = [r.dimension for r in rows]
+def _linear_class(name: str, rows: list[ComplexityRow]) -> LinearClass:
+    dimensions = [r.dimension for r in rows]
     attacked = [r.adversarial for r in rows]
     return LinearClass(
         p=name,
         rows=tuple(rows),
-        natural_slope=slope(across, [r.natural for r in rows]),
-        adversarial_slope=slope(across, attacked),
-        last_slope=slope(across[-2:], attacked[-2:]),
-        term_slope=slope(across, [r.term for r in rows]),
+        natural_slope=log_log_slope(dimensions, [r.natural for r in rows]),
+        adversarial_slope=log_log_slope(dimensions, attacked),
+        last_slope=log_log_slope(dimensions[-2:], attacked[-2:]),
+        term_slope=log_log_slope(dimensions, [r.term for r in rows]),
     )
 
 
-def slope(across: Sequence[float], values: Sequence[float]) -> float:
+def log_log_slope(x_values: Sequence[float], values: Sequence[float]) -> float:
     """The least-squares slope in logarithms; zero where a value is zero and has no logarithm."""
     if min(values) <= 0:
         return 0.0
-    x = torch.tensor(across, dtype=torch.float64).log()
+    x = torch.tensor(x_values, dtype=torch.float64).log()
     y = torch.tensor(values, dtype=torch.float64).log()
     x = x - x.mean()
     return float((x * (y - y.mean())).sum() / (x * x).sum())

@@ -12,65 +12,68 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.subject import Group, Subject
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.freeze import frozen, on_device_of
+from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.attacks.core import create_attack
+from buttress.config import Spec
 from buttress.data import Batch
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import UserError
-from buttress.records.run import Run
-from buttress.registry import canonical
-from buttress.spec import Spec
-from buttress.threat import Threat
+from buttress.models.eval_mode import eval_mode, to_model_device
+from buttress.registry import normalize_name
+from buttress.results.run import Run
+from buttress.threats.norm_ball import Threat
 from buttress.training.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BATCH = 256
+JUDGE_BATCH = 256
 
 
-class Score(Spec):
+class TopAccuracy(Spec):
     """How often a judge is right about the image behind a perturbation."""
 
     top1: float
     top5: float
 
 
-class Judged(Spec):
+class JudgedPerturbations(Spec):
     """The perturbations of one run, by the names of the models that judge them."""
 
     label: str
     is_robust: bool  # trained against an adversary
-    judges: dict[str, Score]
+    judges: dict[str, TopAccuracy]
 
 
-class Semantics(Spec):
+class SemanticsResult(Spec):
     """What standard networks see in the perturbations of each run."""
 
     attack: str
     steps: int
     threat: str
     images: int
-    by_run: dict[str, Judged]  # by the name of the run's folder
+    by_run: dict[str, JudgedPerturbations]  # by the name of the run's folder
 
 
-def plot_semantics(results: Mapping[str, Semantics], figure: Figure) -> None:
+def plot_semantics(results: Mapping[str, SemanticsResult], figure: Figure) -> None:
     """A group of bars per run, one for each judge."""
     axes = figure.subplots(1, len(results), squeeze=False)[0]
-    for place, (label, result) in zip(axes, results.items(), strict=True):
+    for axis, (label, result) in zip(axes, results.items(), strict=True):
         rows = list(result.by_run.values())
         judges = sorted({name for row in rows for name in row.judges})
         for number, judge in enumerate(judges):
-            at = [i + (number - len(judges) / 2) * 0.8 / len(judges) for i in range(len(rows))]
+            positions = [
+                i + (number - len(judges) / 2) * 0.8 / len(judges) for i in range(len(rows))
+            ]
             heights = [row.judges[judge].top5 if judge in row.judges else 0.0 for row in rows]
-            place.bar(at, heights, 0.8 / len(judges), label=judge, align="edge")
-        place.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right")
-        place.set(ylabel="right among the first five", ylim=(0, 1), title=label)
-        place.legend(fontsize="small")
+            axis.bar(positions, heights, 0.8 / len(judges), label=judge, align="edge")
+        axis.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right")
+        axis.set(ylabel="right among the first five", ylim=(0, 1), title=label)
+        axis.legend(fontsize="small")
 
 
-def says_semantics(result: Semantics) -> str:
+def says_semantics(result: SemanticsResult) -> str:
     """Robust runs against the others."""
     parts = []
     for is_robust, words in ((True, "robust"), (False, "standard")):
@@ -86,16 +89,16 @@ def says_semantics(result: Semantics) -> str:
     )
 
 
-def cost_semantics(
-    group: Group, *, judges: Sequence[str], attack: str, steps: int, limit: int
-) -> Iterator[tuple[Subject, Passes]]:
+def semantics_cost(
+    group: RunGroup, *, judges: Sequence[str], attack: str, steps: int, limit: int
+) -> Iterator[tuple[AnalysisSubject, PassCount]]:
     """The attack on each network that makes perturbations; a judge looks at all of them."""
-    chosen, judging = create_attack(attack, steps=steps), _judges(group, judges)
+    attack_object, judging = create_attack(attack, steps=steps), _judge_indices(group, judges)
     for index, (_label, subject) in enumerate(group.subjects()):
         images = min(limit, len(subject.data))
-        passes = Passes(images * len(group)) if index in judging else Passes(0)
-        if _makes(index, judging, judges):
-            passes += passes_of(chosen, subject, images)
+        passes = PassCount(images * len(group)) if index in judging else PassCount(0)
+        if _is_attacked(index, judging, judges):
+            passes += attack_passes(attack_object, subject, images)
         yield subject, passes
 
 
@@ -103,20 +106,20 @@ def cost_semantics(
     "semantics",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=Semantics,
+    result=SemanticsResult,
     plot=plot_semantics,
-    cost=cost_semantics,
+    cost=semantics_cost,
     says=says_semantics,
     together=True,
 )
 def semantics(
-    group: Group,
+    group: RunGroup,
     *,
     judges: Sequence[str] = (),
     attack: str = "pgd",
     steps: int = 100,
     limit: int = 5000,
-) -> Semantics:
+) -> SemanticsResult:
     """Accuracy of other networks on perturbations as images, (x - x' + eps) / (2 eps).
 
     Every run's perturbations are judged by the runs of the models ``judges``, or by all that were
@@ -125,90 +128,100 @@ def semantics(
 
     Departure from the thesis: its text has x' - x, its code the negative, which is used here.
     """
-    data = group.subject(0).first(limit)
+    data = group.subject(0).first_images(limit)
     threat = Threat("Linf", data.budgets["Linf"])
-    chosen = create_attack(attack, steps=steps, rel_step=1.5 / steps)
-    judging = _judges(group, judges)
-    makers = [i for i in range(len(group)) if _makes(i, judging, judges)]
-    task = group.progress.task("semantics of perturbations", len(makers) + len(judging))
+    attack_object = create_attack(attack, steps=steps, rel_step=1.5 / steps)
+    judging = _judge_indices(group, judges)
+    sources = [i for i in range(len(group)) if _is_attacked(i, judging, judges)]
+    task = group.progress.add_task("semantics of perturbations", len(sources) + len(judging))
     x, y, ids = data.take(torch.arange(len(data)))
     pictures: dict[int, Tensor] = {}
-    for index in makers:
+    for index in sources:
         model = group.subject(index).model
-        x_adv = run_attack(chosen, model, x, y, threat, ids=ids, how=How(batch_size=BATCH)).x_adv
-        pictures[index] = as_images(x, x_adv.to(x), threat.eps)
+        x_adv = run_attack(
+            attack_object,
+            model,
+            x,
+            y,
+            threat,
+            ids=ids,
+            options=AttackOptions(batch_size=JUDGE_BATCH),
+        ).x_adv
+        pictures[index] = perturbations_as_images(x, x_adv.to(x), threat.eps)
         task.advance(1, note=f"made on {group.labels[index]}")
-    scores: dict[int, dict[str, Score]] = {index: {} for index in makers}
+    scores: dict[int, dict[str, TopAccuracy]] = {index: {} for index in sources}
     for judge in judging:
         subject = group.subject(judge)
-        for index in makers:
+        for index in sources:
             if index != judge:
-                seen = Batch(pictures[index], y, ids)
-                scores[index][_name(group.runs[judge])] = score(subject.model, seen)
+                batch = Batch(pictures[index], y, ids)
+                scores[index][_model_key(group.runs[judge])] = top_accuracy(subject.model, batch)
         task.advance(1, note=f"judged by {group.labels[judge]}")
     task.close()
-    return Semantics(
+    return SemanticsResult(
         attack=attack,
         steps=steps,
         threat=str(threat),
         images=len(data),
         by_run={
-            group.runs[i].path.name: Judged(
+            group.runs[i].path.name: JudgedPerturbations(
                 label=group.labels[i],
-                is_robust=not _is_standard(group.runs[i]),
+                is_robust=not _is_standard_training(group.runs[i]),
                 judges=scores[i],
             )
-            for i in makers
+            for i in sources
         },
     )
 
 
-def as_images(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
+def perturbations_as_images(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
     """Perturbations on the scale of images: no change is grey, eps either way black or white."""
     return ((x - x_adv + eps) / (2 * eps)).clamp(0, 1)
 
 
-def score(model: torch.nn.Module, batch: Batch) -> Score:
+def top_accuracy(model: torch.nn.Module, batch: Batch) -> TopAccuracy:
     """How often the class is the first, and among the first five."""
     ranks = []
-    with frozen(model), torch.no_grad():
-        for x, y in zip(batch.x.split(BATCH), batch.y.split(BATCH), strict=True):
-            logits = model(on_device_of(model, x)).cpu()
-            own = logits.gather(1, y.cpu().view(-1, 1))
-            ranks.append((logits > own).sum(1))
+    with eval_mode(model), torch.no_grad():
+        for x, y in zip(batch.x.split(JUDGE_BATCH), batch.y.split(JUDGE_BATCH), strict=True):
+            logits = model(to_model_device(model, x)).cpu()
+            label_logits = logits.gather(1, y.cpu().view(-1, 1))
+            ranks.append((logits > label_logits).sum(1))
     rank = torch.cat(ranks)
-    return Score(top1=float((rank < 1).float().mean()), top5=float((rank < 5).float().mean()))
+    return TopAccuracy(top1=float((rank < 1).float().mean()), top5=float((rank < 5).float().mean()))
 
 
-def _is_standard(run: Run) -> bool:
+def _is_standard_training(run: Run) -> bool:
     """Whether training had no adversary; a recipe may name a threat for its validation only."""
     return not OBJECTIVES.get(run.spec.recipe.objective.name).needs_threat
 
 
-def _judges(group: Group, names: Sequence[str]) -> list[int]:
+def _judge_indices(group: RunGroup, names: Sequence[str]) -> list[int]:
     """Which runs judge: those trained without an adversary, of the models asked for."""
-    wanted = [_plain(name) for name in names]
-    found = [
+    requested = [_bare_model_name(name) for name in names]
+    indices = [
         index
         for index, run in enumerate(group.runs)
-        if _is_standard(run) and (not names or _name(run) in wanted)
+        if _is_standard_training(run) and (not names or _model_key(run) in requested)
     ]
-    missing = set(wanted) - {_name(group.runs[index]) for index in found}
-    if missing or not found:
-        what = f"of {', '.join(sorted(missing))}" if missing else "of any model"
-        raise UserError(f"semantics needs judges: no run {what} was trained without an adversary")
-    return found
+    missing = set(requested) - {_model_key(group.runs[index]) for index in indices}
+    if missing or not indices:
+        models_phrase = f"of {', '.join(sorted(missing))}" if missing else "of any model"
+        raise UserError(
+            f"semantics needs judges: no run {models_phrase} was trained without an adversary"
+        )
+    return indices
 
 
-def _makes(index: int, judging: Sequence[int], names: Sequence[str]) -> bool:
+def _is_attacked(index: int, judging: Sequence[int], names: Sequence[str]) -> bool:
     """Whether a run's perturbations are judged: judges that were asked for by name only judge."""
     return not names or index not in judging
 
 
-def _name(run: Run) -> str:
-    return _plain(run.spec.model)
+def _model_key(run: Run) -> str:
+    return _bare_model_name(run.spec.model)
 
 
-def _plain(model: str) -> str:
+def _bare_model_name(model: str) -> str:
     """A model's name without where it comes from, so that it can be a key."""
-    return canonical(model.rpartition(":")[2].partition(".")[0])
+    return normalize_name(model.rpartition(":")[2].partition(".")[0])

@@ -13,35 +13,39 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from buttress.analysis.arguments import whole
-from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.curvature import Curvature
-from buttress.analysis.lanczos import hutchinson, lanczos
-from buttress.analysis.sample import Sample, attacked, mean_loss, sample_of
-from buttress.analysis.subject import Subject
-from buttress.analysis.weights import (
-    Move,
-    clipped_to_ball,
-    filter_normalised,
+from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.cost import PassCount
+from buttress.analysis.methods.hessian import LossHessian
+from buttress.analysis.methods.lanczos import hutchinson, lanczos
+from buttress.analysis.methods.weight_directions import (
+    WeightMove,
+    clip_to_filter_ball,
     filter_weights,
-    movable,
+    movable_weights,
+    normalize_filters,
     random_direction,
 )
-from buttress.attacks.freeze import frozen
+from buttress.analysis.subject import (
+    AnalysisSubject,
+    ImageSample,
+    attack_sample,
+    load_sample,
+    mean_loss,
+)
+from buttress.config import Spec
 from buttress.errors import UserError
-from buttress.progress import Task
-from buttress.spec import Spec
-from buttress.streams import generator
+from buttress.models.eval_mode import eval_mode
+from buttress.system.progress import ProgressTask
+from buttress.system.rng import make_generator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ASCENT = 4  # steps of gradient ascent: the first to the border, the others half as long
-HESSIAN_PASSES = 2  # backward passes that a product with a Hessian costs, about
+ASCENT_STEPS = 4  # steps of gradient ascent: the first to the border, the others half as long
+PASSES_PER_HESSIAN_PRODUCT = 2  # backward passes that a product with a Hessian costs, about
 
 
-class Spectrum(Spec):
+class HessianSpectrum(Spec):
     """The ends of a Hessian's spectrum."""
 
     largest: float
@@ -52,7 +56,7 @@ class Spectrum(Spec):
     trace_error: float | None  # standard error
 
 
-class Rise(Spec):
+class LossRise(Spec):
     """How much the loss rises if each filter may move by ``radius`` of its length."""
 
     radius: float
@@ -61,31 +65,31 @@ class Rise(Spec):
     ascent: float  # the most that gradient ascent found
 
     @property
-    def most(self) -> float:
+    def largest(self) -> float:
         return max(self.random, self.ascent)
 
 
-class Figures(Spec):
+class SharpnessMeasures(Spec):
     """Sharpness of one loss."""
 
     loss: float
-    hessian: Spectrum  # of all parameters
-    relative: Spectrum  # in units of filters
-    rises: tuple[Rise, ...]
+    hessian: HessianSpectrum  # of all parameters
+    relative: HessianSpectrum  # in units of filters
+    rises: tuple[LossRise, ...]
 
 
-class Sharpness(Spec):
+class SharpnessResult(Spec):
     """Sharpness at the trained weights, for clean images and for images attacked there."""
 
     images: int
     threat: str
     directions: int
     parameters: int
-    clean: Figures
-    attacked: Figures | None
+    clean: SharpnessMeasures
+    attacked: SharpnessMeasures | None
 
 
-def plot_sharpness(results: Mapping[str, Sharpness], figure: Figure) -> None:
+def plot_sharpness(results: Mapping[str, SharpnessResult], figure: Figure) -> None:
     """The rise against the radius, and the largest eigenvalues."""
     left, right = figure.subplots(1, 2)
     labels, values = [], []
@@ -95,7 +99,8 @@ def plot_sharpness(results: Mapping[str, Sharpness], figure: Figure) -> None:
                 continue
             name = f"{label} " * bool(label) + ("clean" if style == "-" else "attacked")
             radii = [r.radius for r in figures.rises]
-            most, mean = ([getattr(r, k) for r in figures.rises] for k in ("most", "random_mean"))
+            most = [r.largest for r in figures.rises]
+            mean = [r.random_mean for r in figures.rises]
             colour = f"C{number}"
             left.plot(radii, most, style, marker="o", ms=3, color=colour, label=name)
             left.plot(radii, mean, ":", color=colour, alpha=0.5 if style == "-" else 1.0)
@@ -112,8 +117,8 @@ def plot_sharpness(results: Mapping[str, Sharpness], figure: Figure) -> None:
     right.set_title("largest eigenvalue of the Hessian, in units of filters", fontsize="medium")
 
 
-def cost_sharpness(
-    subject: Subject,
+def sharpness_cost(
+    subject: AnalysisSubject,
     *,
     limit: int,
     steps: int,
@@ -121,29 +126,31 @@ def cost_sharpness(
     probes: int,
     directions: int,
     radii: tuple[float, ...],
-) -> Passes:
+) -> PassCount:
     """Products with two Hessians, and the points in each ball, for one loss or two."""
-    _check(limit, steps, lanczos_steps, probes, directions, radii)
+    _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
     kinds = 2 if steps else 1
     products = 2 * (lanczos_steps + probes)
-    backward = products * HESSIAN_PASSES + ASCENT * len(radii)
-    forward = 1 + (directions + ASCENT) * len(radii)
-    return Passes(kinds * limit * forward, limit * (kinds * backward + steps))
+    backward = products * PASSES_PER_HESSIAN_PRODUCT + ASCENT_STEPS * len(radii)
+    forward = 1 + (directions + ASCENT_STEPS) * len(radii)
+    return PassCount(kinds * limit * forward, limit * (kinds * backward + steps))
 
 
-def says_sharpness(result: Sharpness) -> str:
+def says_sharpness(result: SharpnessResult) -> str:
     """The largest eigenvalue and the rise in the middle ball."""
-    said = [_says("The clean loss", result.clean)]
+    sentences = [_sharpness_sentence("The clean loss", result.clean)]
     if result.attacked is not None:
-        said.append(_says(f"The loss of images attacked in {result.threat}", result.attacked))
-    return " ".join(said)
+        sentences.append(
+            _sharpness_sentence(f"The loss of images attacked in {result.threat}", result.attacked)
+        )
+    return " ".join(sentences)
 
 
-def _says(what: str, figures: Figures) -> str:
+def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:
     rise = figures.rises[len(figures.rises) // 2]
     return (
         f"{what} is {figures.loss:.3g}; where each filter may move by {rise.radius:g} of its "
-        f"length, a rise of {rise.most:.3g} was found. The largest eigenvalue is "
+        f"length, a rise of {rise.largest:.3g} was found. The largest eigenvalue is "
         f"{figures.relative.largest:.3g} in units of filters, {figures.hessian.largest:.3g} plain."
     )
 
@@ -152,13 +159,13 @@ def _says(what: str, figures: Figures) -> str:
     "sharpness",
     paper="arXiv:1703.04933",
     tags=("weights", "attack"),
-    result=Sharpness,
+    result=SharpnessResult,
     plot=plot_sharpness,
-    cost=cost_sharpness,
+    cost=sharpness_cost,
     says=says_sharpness,
 )
 def sharpness(
-    subject: Subject,
+    subject: AnalysisSubject,
     *,
     limit: int = 64,
     steps: int = 10,
@@ -166,7 +173,7 @@ def sharpness(
     probes: int = 0,
     directions: int = 8,
     radii: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02),
-) -> Sharpness:
+) -> SharpnessResult:
     r"""Curvature at the trained weights, and the highest loss found in balls around them.
 
     .. math:: \max_{\|v_f\| \le \rho \|w_f\|\ \forall f} L(w + v) - L(w), \quad
@@ -178,116 +185,126 @@ def sharpness(
     BatchNorm statistics as trained, clean and attacked by PGD with ``steps`` steps at the trained
     weights; ``steps=0`` leaves the attack out.
     """
-    radii = _check(limit, steps, lanczos_steps, probes, directions, radii)
-    sample = sample_of(subject.model, subject.training_images(limit))
+    radii = _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
+    sample = load_sample(subject.model, subject.load_training_images(limit))
     weights = filter_weights(subject.model)
-    kinds = [sample, *([attacked(subject, sample, steps)] if steps else [])]
-    task = subject.progress.task("sharpness", len(kinds) * (2 + len(radii)))
-    found = []
+    samples = [sample, *([attack_sample(subject, sample, steps)] if steps else [])]
+    task = subject.progress.add_task("sharpness", len(samples) * (2 + len(radii)))
+    measures = []
     try:
-        with frozen(subject.model):
-            for kind in kinds:
+        with eval_mode(subject.model):
+            for kind in samples:
                 ends = [
-                    _spectrum(subject, kind, relative, (lanczos_steps, probes), task)
+                    _hessian_spectrum(subject, kind, relative, (lanczos_steps, probes), task)
                     for relative in (False, True)
                 ]
-                rises = _rises(subject, kind, weights, (radii, directions), task)
+                rises = _loss_rises(subject, kind, weights, (radii, directions), task)
                 loss = mean_loss(subject.model, kind)
-                found.append(
-                    Figures(loss=loss, hessian=ends[0], relative=ends[1], rises=tuple(rises))
+                measures.append(
+                    SharpnessMeasures(
+                        loss=loss, hessian=ends[0], relative=ends[1], rises=tuple(rises)
+                    )
                 )
     finally:
         task.close()
-    return Sharpness(
+    return SharpnessResult(
         images=len(sample),
         threat=str(subject.threat),
         directions=directions,
         parameters=sum(p.numel() for p in subject.model.parameters()),
-        clean=found[0],
-        attacked=found[1] if steps else None,
+        clean=measures[0],
+        attacked=measures[1] if steps else None,
     )
 
 
-def _spectrum(
-    subject: Subject, sample: Sample, relative: bool, effort: tuple[int, int], task: Task
-) -> Spectrum:
-    model, (steps, probes) = subject.model, effort
-    every = {n: p for n, p in model.named_parameters() if p.is_floating_point()}
-    weights = filter_weights(model) if relative else every
-    curved = Curvature(model, sample, weights, relative=relative)
-    source = generator("sharpness", subject.seed)
-    start = torch.randn(curved.size, generator=source).to(next(iter(weights.values())))
-    ends = lanczos(curved.product, start, steps=steps)
-    trace = hutchinson(curved.product, curved.size, probes, source) if probes else None
+def _hessian_spectrum(
+    subject: AnalysisSubject,
+    sample: ImageSample,
+    relative: bool,
+    lanczos_steps_and_probes: tuple[int, int],
+    task: ProgressTask,
+) -> HessianSpectrum:
+    model, (steps, probes) = subject.model, lanczos_steps_and_probes
+    all_parameters = {n: p for n, p in model.named_parameters() if p.is_floating_point()}
+    weights = filter_weights(model) if relative else all_parameters
+    hessian = LossHessian(model, sample, weights, relative=relative)
+    rng = make_generator("sharpness", subject.seed)
+    start = torch.randn(hessian.size, generator=rng).to(next(iter(weights.values())))
+    ends = lanczos(hessian.hessian_vector_product, start, steps=steps)
+    trace = (
+        hutchinson(hessian.hessian_vector_product, hessian.size, probes, rng) if probes else None
+    )
     task.advance()
-    return Spectrum(
+    return HessianSpectrum(
         **ends._asdict(),
         trace=None if trace is None else trace.value,
         trace_error=None if trace is None else trace.error,
     )
 
 
-def _rises(
-    subject: Subject,
-    sample: Sample,
+def _loss_rises(
+    subject: AnalysisSubject,
+    sample: ImageSample,
     weights: Mapping[str, nn.Parameter],
-    effort: tuple[tuple[float, ...], int],
-    task: Task,
-) -> list[Rise]:
+    radii_and_directions: tuple[tuple[float, ...], int],
+    task: ProgressTask,
+) -> list[LossRise]:
     """The rise in each ball."""
-    model, (radii, directions) = subject.model, effort
-    ways = [random_direction(weights, "sharpness", subject.seed, k) for k in range(directions)]
-    found = []
-    with movable(weights) as move:
+    model, (radii, directions) = subject.model, radii_and_directions
+    random_directions = [
+        random_direction(weights, "sharpness", subject.seed, k) for k in range(directions)
+    ]
+    rises = []
+    with movable_weights(weights) as move:
         move()
-        centre = mean_loss(model, sample)
+        center_loss = mean_loss(model, sample)
         for radius in radii:
             random = []
-            for way in ways:
-                move((radius, way))
-                random.append(mean_loss(model, sample) - centre)
-            climbed = _climb(model, sample, weights, move, radius) - centre
-            found.append(
-                Rise(
+            for direction in random_directions:
+                move((radius, direction))
+                random.append(mean_loss(model, sample) - center_loss)
+            ascent_rise = _gradient_ascent(model, sample, weights, move, radius) - center_loss
+            rises.append(
+                LossRise(
                     radius=radius,
                     random_mean=sum(random) / len(random),
                     random=max(random),
-                    ascent=climbed,
+                    ascent=ascent_rise,
                 )
             )
             task.advance()
-    return found
+    return rises
 
 
-def _climb(
+def _gradient_ascent(
     model: nn.Module,
-    sample: Sample,
+    sample: ImageSample,
     weights: Mapping[str, nn.Parameter],
-    move: Move,
+    move: WeightMove,
     radius: float,
 ) -> float:
     """The highest loss on a few steps of gradient ascent, each filter with steps of one length."""
     move()
-    centre = {name: p.detach().clone() for name, p in weights.items()}
-    offset = {name: torch.zeros_like(w) for name, w in centre.items()}
+    center = {name: p.detach().clone() for name, p in weights.items()}
+    offset = {name: torch.zeros_like(w) for name, w in center.items()}
     best = -float("inf")
-    for step in range(ASCENT):
-        slope = Curvature(model, sample, weights).gradient()
-        way = filter_normalised(slope, centre)
+    for step in range(ASCENT_STEPS):
+        gradient = LossHessian(model, sample, weights).gradient()
+        direction = normalize_filters(gradient, center)
         length = radius if step == 0 else radius / 2
-        offset = clipped_to_ball(
-            {name: offset[name] + length * way[name] for name in centre}, centre, radius
+        offset = clip_to_filter_ball(
+            {name: offset[name] + length * direction[name] for name in center}, center, radius
         )
         move((1.0, offset))
         best = max(best, mean_loss(model, sample))
     return best
 
 
-def _check(
+def _check_arguments(
     limit: int, steps: int, lanczos_steps: int, probes: int, directions: int, radii: Any
 ) -> tuple[float, ...]:
-    whole(1, limit=limit, lanczos_steps=lanczos_steps, directions=directions)
-    whole(0, steps=steps, probes=probes)
+    require_integers(1, limit=limit, lanczos_steps=lanczos_steps, directions=directions)
+    require_integers(0, steps=steps, probes=probes)
     values = list(radii) if isinstance(radii, (list, tuple)) else [radii]
     if not values or not all(isinstance(r, (int, float)) and 0 < r < 10 for r in values):
         raise UserError(f"`radii` must be numbers above 0 like [0.01, 0.05], but got {radii!r}")

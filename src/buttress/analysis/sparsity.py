@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.subject import DoesNotApply, Subject
-from buttress.models import component_of
-from buttress.spec import Spec
+from buttress.analysis.cost import PassCount
+from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject
+from buttress.config import Spec
+from buttress.models import parameter_components
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # How the parts of a network are grouped; what is in none of them is "rest".
-GROUPS = ("convolution", "attention_qkv", "attention_output", "feed_forward")
-REST, ALL = "rest", "all"
+COMPONENT_GROUPS = ("convolution", "attention_qkv", "attention_output", "feed_forward")
+OTHER, ALL = "rest", "all"
 
 
-class Part(Spec):
+class ComponentSparsity(Spec):
     """The sparsity of one group of weights."""
 
     component: str
@@ -35,7 +35,7 @@ class Part(Spec):
     weights: int
 
 
-class LayerPart(Spec):
+class LayerSparsity(Spec):
     """The sparsity of one kernel or matrix, against the largest weight of the network."""
 
     name: str
@@ -44,38 +44,38 @@ class LayerPart(Spec):
     weights: int
 
 
-class Figures(Spec):
+class SparsityMeasures(Spec):
     """Share of weights below a threshold: of all, by component and by layer; histograms."""
 
     largest: float  # largest |w| of the network
     ratio: float
     weights: int
-    components: tuple[Part, ...]
-    layers: tuple[LayerPart, ...]  # in the order of the network
+    components: tuple[ComponentSparsity, ...]
+    layers: tuple[LayerSparsity, ...]  # in the order of the network
     edges: tuple[float, ...]
     counts: dict[str, tuple[int, ...]]
 
 
-class Sparsity(Figures):
+class SparsityResult(SparsityMeasures):
     """The figures of the trained weights, and those of the weights that training began with."""
 
     threshold: float  # relative to the largest
-    initial: Figures | None
+    initial: SparsityMeasures | None
     no_initial: str  # why there are no initial weights; empty where there are
 
 
-def plot_sparsity(results: Mapping[str, Sparsity], figure: Figure) -> None:
+def plot_sparsity(results: Mapping[str, SparsityResult], figure: Figure) -> None:
     """Histograms on a log scale, bars by component, lines over the layers; dashed: initial."""
     histogram, components, layers = figure.subplots(1, 3)
     for number, (label, result) in enumerate(results.items()):
-        colour = f"C{number}"
-        said = f"{label} ({result.ratio:.0%})".strip()
-        _draw_histogram(histogram, result, color=colour, label=said)
-        layers.plot([p.ratio for p in result.layers], color=colour, marker=".", ms=3)
+        color = f"C{number}"
+        line_label = f"{label} ({result.ratio:.0%})".strip()
+        _draw_histogram(histogram, result, color=color, label=line_label)
+        layers.plot([p.ratio for p in result.layers], color=color, marker=".", ms=3)
         if result.initial is not None:
-            _draw_histogram(histogram, result.initial, color=colour, ls="--", lw=0.8)
+            _draw_histogram(histogram, result.initial, color=color, ls="--", lw=0.8)
             ratios = [p.ratio for p in result.initial.layers]
-            layers.plot(ratios, color=colour, ls="--", lw=0.8)
+            layers.plot(ratios, color=color, ls="--", lw=0.8)
     _draw_components(components, results)
     histogram.set(xlabel="weight", ylabel="share of weights", yscale="log", title="all weights")
     histogram.legend(fontsize="x-small")
@@ -84,51 +84,53 @@ def plot_sparsity(results: Mapping[str, Sparsity], figure: Figure) -> None:
         figure.supxlabel("dashed: the initial weights", fontsize="small")
 
 
-def _draw_histogram(axes: Axes, found: Figures, **style: Any) -> None:
-    centres = [(a + b) / 2 for a, b in zip(found.edges, found.edges[1:], strict=False)]
-    shares = [max(c, 0.5) / max(found.weights, 1) for c in found.counts[ALL]]
-    axes.plot(centres, shares, drawstyle="steps-mid", **style)
+def _draw_histogram(axes: Axes, measures: SparsityMeasures, **style: Any) -> None:
+    centers = [(a + b) / 2 for a, b in zip(measures.edges, measures.edges[1:], strict=False)]
+    shares = [max(c, 0.5) / max(measures.weights, 1) for c in measures.counts[ALL]]
+    axes.plot(centers, shares, drawstyle="steps-mid", **style)
 
 
-def _draw_components(axes: Axes, results: Mapping[str, Sparsity]) -> None:
-    names = [n for n in (*GROUPS, REST) if any(n in r.counts for r in results.values())]
+def _draw_components(axes: Axes, results: Mapping[str, SparsityResult]) -> None:
+    names = [n for n in (*COMPONENT_GROUPS, OTHER) if any(n in r.counts for r in results.values())]
     width = 0.8 / max(len(results), 1)
     for index, (label, result) in enumerate(results.items()):
         ratios = {p.component: p.ratio for p in result.components}
-        places = [i + index * width for i, n in enumerate(names) if n in ratios]
-        axes.bar(places, [ratios[n] for n in names if n in ratios], width, label=label)
+        positions = [i + index * width for i, n in enumerate(names) if n in ratios]
+        axes.bar(positions, [ratios[n] for n in names if n in ratios], width, label=label)
     ticks = [i + 0.4 - width / 2 for i in range(len(names))]
     axes.set_xticks(ticks, [n.replace("_", "\n") for n in names], fontsize="x-small")
     axes.set(ylabel="share of weights near zero", title="by component")
 
 
-def cost_sparsity(subject: Subject, **_: Any) -> Passes:
+def sparsity_cost(subject: AnalysisSubject, **_: Any) -> PassCount:
     """It reads weights only."""
-    return Passes(0)
+    return PassCount(0)
 
 
-def says_sparsity(result: Sparsity) -> str:
+def says_sparsity(result: SparsityResult) -> str:
     """The share of small weights now and before training."""
-    before = result.initial
+    initial = result.initial
     text = (
         f"{result.ratio:.1%} of {result.weights:,} weights are below {result.threshold:g} of the "
         f"largest ({result.largest:.3g})"
     )
-    if before is None:
+    if initial is None:
         return f"{text}; no initial weights to compare with: {result.no_initial}."
-    return f"{text}; before training {before.ratio:.1%}, with a largest of {before.largest:.3g}."
+    return f"{text}; before training {initial.ratio:.1%}, with a largest of {initial.largest:.3g}."
 
 
 @ANALYSES.register(
     "sparsity",
     paper="arXiv:2209.14105",
     tags=("weights",),
-    result=Sparsity,
+    result=SparsityResult,
     plot=plot_sparsity,
-    cost=cost_sparsity,
+    cost=sparsity_cost,
     says=says_sparsity,
 )
-def sparsity(subject: Subject, *, threshold: float = 0.01, bins: int = 61) -> Sparsity:
+def sparsity(
+    subject: AnalysisSubject, *, threshold: float = 0.01, bins: int = 61
+) -> SparsityResult:
     r"""Share of weights that are nearly zero: :math:`|w| < 0.01 \max |w|`.
 
     Taken over all weight tensors with two or more dimensions (kernels and matrices, not biases or
@@ -139,14 +141,16 @@ def sparsity(subject: Subject, *, threshold: float = 0.01, bins: int = 61) -> Sp
     """
     initial, reason = None, ""
     try:
-        initial = figures_of(subject.initial_model(), threshold, bins)
-    except DoesNotApply as error:
+        initial = measure_sparsity(subject.build_initial_model(), threshold, bins)
+    except AnalysisNotApplicable as error:
         reason = str(error)
-    trained = figures_of(subject.model, threshold, bins)
-    return Sparsity(threshold=threshold, initial=initial, no_initial=reason, **dict(iter(trained)))
+    trained = measure_sparsity(subject.model, threshold, bins)
+    return SparsityResult(
+        threshold=threshold, initial=initial, no_initial=reason, **dict(iter(trained))
+    )
 
 
-def figures_of(model: torch.nn.Module, threshold: float, bins: int) -> Figures:
+def measure_sparsity(model: torch.nn.Module, threshold: float, bins: int) -> SparsityMeasures:
     """The figures of the weights that a network has now."""
     groups = weight_groups(model)
     everything = torch.cat(list(groups.values())) if groups else torch.zeros(0)
@@ -158,16 +162,17 @@ def figures_of(model: torch.nn.Module, threshold: float, bins: int) -> Figures:
         small = weights.detach().abs().double() < threshold * largest
         return float(small.double().mean()) if small.numel() else 0.0
 
-    kinds = component_of(model)
-    return Figures(
+    kinds = parameter_components(model)
+    return SparsityMeasures(
         largest=largest,
         ratio=ratio(everything),
         weights=len(everything),
         components=tuple(
-            Part(component=n, ratio=ratio(w), weights=len(w)) for n, w in groups.items()
+            ComponentSparsity(component=n, ratio=ratio(w), weights=len(w))
+            for n, w in groups.items()
         ),
         layers=tuple(
-            LayerPart(name=n, component=kinds.get(n, REST), ratio=ratio(p), weights=p.numel())
+            LayerSparsity(name=n, component=kinds.get(n, OTHER), ratio=ratio(p), weights=p.numel())
             for n, p in model.named_parameters()
             if p.ndim >= 2
         ),
@@ -178,14 +183,14 @@ def figures_of(model: torch.nn.Module, threshold: float, bins: int) -> Figures:
 
 def weight_groups(model: torch.nn.Module) -> dict[str, Tensor]:
     """All kernels and matrices of a network, flat, by component; only components it has."""
-    found: dict[str, list[Tensor]] = {name: [] for name in (*GROUPS, REST)}
-    components = component_of(model)
+    tensors_by_group: dict[str, list[Tensor]] = {name: [] for name in (*COMPONENT_GROUPS, OTHER)}
+    components = parameter_components(model)
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:
-            kind = components.get(name, REST)
+            kind = components.get(name, OTHER)
             flat = parameter.detach().flatten().double().cpu()
-            found[kind if kind in GROUPS else REST].append(flat)
-    return {name: torch.cat(tensors) for name, tensors in found.items() if tensors}
+            tensors_by_group[kind if kind in COMPONENT_GROUPS else OTHER].append(flat)
+    return {name: torch.cat(tensors) for name, tensors in tensors_by_group.items() if tensors}
 
 
 def _histogram(weights: Tensor, edges: Tensor) -> tuple[int, ...]:

@@ -13,24 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.subject import Subject
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.freeze import frozen, on_device_of
+from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.subject import AnalysisSubject
+from buttress.attacks.core import create_attack
+from buttress.config import Spec
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import UserError
-from buttress.progress import by_share
-from buttress.spec import Spec
-from buttress.statistics import wilson
+from buttress.models.eval_mode import eval_mode, to_model_device
+from buttress.statistics import wilson_interval
+from buttress.system.progress import fraction_callback
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Against = Literal["prediction", "label"]
-BATCH = 256
+StabilityReference = Literal["prediction", "label"]
+STABILITY_BATCH = 256
 
 
-class Share(Spec):
+class CountInterval(Spec):
     """A share of images with its 95% interval."""
 
     count: int
@@ -49,25 +50,25 @@ class ClassStability(Spec):
     correct_and_stable: int
 
 
-class Stability(Spec):
+class StabilityResult(Spec):
     """All images split by whether they are right and whether an attack moves them."""
 
     attack: str
     threat: str
-    against: Against
+    against: StabilityReference
     images: int
-    correct: Share
-    stable: Share
-    correct_and_stable: Share  # the robust accuracy
-    correct_and_unstable: Share
-    wrong_and_stable: Share
-    wrong_and_unstable: Share
-    stable_if_correct: Share  # of the correct images
+    correct: CountInterval
+    stable: CountInterval
+    correct_and_stable: CountInterval  # the robust accuracy
+    correct_and_unstable: CountInterval
+    wrong_and_stable: CountInterval
+    wrong_and_unstable: CountInterval
+    stable_if_correct: CountInterval  # of the correct images
     per_class: tuple[ClassStability, ...]
 
 
 # What is drawn: field, words, colour.
-PARTS = (
+STABILITY_PARTS = (
     ("correct_and_stable", "right and stable (robust accuracy)", "#3a7d44"),
     ("correct_and_unstable", "right, but moved", "#b7d7b9"),
     ("wrong_and_stable", "wrong and stable", "#8c4a3c"),
@@ -75,7 +76,7 @@ PARTS = (
 )
 
 
-def plot_stability(results: Mapping[str, Stability], figure: Figure) -> None:
+def plot_stability(results: Mapping[str, StabilityResult], figure: Figure) -> None:
     """A bar per run, cut into the four kinds of images; classes beside it where they are known."""
     by_class = any(r.per_class for r in results.values())
     axes = figure.subplots(1, 2 if by_class else 1, squeeze=False)[0]
@@ -84,21 +85,21 @@ def plot_stability(results: Mapping[str, Stability], figure: Figure) -> None:
         _draw_classes(results, axes[1])
 
 
-def _draw_parts(results: Mapping[str, Stability], axes: Axes) -> None:
-    places = list(range(len(results)))
+def _draw_parts(results: Mapping[str, StabilityResult], axes: Axes) -> None:
+    positions = list(range(len(results)))
     left = [0.0] * len(results)
-    for name, words, colour in PARTS:
+    for name, words, color in STABILITY_PARTS:
         shares = [getattr(r, name).share for r in results.values()]
-        bars = axes.barh(places, shares, left=left, color=colour, label=words)
+        bars = axes.barh(positions, shares, left=left, color=color, label=words)
         axes.bar_label(bars, [f"{s:.0%}" if s >= 0.04 else "" for s in shares], label_type="center")
         left = [a + b for a, b in zip(left, shares, strict=True)]
-    axes.set_yticks(places, list(results))
+    axes.set_yticks(positions, list(results))
     axes.invert_yaxis()
     axes.set(xlim=(0, 1), xlabel="share of images")
     axes.legend(fontsize="small", ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
-def _draw_classes(results: Mapping[str, Stability], axes: Axes) -> None:
+def _draw_classes(results: Mapping[str, StabilityResult], axes: Axes) -> None:
     for label, result in results.items():
         shares = [c.stable / c.images if c.images else float("nan") for c in result.per_class]
         axes.plot([c.name for c in result.per_class], shares, marker="o", label=label)
@@ -108,20 +109,22 @@ def _draw_classes(results: Mapping[str, Stability], axes: Axes) -> None:
         axes.legend(fontsize="small")
 
 
-def cost_stability(
-    subject: Subject,
+def stability_cost(
+    subject: AnalysisSubject,
     *,
     attack: str,
     args: Mapping[str, Any] | None,
     limit: int,
     **_: Any,
-) -> Passes:
+) -> PassCount:
     """The attack, and a look at each image before and after."""
     images = min(limit, len(subject.data))
-    return passes_of(create_attack(attack, **(args or {})), subject, images) + Passes(2 * images)
+    return attack_passes(create_attack(attack, **(args or {})), subject, images) + PassCount(
+        2 * images
+    )
 
 
-def says_stability(result: Stability) -> str:
+def says_stability(result: StabilityResult) -> str:
     """The robust accuracy as a product."""
     robust, stable = result.correct_and_stable, result.stable
     return (
@@ -136,20 +139,20 @@ def says_stability(result: Stability) -> str:
     "stability",
     paper="arXiv:2110.03825",
     tags=("attack",),
-    result=Stability,
+    result=StabilityResult,
     plot=plot_stability,
-    cost=cost_stability,
+    cost=stability_cost,
     says=says_stability,
 )
 def stability(
-    subject: Subject,
+    subject: AnalysisSubject,
     *,
     attack: str = "pgd",
     args: Mapping[str, Any] | None = None,
     limit: int = 512,
-    against: Against = "prediction",
+    against: StabilityReference = "prediction",
     per_class: bool = False,
-) -> Stability:
+) -> StabilityResult:
     r"""Share of images whose prediction an attack cannot move, and robust accuracy split by it.
 
     .. math:: \{x : \arg\max f(x') = \arg\max f(x)\ \forall x' \in B_\epsilon(x)\}
@@ -163,57 +166,70 @@ def stability(
     """
     if against not in ("prediction", "label"):
         raise UserError(f"`against` must be prediction or label, but got {against!r}")
-    data = subject.first(limit)
+    data = subject.first_images(limit)
     x, y, ids = data.take(torch.arange(len(data)))
-    before = predictions(subject.model, x)
-    task = subject.progress.task(f"stability under {attack}", len(x))
-    told = by_share(task, len(x))
-    how = How(subject.seed, BATCH, stop_when_broken=against == "prediction", on_step=told)
-    goal = before if against == "prediction" else y
-    chosen = create_attack(attack, **(args or {}))
-    out = run_attack(chosen, subject.model, x, goal, subject.threat, ids=ids, how=how)
+    clean_predictions = predict_classes(subject.model, x)
+    task = subject.progress.add_task(f"stability under {attack}", len(x))
+    on_progress = fraction_callback(task, len(x))
+    options = AttackOptions(
+        subject.seed,
+        STABILITY_BATCH,
+        stop_when_fooled=against == "prediction",
+        on_progress=on_progress,
+    )
+    attacked_labels = clean_predictions if against == "prediction" else y
+    chosen_attack = create_attack(attack, **(args or {}))
+    out = run_attack(
+        chosen_attack, subject.model, x, attacked_labels, subject.threat, ids=ids, options=options
+    )
     task.close()
-    stable = predictions(subject.model, out.x_adv) == before
-    right = before == y
-    kinds = {
-        "correct": right,
+    stable = predict_classes(subject.model, out.x_adv) == clean_predictions
+    is_correct = clean_predictions == y
+    masks = {
+        "correct": is_correct,
         "stable": stable,
-        "correct_and_stable": right & stable,
-        "correct_and_unstable": right & ~stable,
-        "wrong_and_stable": ~right & stable,
-        "wrong_and_unstable": ~right & ~stable,
+        "correct_and_stable": is_correct & stable,
+        "correct_and_unstable": is_correct & ~stable,
+        "wrong_and_stable": ~is_correct & stable,
+        "wrong_and_unstable": ~is_correct & ~stable,
     }
     classes = data.classes if per_class else ()
-    return Stability(
+    return StabilityResult(
         attack=attack,
         threat=str(subject.threat),
         against=against,
         images=len(x),
-        **{name: share(mask) for name, mask in kinds.items()},
-        stable_if_correct=share(stable[right]),
-        per_class=tuple(_of_class(name, y == k, right, stable) for k, name in enumerate(classes)),
+        **{name: count_interval(mask) for name, mask in masks.items()},
+        stable_if_correct=count_interval(stable[is_correct]),
+        per_class=tuple(
+            _class_stability(name, y == k, is_correct, stable) for k, name in enumerate(classes)
+        ),
     )
 
 
-def predictions(model: nn.Module, x: Tensor) -> Tensor:
+def predict_classes(model: nn.Module, x: Tensor) -> Tensor:
     """(N,) the classes a model says, on the CPU."""
-    with frozen(model), torch.no_grad():
-        said = [model(on_device_of(model, part)).argmax(1).cpu() for part in x.split(BATCH)]
-    return torch.cat(said)
+    with eval_mode(model), torch.no_grad():
+        classes = [
+            model(to_model_device(model, part)).argmax(1).cpu() for part in x.split(STABILITY_BATCH)
+        ]
+    return torch.cat(classes)
 
 
-def share(mask: Tensor) -> Share:
+def count_interval(mask: Tensor) -> CountInterval:
     """How many of a mask are set; of none, nothing is known."""
     count, n = int(mask.sum()), len(mask)
-    low, high = wilson(count, n)
-    return Share(count=count, share=count / n if n else 0.0, low=low, high=high)
+    low, high = wilson_interval(count, n)
+    return CountInterval(count=count, share=count / n if n else 0.0, low=low, high=high)
 
 
-def _of_class(name: str, here: Tensor, right: Tensor, stable: Tensor) -> ClassStability:
+def _class_stability(
+    name: str, is_class: Tensor, is_correct: Tensor, stable: Tensor
+) -> ClassStability:
     return ClassStability(
         name=name,
-        images=int(here.sum()),
-        correct=int((here & right).sum()),
-        stable=int((here & stable).sum()),
-        correct_and_stable=int((here & right & stable).sum()),
+        images=int(is_class.sum()),
+        correct=int((is_class & is_correct).sum()),
+        stable=int((is_class & stable).sum()),
+        correct_and_stable=int((is_class & is_correct & stable).sum()),
     )

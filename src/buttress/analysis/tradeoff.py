@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from buttress.analysis import pareto
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes
-from buttress.analysis.effort import training_passes, training_seconds
-from buttress.analysis.scores import WORST, Accuracy, Score, scores_of
-from buttress.analysis.subject import Group, Subject
+from buttress.analysis.cost import PassCount
+from buttress.analysis.group import WORST, AccuracyInterval, RunScore, group_scores
+from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.config import Spec
 from buttress.models import load_model
 from buttress.models.cost import count_macs, count_parameters
-from buttress.spec import Spec
+from buttress.statistics import pareto
+from buttress.training.cost import training_passes, training_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # What robustness is held against: field, words, whether more is better.
-AXES = (
+TRADEOFF_AXES = (
     ("clean", "clean accuracy", True),
     ("parameters", "parameters", False),
     ("macs", "multiply-accumulates per image", False),
     ("seconds", "seconds of training", False),
     ("passes", "passes of training images", False),
 )
-DRAWN = ("clean", "parameters", "macs", "seconds")
+PLOTTED_AXES = ("clean", "parameters", "macs", "seconds")
 
 
-class Point(Spec):
+class TradeoffPoint(Spec):
     """One run."""
 
     label: str
-    robust: Accuracy
-    clean: Accuracy
+    robust: AccuracyInterval
+    clean: AccuracyInterval
     images: int
     parameters: int
     macs: int  # of one forward pass of one image
@@ -43,7 +43,7 @@ class Point(Spec):
     passes: float | None  # of single images in training
 
 
-class Front(Spec):
+class TradeoffFront(Spec):
     """Who is best for a price: runs that no other beats in robustness and on one axis."""
 
     axis: str
@@ -51,64 +51,66 @@ class Front(Spec):
     within_chance: tuple[str, ...]  # beaten, but not beyond the 95% intervals
 
 
-class Tradeoff(Spec):
+class TradeoffResult(Spec):
     """Many runs, and the front on each axis."""
 
     suite: str
     attack: str
-    points: tuple[Point, ...]  # from the most robust on
-    fronts: tuple[Front, ...]
+    points: tuple[TradeoffPoint, ...]  # from the most robust on
+    fronts: tuple[TradeoffFront, ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def front(self, axis: str) -> Front:
+    def front(self, axis: str) -> TradeoffFront:
         return next(f for f in self.fronts if f.axis == axis)
 
 
-def plot_tradeoff(results: Mapping[str, Tradeoff], figure: Figure) -> None:
+def plot_tradeoff(results: Mapping[str, TradeoffResult], figure: Figure) -> None:
     """Robust accuracy against each price, with intervals; a line joins the front."""
     figure.set_size_inches(11, 4.2 * len(results) * 2)
     panels = figure.subplots(2 * len(results), 2, squeeze=False)
     for row, result in enumerate(results.values()):
-        axes = [panels[2 * row + i // 2][i % 2] for i in range(len(DRAWN))]
-        for axis, (name, words, _) in zip(axes, [a for a in AXES if a[0] in DRAWN], strict=True):
-            _draw(result, name, words, axis)
+        axes = [panels[2 * row + i // 2][i % 2] for i in range(len(PLOTTED_AXES))]
+        for axis, (name, words, _) in zip(
+            axes, [a for a in TRADEOFF_AXES if a[0] in PLOTTED_AXES], strict=True
+        ):
+            _draw_axis(result, name, words, axis)
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper",
                   fontsize="small")  # fmt: skip
 
 
-def _draw(result: Tradeoff, name: str, words: str, axes: Axes) -> None:
-    shown = [p for p in result.points if getattr(p, name) is not None]
+def _draw_axis(result: TradeoffResult, name: str, words: str, axes: Axes) -> None:
+    points = [p for p in result.points if getattr(p, name) is not None]
     for number, point in enumerate(result.points):
-        if point not in shown:
+        if point not in points:
             continue
-        across = [_reach(point.clean)] if name == "clean" else None
+        x_error = [_error_bars(point.clean)] if name == "clean" else None
         axes.errorbar(
-            _price(point, name), point.robust.value,
-            yerr=[[v] for v in _reach(point.robust)],
-            xerr=None if across is None else [[v] for v in across[0]],
+            _axis_value(point, name), point.robust.value,
+            yerr=[[v] for v in _error_bars(point.robust)],
+            xerr=None if x_error is None else [[v] for v in x_error[0]],
             marker="o", capsize=2, linewidth=1, color=f"C{number % 10}",
             markerfacecolor="white" if number >= 10 else None, label=point.label,
         )  # fmt: skip
     best = set(result.front(name).runs)
-    line = sorted((_price(p, name), p.robust.value) for p in shown if p.label in best)
+    line = sorted((_axis_value(p, name), p.robust.value) for p in points if p.label in best)
     axes.plot([x for x, _ in line], [y for _, y in line], color="0.6", linewidth=1, zorder=0)
     axes.set(xlabel=words, ylabel=f"{result.attack.replace('_', ' ')} accuracy ({result.suite})")
     if name != "clean":
         axes.set_xscale("log")
 
 
-def _reach(accuracy: Accuracy) -> tuple[float, float]:
+def _error_bars(accuracy: AccuracyInterval) -> tuple[float, float]:
     """How far the interval goes below and above."""
     return max(0.0, accuracy.value - accuracy.low), max(0.0, accuracy.high - accuracy.value)
 
 
-def _price(point: Point, name: str) -> float:
+def _axis_value(point: TradeoffPoint, name: str) -> float:
     value = getattr(point, name)
-    return float(value.value if isinstance(value, Accuracy) else value)
+    return float(value.value if isinstance(value, AccuracyInterval) else value)
 
 
-def says_tradeoff(result: Tradeoff) -> str:
+def says_tradeoff(result: TradeoffResult) -> str:
     """The front of robust against clean accuracy, and the cheapest run on others."""
     best, clean = result.points[0], result.front("clean")
     named = ", ".join(
@@ -126,7 +128,7 @@ def says_tradeoff(result: Tradeoff) -> str:
     )
 
 
-def cost_tradeoff(group: Group, **_: Any) -> Iterable[tuple[Subject, Passes]]:
+def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, PassCount]]:
     """It reads records, and counts what a network computes without attacking it."""
     return ()
 
@@ -134,39 +136,39 @@ def cost_tradeoff(group: Group, **_: Any) -> Iterable[tuple[Subject, Passes]]:
 @ANALYSES.register(
     "tradeoff",
     tags=("records",),
-    result=Tradeoff,
+    result=TradeoffResult,
     plot=plot_tradeoff,
-    cost=cost_tradeoff,
+    cost=tradeoff_cost,
     says=says_tradeoff,
     together=True,
 )
-def tradeoff(group: Group, *, suite: str = "", attack: str = WORST) -> Tradeoff:
+def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST) -> TradeoffResult:
     """Robustness of evaluated runs against clean accuracy, size, computation and training.
 
     Robustness is the worst case of a suite, or one attack of it. A run is on a front if no other
     run is at least as robust and at least as good on that axis, and better in one of them.
     """
-    scores = scores_of(group, suite, attack)
-    task = group.progress.task("tradeoff", len(scores.found))
+    scores = group_scores(group, suite, attack)
+    task = group.progress.add_task("tradeoff", len(scores.found))
     points = []
     for score in scores.found:
-        points.append(_point(score))
+        points.append(_tradeoff_point(score))
         task.advance(1, note=score.label)
     task.close()
     points.sort(key=lambda p: -p.robust.value)
-    return Tradeoff(
+    return TradeoffResult(
         suite=scores.suite,
         attack=attack,
         points=tuple(points),
-        fronts=tuple(front_of(points, name, is_gain) for name, _, is_gain in AXES),
+        fronts=tuple(tradeoff_front(points, name, is_gain) for name, _, is_gain in TRADEOFF_AXES),
         missing=scores.missing,
         notes=scores.notes,
     )
 
 
-def _point(score: Score) -> Point:
+def _tradeoff_point(score: RunScore) -> TradeoffPoint:
     model = load_model(score.run.path)
-    return Point(
+    return TradeoffPoint(
         label=score.label,
         robust=score.robust,
         clean=score.clean,
@@ -178,24 +180,30 @@ def _point(score: Score) -> Point:
     )
 
 
-def front_of(points: Sequence[Point], axis: str, is_gain: bool) -> Front:
+def tradeoff_front(
+    points: Sequence[TradeoffPoint], axis: str, more_is_better: bool
+) -> TradeoffFront:
     """The front of robust accuracy and one axis, over the runs that have a value on it."""
-    known = [p for p in points if getattr(p, axis) is not None]
-    sign = 1 if is_gain else -1
+    points_with_value = [p for p in points if getattr(p, axis) is not None]
+    sign = 1 if more_is_better else -1
 
-    def places(end: str) -> list[pareto.Place]:
-        found: list[pareto.Place] = []
-        for p in known:
+    def coordinates(end: str) -> list[pareto.ParetoPoint]:
+        values: list[pareto.ParetoPoint] = []
+        for p in points_with_value:
             value = getattr(p, axis)
-            other = getattr(value, end) if isinstance(value, Accuracy) else sign * float(value)
-            found.append((getattr(p.robust, end), other))
-        return found
+            other = (
+                getattr(value, end) if isinstance(value, AccuracyInterval) else sign * float(value)
+            )
+            values.append((getattr(p.robust, end), other))
+        return values
 
-    best = pareto.front(places("value"))
-    close = [i for i in pareto.contenders(places("low"), places("high")) if i not in best]
-    ordered = sorted(best, key=lambda i: -known[i].robust.value)
-    return Front(
+    best = pareto.pareto_front(coordinates("value"))
+    close = [
+        i for i in pareto.possible_front(coordinates("low"), coordinates("high")) if i not in best
+    ]
+    ordered = sorted(best, key=lambda i: -points_with_value[i].robust.value)
+    return TradeoffFront(
         axis=axis,
-        runs=tuple(known[i].label for i in ordered),
-        within_chance=tuple(known[i].label for i in close),
+        runs=tuple(points_with_value[i].label for i in ordered),
+        within_chance=tuple(points_with_value[i].label for i in close),
     )

@@ -9,25 +9,26 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES
-from buttress.analysis.cost import Passes, passes_of
-from buttress.analysis.stability import predictions
-from buttress.analysis.subject import Group, Subject
-from buttress.attacks.call import How, create_attack, run_attack
+from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.stability import predict_classes
+from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.attacks.core import create_attack
+from buttress.config import Spec
 from buttress.data import Dataset
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import UserError
-from buttress.spec import Spec
-from buttress.statistics import wilson
-from buttress.threat import Threat
+from buttress.statistics import wilson_interval
+from buttress.threats.norm_ball import Threat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BATCH = 128
-Rows = tuple[tuple[float, ...], ...]
+TRANSFER_BATCH = 128
+TransferMatrix = tuple[tuple[float, ...], ...]
 
 
-class Transferability(Spec):
+class TransferabilityResult(Spec):
     """How often examples made on one run (rows) fool another (columns)."""
 
     attack: str
@@ -36,13 +37,13 @@ class Transferability(Spec):
     images: int
     runs: tuple[str, ...]
     right: tuple[int, ...]  # of the images, those that each run has right when they are clean
-    fooled: Rows  # [made on][scored on]: share of the images that the second had right
-    low: Rows  # ends of the 95% intervals
-    high: Rows
+    fooled: TransferMatrix  # [made on][scored on]: share of the images that the second had right
+    low: TransferMatrix  # ends of the 95% intervals
+    high: TransferMatrix
     masked: tuple[str, ...]  # runs that examples of another fool surely more than their own
 
     @property
-    def elsewhere(self) -> tuple[float, ...]:
+    def mean_transfer_rate(self) -> tuple[float, ...]:
         """For each source the mean over the other runs."""
         n = len(self.runs)
         return tuple(
@@ -51,7 +52,7 @@ class Transferability(Spec):
         )
 
     @property
-    def from_elsewhere(self) -> tuple[float, ...]:
+    def mean_received_rate(self) -> tuple[float, ...]:
         """For each target the mean over examples of the other runs."""
         n = len(self.runs)
         columns = list(zip(*self.fooled, strict=True))
@@ -60,17 +61,17 @@ class Transferability(Spec):
         )
 
 
-def plot_transferability(results: Mapping[str, Transferability], figure: Figure) -> None:
+def plot_transferability(results: Mapping[str, TransferabilityResult], figure: Figure) -> None:
     """A matrix per result; the diagonal is the attack on the network itself."""
     most = max(len(r.runs) for r in results.values())
     figure.set_size_inches((3.5 + 0.75 * most) * len(results), 2.5 + 0.55 * most)
     for axes, result in zip(
         figure.subplots(1, len(results), squeeze=False)[0], results.values(), strict=True
     ):
-        _draw(result, axes)
+        _draw_matrix(result, axes)
 
 
-def _draw(result: Transferability, axes: Axes) -> None:
+def _draw_matrix(result: TransferabilityResult, axes: Axes) -> None:
     axes.imshow(result.fooled, vmin=0, vmax=1, cmap="Reds", aspect="auto")
     for i, row in enumerate(result.fooled):
         for j, value in enumerate(row):
@@ -78,20 +79,20 @@ def _draw(result: Transferability, axes: Axes) -> None:
                 j, i, f"{value:.0%}", ha="center", va="center", fontsize="small",
                 color="white" if value > 0.6 else "black", weight="bold" if i == j else "normal",
             )  # fmt: skip
-    places = range(len(result.runs))
-    axes.set_xticks(places, list(result.runs), rotation=40, ha="right", fontsize="small")
-    axes.set_yticks(places, list(result.runs), fontsize="small")
+    ticks = range(len(result.runs))
+    axes.set_xticks(ticks, list(result.runs), rotation=40, ha="right", fontsize="small")
+    axes.set_yticks(ticks, list(result.runs), fontsize="small")
     axes.set(xlabel="scored on", ylabel="made on")
     axes.set_title(f"fooled by {result.attack}, {result.threat}", fontsize="small")
 
 
-def says_transferability(result: Transferability) -> str:
+def says_transferability(result: TransferabilityResult) -> str:
     """White box against transfer, the best source, and what that says of gradients."""
     n = len(result.runs)
-    own = sum(result.fooled[i][i] for i in range(n)) / n
-    other = sum(result.elsewhere) / n
-    source = max(range(n), key=lambda i: result.elsewhere[i])
-    target = max(range(n), key=lambda j: result.from_elsewhere[j])
+    white_box_rate = sum(result.fooled[i][i] for i in range(n)) / n
+    transfer_rate = sum(result.mean_transfer_rate) / n
+    source = max(range(n), key=lambda i: result.mean_transfer_rate[i])
+    target = max(range(n), key=lambda j: result.mean_received_rate[j])
     tail = (
         f" Examples of others fool {', '.join(result.masked)} more than an attack on the network "
         "itself does: its gradients mislead that attack, so its robustness is overstated."
@@ -99,42 +100,45 @@ def says_transferability(result: Transferability) -> str:
         else ""
     )
     return (
-        f"{result.attack} in {result.threat} fools a network on {own:.1%} of the images it had "
-        f"right, examples made on another of the {n} runs {other:.1%} ({result.images} images). "
-        f"Those of {result.runs[source]} carry over best ({result.elsewhere[source]:.1%}), and "
-        f"{result.runs[target]} is fooled by others most "
-        f"({result.from_elsewhere[target]:.1%}).{tail}"
+        f"{result.attack} in {result.threat} fools a network on {white_box_rate:.1%} of the images "
+        f"it had right, examples made on another of the {n} runs {transfer_rate:.1%} "
+        f"({result.images} images). Those of {result.runs[source]} carry over best "
+        f"({result.mean_transfer_rate[source]:.1%}), and {result.runs[target]} is fooled by others "
+        f"most ({result.mean_received_rate[target]:.1%}).{tail}"
     )
 
 
-def cost_transferability(
-    group: Group, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
-) -> Iterator[tuple[Subject, Passes]]:
+def transferability_cost(
+    group: RunGroup, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
+) -> Iterator[tuple[AnalysisSubject, PassCount]]:
     """On each network the attack, then a look at the clean images and at the examples of all."""
-    chosen = create_attack(attack, **(args or {}))
+    attack_object = create_attack(attack, **(args or {}))
     for _label, subject in group.subjects():
         images = min(limit, len(subject.data))
-        yield subject, passes_of(chosen, subject, images) + Passes(images * (1 + len(group)))
+        yield (
+            subject,
+            attack_passes(attack_object, subject, images) + PassCount(images * (1 + len(group))),
+        )
 
 
 @ANALYSES.register(
     "transferability",
     paper="arXiv:1605.07277",
     tags=("attack",),
-    result=Transferability,
+    result=TransferabilityResult,
     plot=plot_transferability,
-    cost=cost_transferability,
+    cost=transferability_cost,
     says=says_transferability,
     together=True,
 )
 def transferability(
-    group: Group,
+    group: RunGroup,
     *,
     attack: str = "pgd",
     args: Mapping[str, Any] | None = None,
     threat: str = "",
     limit: int = 256,
-) -> Transferability:
+) -> TransferabilityResult:
     """Share of the images that a run had right and examples made on another run turn wrong.
 
     All runs see the same images and the same ball, by default that of the first run. An attack goes
@@ -142,60 +146,64 @@ def transferability(
     better.
     """
     first = group.subject(0)
-    ball = Threat.parse(threat) if threat else first.threat
+    common_threat = Threat.parse(threat) if threat else first.threat
     if limit < 1:
         raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
-    return transfer_matrix(group, first.first(limit), ball, attack, dict(args or {}))
+    return measure_transfer(
+        group, first.first_images(limit), common_threat, attack, dict(args or {})
+    )
 
 
-def transfer_matrix(
-    group: Group, data: Dataset, threat: Threat, attack: str, args: dict[str, Any]
-) -> Transferability:
+def measure_transfer(
+    group: RunGroup, data: Dataset, threat: Threat, attack: str, args: dict[str, Any]
+) -> TransferabilityResult:
     """Makes examples on each run, then scores all of them on each; one network at a time."""
     x, y, ids = data.take(torch.arange(len(data)))
-    chosen, how = create_attack(attack, **args), How(batch_size=BATCH)
-    made: list[Tensor] = []
-    task = group.progress.task(f"transferability under {attack}", 2 * len(group))
+    attack_object, options = create_attack(attack, **args), AttackOptions(batch_size=TRANSFER_BATCH)
+    adversarial_sets: list[Tensor] = []
+    task = group.progress.add_task(f"transferability under {attack}", 2 * len(group))
     for label, subject in group.subjects():
-        out = run_attack(chosen, subject.model, x, y, threat, ids=ids, how=how)
-        made.append(out.x_adv)
+        out = run_attack(attack_object, subject.model, x, y, threat, ids=ids, options=options)
+        adversarial_sets.append(out.x_adv)
         task.advance(1, note=f"examples made on {label}")
-    right: list[Tensor] = []
-    wrong: list[list[Tensor]] = []  # [scored on][made on]
+    is_correct: list[Tensor] = []
+    is_fooled: list[list[Tensor]] = []  # [scored on][made on]
     for label, subject in group.subjects():
-        right.append(predictions(subject.model, x) == y)
-        wrong.append([predictions(subject.model, x_adv) != y for x_adv in made])
+        is_correct.append(predict_classes(subject.model, x) == y)
+        is_fooled.append([predict_classes(subject.model, x_adv) != y for x_adv in adversarial_sets])
         task.advance(1, note=f"scored on {label}")
     task.close()
-    fooled, low, high = shares(right, wrong)
-    return Transferability(
+    fooled, low, high = success_rates(is_correct, is_fooled)
+    return TransferabilityResult(
         attack=attack,
         args=args,
         threat=str(threat),
         images=len(x),
         runs=group.labels,
-        right=tuple(int(r.sum()) for r in right),
+        right=tuple(int(r.sum()) for r in is_correct),
         fooled=fooled,
         low=low,
         high=high,
-        masked=masked(group.labels, low, high),
+        masked=likely_masked_runs(group.labels, low, high),
     )
 
 
-def shares(right: Sequence[Tensor], wrong: Sequence[Sequence[Tensor]]) -> tuple[Rows, Rows, Rows]:
+def success_rates(
+    is_correct: Sequence[Tensor], is_fooled: Sequence[Sequence[Tensor]]
+) -> tuple[TransferMatrix, TransferMatrix, TransferMatrix]:
     """[made on][scored on]: the share of the images that were right and are wrong, with its ends.
 
-    ``wrong`` is [scored on][made on]. A network that has no image right cannot be fooled: 0, with
-    an interval of everything.
+    ``is_fooled`` is [scored on][made on]. A network that has no image right cannot be fooled: 0,
+    with an interval of everything.
     """
     counts = [
         [
             (int((flags[i] & mine).sum()), int(mine.sum()))
-            for mine, flags in zip(right, wrong, strict=True)
+            for mine, flags in zip(is_correct, is_fooled, strict=True)
         ]
-        for i in range(len(right))
+        for i in range(len(is_correct))
     ]
-    spans = [[wilson(k, n) for k, n in row] for row in counts]
+    spans = [[wilson_interval(k, n) for k, n in row] for row in counts]
     return (
         tuple(tuple(k / max(n, 1) for k, n in row) for row in counts),
         tuple(tuple(s.low for s in row) for row in spans),
@@ -203,7 +211,9 @@ def shares(right: Sequence[Tensor], wrong: Sequence[Sequence[Tensor]]) -> tuple[
     )
 
 
-def masked(labels: Sequence[str], low: Rows, high: Rows) -> tuple[str, ...]:
+def likely_masked_runs(
+    labels: Sequence[str], low: TransferMatrix, high: TransferMatrix
+) -> tuple[str, ...]:
     """Runs that some other run's examples fool more than their own, beyond the intervals."""
     n = range(len(labels))
     return tuple(labels[j] for j in n if any(low[i][j] > high[j][j] for i in n if i != j))

@@ -7,22 +7,17 @@ from buttress.attacks import fast as _fast  # noqa: F401
 from buttress.attacks import gama as _gama  # noqa: F401
 from buttress.attacks import noise as _noise  # noqa: F401
 from buttress.attacks import pgd as _pgd  # noqa: F401
-from buttress.attacks import square as _square  # noqa: F401
 from buttress.attacks import transfer as _transfer  # noqa: F401
-from buttress.attacks.call import attack, create_attack, list_attacks, run_attack
-from buttress.attacks.core import ATTACKS, Attack, State
-from buttress.attacks.loop import Outcome
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.core import ATTACKS, Attack, AttackState, create_attack, list_attacks
+from buttress.attacks.problem import ModelOutput, Problem
+from buttress.attacks.square import attack as _square  # noqa: F401
 
 __all__ = [
     "ATTACKS",
     "Attack",
-    "Outcome",
+    "AttackState",
+    "ModelOutput",
     "Problem",
-    "Seen",
-    "State",
-    "attack",
     "create_attack",
     "list_attacks",
-    "run_attack",
 ]

@@ -14,34 +14,42 @@ import torch
 from torch import Tensor
 
 from buttress.attacks import apgd_l1
-from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column, put, some
+from buttress.attacks.core import (
+    ATTACKS,
+    Attack,
+    AttackState,
+    any_or_accelerator,
+    broadcast_to_images,
+    check_positive,
+    copy_rows_,
+)
 from buttress.attacks.losses import dlr, targeted_dlr, targeted_margin
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.targets import choose_target
 from buttress.errors import UserError
 
-RISING = 0.75  # a window in which at most this share of the steps rose halves the step
-SHARE = 0.75  # of a move that is new; the rest repeats the last move
+RHO = 0.75  # a window in which at most this share of the steps rose halves the step
+STEP_WEIGHT = 0.75  # of a move that is new; the rest repeats the last move
 
 
 @dataclass
-class APGDState(State):
+class APGDState(AttackState):
     """Per run: the point before the current one, the best point, and how the loss went."""
 
     target: Tensor
-    last: Tensor  # the point before x_t
-    eta: Tensor  # (N,) step size
+    x_prev: Tensor  # the point before x_t
+    step_size: Tensor  # (N,) step size
     best_x: Tensor
     best_grad: Tensor
     best_loss: Tensor
-    old_best: Tensor  # (N,) best loss at the last checkpoint
-    old_loss: Tensor  # (N,) loss at the last point
-    rises: Tensor  # (N,) rising steps in this window
-    reduced: Tensor  # (N,) the last checkpoint halved the step
+    checkpoint_best_loss: Tensor  # (N,) best loss at the last checkpoint
+    prev_loss: Tensor  # (N,) loss at the last point
+    num_increases: Tensor  # (N,) rising steps in this window
+    was_halved: Tensor  # (N,) the last checkpoint halved the step
 
 
 @dataclass(frozen=True)
-class APGD(Attack):
+class AutoPGD(Attack):
     """What the variants share."""
 
     steps: int = 100
@@ -51,126 +59,132 @@ class APGD(Attack):
     give_up: bool = False
 
     def __post_init__(self) -> None:
-        at_least_one(steps=self.steps, restarts=self.restarts, eot=self.eot)
+        check_positive(steps=self.steps, restarts=self.restarts, eot=self.eot)
 
     @property
-    def length(self) -> int:
+    def max_steps(self) -> int:
         return self.steps + 2  # L1 looks again where a phase begins; other norms end before
 
     @property
-    def passes(self) -> int:
+    def eot_samples(self) -> int:
         return self.eot
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         return self.restarts
 
-    def target_of(self, problem: Problem, run: Tensor) -> Tensor:
+    def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
         return problem.y
 
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        target = self.target_of(problem, run)
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
+        target = self.target_classes(problem, run_index)
         if problem.threat.norm == "L1":
-            return apgd_l1.begin(problem, run, target, self.phases)
-        x_0, zero = problem.border_start(run), problem.x.new_zeros(len(problem.x))
+            return apgd_l1.init_l1_state(problem, run_index, target, self.phase_table)
+        x_0, zero = problem.random_start_on_sphere(run_index), problem.x.new_zeros(len(problem.x))
         return APGDState(
             x_0,
             target,
-            last=x_0.clone(),
-            eta=zero + 2 * problem.threat.eps,
+            x_prev=x_0.clone(),
+            step_size=zero + 2 * problem.threat.eps,
             best_x=x_0.clone(),
             best_grad=torch.zeros_like(x_0),
             best_loss=zero - torch.inf,
-            old_best=zero - torch.inf,
-            old_loss=zero.clone(),  # the first point of the history is compared with zero
-            rises=zero.clone(),
-            reduced=zero == 0,
+            checkpoint_best_loss=zero - torch.inf,
+            prev_loss=zero.clone(),  # the first point of the history is compared with zero
+            num_increases=zero.clone(),
+            was_halved=zero == 0,
         )
 
     @property
-    def phases(self) -> apgd_l1.Phases:
-        return apgd_l1.phases_of(self.steps, self.wide_start)
+    def phase_table(self) -> apgd_l1.PhaseTable:
+        return apgd_l1.build_phase_table(self.steps, self.wide_start)
 
-    def wants_grad(self, state: State) -> bool | Tensor:
-        return ~self.finished(state) if state.step.device.type == "cpu" else True
+    def grad_mask(self, state: AttackState) -> bool | Tensor:
+        return ~self.finished_mask(state) if state.step.device.type == "cpu" else True
 
-    def finished(self, state: State) -> Tensor:
-        if not isinstance(state, apgd_l1.L1State):
+    def finished_mask(self, state: AttackState) -> Tensor:
+        if not isinstance(state, apgd_l1.APGDL1State):
             return state.step >= self.steps
-        over = state.step >= self.phases.length
-        return over | apgd_l1.is_hopeless(state, self.phases) if self.give_up else over
+        is_over = state.step >= self.phase_table.num_steps
+        return (
+            is_over | apgd_l1.should_stop_early(state, self.phase_table)
+            if self.give_up
+            else is_over
+        )
 
-    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
-        if isinstance(state, apgd_l1.L1State):
-            return apgd_l1.is_last_phase(state, self.phases)
+    def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
+        if isinstance(state, apgd_l1.APGDL1State):
+            return apgd_l1.is_last_phase(state, self.phase_table)
         return None
 
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        assert seen.grad is not None
-        if isinstance(state, apgd_l1.L1State):
-            return apgd_l1.advance(problem, state, seen, self.phases)
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
+        assert output.grad is not None
+        if isinstance(state, apgd_l1.APGDL1State):
+            return apgd_l1.next_l1_points(problem, state, output, self.phase_table)
         assert isinstance(state, APGDState)
-        grad, x_t = _remember(state, seen, self.steps), state.x_t
-        move = problem.threat.steepest(grad).mul_(column(state.eta))
-        along = problem.rescale_(move.add_(x_t))
-        share = torch.where(state.step == 0, 1.0, SHARE).to(x_t.dtype)
-        new = torch.lerp(x_t, along, column(share))
-        new.addcmul_(x_t - state.last, column(1 - share))
-        state.last = x_t
-        return problem.rescale_(new)
+        grad, x_t = _update_best(state, output, self.steps), state.x_t
+        step = problem.threat.steepest_direction(grad).mul_(broadcast_to_images(state.step_size))
+        x_step = problem.scale_into_ball_(step.add_(x_t))
+        step_weight = torch.where(state.step == 0, 1.0, STEP_WEIGHT).to(x_t.dtype)
+        x_next = torch.lerp(x_t, x_step, broadcast_to_images(step_weight))
+        x_next.addcmul_(x_t - state.x_prev, broadcast_to_images(1 - step_weight))
+        state.x_prev = x_t
+        return problem.scale_into_ball_(x_next)
 
 
-def _remember(state: APGDState, seen: Seen, steps: int) -> Tensor:
+def _update_best(state: APGDState, output: ModelOutput, steps: int) -> Tensor:
     """Takes in what was seen at ``x_t``; the gradient to go on with, at a point that may change."""
-    assert seen.grad is not None
-    better = seen.loss > state.best_loss
-    put(state.best_x, better, state.x_t)
-    put(state.best_grad, better, seen.grad)
-    state.best_loss = seen.loss.maximum(state.best_loss)
+    assert output.grad is not None
+    is_better = output.loss > state.best_loss
+    copy_rows_(state.best_x, is_better, state.x_t)
+    copy_rows_(state.best_grad, is_better, output.grad)
+    state.best_loss = output.loss.maximum(state.best_loss)
     is_start = state.step == 0
-    state.old_best = seen.loss.where(is_start, state.old_best)
-    state.rises += ((seen.loss > state.old_loss) & ~is_start).to(state.rises.dtype)
-    state.old_loss = seen.loss.where(~is_start, state.old_loss)
-    window = windows(steps).to(state.step.device)[state.step.clamp_max(steps)]
-    if some(window > 0):
-        return _checkpoint(state, window, seen.grad)
-    return seen.grad
+    state.checkpoint_best_loss = output.loss.where(is_start, state.checkpoint_best_loss)
+    state.num_increases += ((output.loss > state.prev_loss) & ~is_start).to(
+        state.num_increases.dtype
+    )
+    state.prev_loss = output.loss.where(~is_start, state.prev_loss)
+    window = checkpoint_windows(steps).to(state.step.device)[state.step.clamp_max(steps)]
+    if any_or_accelerator(window > 0):
+        return _halve_stalled_steps(state, window, output.grad)
+    return output.grad
 
 
-def _checkpoint(state: APGDState, window: Tensor, grad: Tensor) -> Tensor:
+def _halve_stalled_steps(state: APGDState, window: Tensor, grad: Tensor) -> Tensor:
     """Halves the step and goes back to the best point where the loss oscillates or stagnates."""
-    ends = window > 0
-    oscillates = state.rises <= RISING * window
-    stagnates = ~state.reduced & (state.old_best >= state.best_loss)
-    reduce = ends & (oscillates | stagnates)
-    state.eta = torch.where(reduce, state.eta / 2, state.eta)
-    state.reduced = reduce.where(ends, state.reduced)
-    state.old_best = state.best_loss.where(ends, state.old_best)
-    state.rises = state.rises.masked_fill(ends, 0)
-    x_t, slope = state.x_t.clone(), grad.clone()
-    put(x_t, reduce, state.best_x)
-    put(slope, reduce, state.best_grad)
+    is_checkpoint = window > 0
+    oscillates = state.num_increases <= RHO * window
+    stagnates = ~state.was_halved & (state.checkpoint_best_loss >= state.best_loss)
+    should_halve = is_checkpoint & (oscillates | stagnates)
+    state.step_size = torch.where(should_halve, state.step_size / 2, state.step_size)
+    state.was_halved = should_halve.where(is_checkpoint, state.was_halved)
+    state.checkpoint_best_loss = state.best_loss.where(is_checkpoint, state.checkpoint_best_loss)
+    state.num_increases = state.num_increases.masked_fill(is_checkpoint, 0)
+    x_t, best_or_current_grad = state.x_t.clone(), grad.clone()
+    copy_rows_(x_t, should_halve, state.best_x)
+    copy_rows_(best_or_current_grad, should_halve, state.best_grad)
     state.x_t = x_t
-    return slope
+    return best_or_current_grad
 
 
 @lru_cache
-def windows(steps: int) -> Tensor:
+def checkpoint_windows(steps: int) -> Tensor:
     """(steps + 1,) the length of the window that ends after so many steps, 0 where none ends.
 
     The first is 22% of the steps, each next one 3% shorter, down to 6%.
     """
-    ends = torch.zeros(steps + 1)
-    length, at = max(int(0.22 * steps), 1), 0
-    while at + length <= steps:
-        at += length
-        ends[at] = length
+    window_lengths = torch.zeros(steps + 1)
+    length, step = max(int(0.22 * steps), 1), 0
+    while step + length <= steps:
+        step += length
+        window_lengths[step] = length
         length = max(length - max(int(0.03 * steps), 1), max(int(0.06 * steps), 1))
-    return ends
+    return window_lengths
 
 
 @ATTACKS.register("apgd-ce", paper="arXiv:2003.01690", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
-class APGDCE(APGD):
+class APGDCE(AutoPGD):
     r"""AutoPGD on the cross-entropy.
 
     .. math:: x_{t+1} = \Pi\bigl(x_t + a\,(u - x_t) + (1-a)(x_t - x_{t-1})\bigr), \quad
@@ -191,7 +205,7 @@ class APGDCE(APGD):
 
 @ATTACKS.register("apgd-dlr", paper="arXiv:2003.01690", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
-class APGDDLR(APGD):
+class APGDDLR(AutoPGD):
     r"""AutoPGD on the difference of logits ratio.
 
     .. math:: -\frac{z_y - \max_{k \ne y} z_k}{z_{(1)} - z_{(3)}}
@@ -199,13 +213,13 @@ class APGDDLR(APGD):
     Two classes have no third logit: there it is the plain margin.
     """
 
-    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+    def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
         return dlr(logits, problem.y)
 
 
 @ATTACKS.register("apgd-t", paper="arXiv:2003.01690", tags=("white_box", "iterative", "targeted"))
 @dataclass(frozen=True)
-class APGDT(APGD):
+class APGDT(AutoPGD):
     r"""AutoPGD on the targeted ratio, for each of the ``targets`` most likely other classes.
 
     .. math:: -\frac{z_y - z_t}{z_{(1)} - (z_{(3)} + z_{(4)})/2}
@@ -221,24 +235,24 @@ class APGDT(APGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(targets=self.targets)
+        check_positive(targets=self.targets)
         if self.skip < 0:
             raise UserError(f"`skip >= 0` must hold, but got skip={self.skip}")
 
-    def runs(self, problem: Problem) -> int:
-        others = problem.num_classes - 1
-        return max(1, min(self.targets, others - self.skip)) * self.restarts
+    def num_runs(self, problem: Problem) -> int:
+        num_others = problem.num_classes - 1
+        return max(1, min(self.targets, num_others - self.skip)) * self.restarts
 
-    def ranks(self, problem: Problem) -> Tensor:
-        return self._rank_of(torch.arange(self.runs(problem)), problem)
+    def target_ranks(self, problem: Problem) -> Tensor:
+        return self._target_rank(torch.arange(self.num_runs(problem)), problem)
 
-    def _rank_of(self, run: Tensor, problem: Problem) -> Tensor:
+    def _target_rank(self, run: Tensor, problem: Problem) -> Tensor:
         return (self.skip + run // self.restarts) % (problem.num_classes - 1)
 
-    def target_of(self, problem: Problem, run: Tensor) -> Tensor:
-        return choose_target(problem, "each", self._rank_of(run, problem))
+    def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
+        return choose_target(problem, "each", self._target_rank(run_index, problem))
 
-    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
-        assert isinstance(state, APGDState | apgd_l1.L1State)
-        score = targeted_dlr if self.loss == "dlr" else targeted_margin
-        return score(logits, problem.y, state.target)
+    def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
+        assert isinstance(state, APGDState | apgd_l1.APGDL1State)
+        loss_fn = targeted_dlr if self.loss == "dlr" else targeted_margin
+        return loss_fn(logits, problem.y, state.target)

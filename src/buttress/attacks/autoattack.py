@@ -7,22 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
-from buttress.attacks.core import ATTACKS, Attack, check_norm
-from buttress.attacks.ensemble import Ensemble
+from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, check_attack_norm
 from buttress.attacks.fab import FAB, FABT
 from buttress.attacks.problem import Problem
-from buttress.attacks.square import Square
+from buttress.attacks.square.attack import Square
 from buttress.errors import UserError
-from buttress.threat import Norm
+from buttress.threats.norm_ball import Norm
 
-Version = Literal["standard", "plus", "rand", "custom"]
+AutoAttackVersion = Literal["standard", "plus", "rand", "custom"]
 FORECAST = 0.3  # of the queries, usually: those that a forecast does not rule out
-EOT = 20  # passes averaged in the version for randomised models
+RAND_EOT_SAMPLES = 20  # passes averaged in the version for randomised models
 
 
 @ATTACKS.register("autoattack", paper="arXiv:2003.01690", tags=("ensemble",))
 @dataclass(frozen=True)
-class AutoAttack(Ensemble):
+class AutoAttack(EnsembleAttack):
     """Each part sees only what the parts before it left; every part starts at the clean image.
 
     - standard: `apgd-ce`, `apgd-t` (9 targets), `fab-t` (9 targets), `square` (5000 queries). In L1
@@ -40,7 +39,7 @@ class AutoAttack(Ensemble):
     the 20 passes, where the reference takes the last one.
     """
 
-    version: Version = "standard"
+    version: AutoAttackVersion = "standard"
     attacks: Sequence[str | Mapping[str, Any]] = ()
     steps: int = 100
     queries: int = 5000
@@ -62,23 +61,23 @@ class AutoAttack(Ensemble):
             raise UserError(
                 "version custom takes `steps` and `queries` in the entries of `attacks`"
             )
-        self.members("Linf")
+        self.stage_attacks("Linf")
 
     @property
-    def passes(self) -> int:
-        return max(member.passes for member in self.members("Linf"))
+    def eot_samples(self) -> int:
+        return max(member.eot_samples for member in self.stage_attacks("Linf"))
 
-    def parts(self, problem: Problem) -> Sequence[Attack]:
-        members = self.members(problem.threat.norm)
+    def stages(self, problem: Problem) -> Sequence[Attack]:
+        members = self.stage_attacks(problem.threat.norm)
         for member in members:
-            check_norm(member, problem.threat)
+            check_attack_norm(member, problem.threat)
         return members
 
-    def usual_share(self, number: int, norm: Norm) -> float:
-        part = self.members(norm)[number]
-        return FORECAST if isinstance(part, Square) and part.forecast else 1.0
+    def expected_fraction(self, stage: int, norm: Norm) -> float:
+        attack = self.stage_attacks(norm)[stage]
+        return FORECAST if isinstance(attack, Square) and attack.forecast else 1.0
 
-    def members(self, norm: Norm) -> tuple[Attack, ...]:
+    def stage_attacks(self, norm: Norm) -> tuple[Attack, ...]:
         """The attacks of this version in a norm, in their order."""
         steps, is_l1 = self.steps, norm == "L1"
         square, fab_t = Square(queries=self.queries, forecast=True), FABT(steps=steps)
@@ -86,22 +85,22 @@ class AutoAttack(Ensemble):
             ce = APGDCE(steps=steps, restarts=5 if is_l1 else 1)
             return ce, APGDT(steps=steps, targets=5 if is_l1 else 9), fab_t, square
         if self.version == "plus":
-            ce, ratio = APGDCE(steps=steps, restarts=5), APGDDLR(steps=steps, restarts=5)
-            both = (replace(part, wide_start=False) for part in (ce, ratio))
-            untargeted, targeted = FAB(steps=steps), APGDT(steps=steps, wide_start=False)
-            return (*both, untargeted, square, targeted, fab_t)
+            ce, dlr = APGDCE(steps=steps, restarts=5), APGDDLR(steps=steps, restarts=5)
+            untargeted_apgd = (replace(part, wide_start=False) for part in (ce, dlr))
+            fab, apgd_t = FAB(steps=steps), APGDT(steps=steps, wide_start=False)
+            return (*untargeted_apgd, fab, square, apgd_t, fab_t)
         if self.version == "rand":
-            kinds = (APGDCE, APGDDLR)
-            return tuple(k(steps=steps, eot=EOT, wide_start=False) for k in kinds)
-        return tuple(_member(entry) for entry in self.attacks)
+            classes = (APGDCE, APGDDLR)
+            return tuple(k(steps=steps, eot=RAND_EOT_SAMPLES, wide_start=False) for k in classes)
+        return tuple(_create_entry(entry) for entry in self.attacks)
 
 
-def _member(entry: str | Mapping[str, Any]) -> Attack:
+def _create_entry(entry: str | Mapping[str, Any]) -> Attack:
     args = {"attack": entry} if not isinstance(entry, Mapping) else dict(entry)
     name = args.pop("attack", None)
     if not isinstance(name, str):
         raise UserError(f"an attack of a custom list needs `attack: NAME`, but got {entry!r}")
-    member = cast(Attack, ATTACKS.create(name, args))
-    if isinstance(member, AutoAttack):
+    attack = cast(Attack, ATTACKS.create(name, args))
+    if isinstance(attack, AutoAttack):
         raise UserError("a custom list cannot hold another ensemble")
-    return member
+    return attack

@@ -11,23 +11,25 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from buttress.attacks.losses import cross_entropy
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.problem import ModelOutput, Problem
 from buttress.errors import UserError
-from buttress.registry import Registry
-from buttress.threat import NORMS, Norm, Threat
+from buttress.registry import Registry, normalize_name
+from buttress.threats.norm_ball import NORMS, Norm, Threat
 
-S = TypeVar("S", bound="State")
-Keep = Literal["best", "last"]  # which point of a run counts: the best of all, or the last alone
+S = TypeVar("S", bound="AttackState")
+KeptPoint = Literal[
+    "best", "last"
+]  # which point of a run counts: the best of all, or the last alone
 
 
 @dataclass
-class State:
+class AttackState:
     """Where runs stand: the current points, and in subclasses whatever else they must remember.
 
     Every tensor has one row per run, so that runs can begin and end at any step.
@@ -42,29 +44,29 @@ class State:
         if len(self.step) != len(self.x_t):
             self.step = torch.zeros(len(self.x_t), dtype=torch.int64, device=self.x_t.device)
 
-    def select(self: S, keep: Tensor) -> S:
+    def select(self: S, index: Tensor) -> S:
         """The rows of a mask or of indices."""
-        return replace(self, **{name: rows[keep] for name, rows in self._tensors().items()})
+        return replace(self, **{name: rows[index] for name, rows in self._tensors().items()})
 
-    def joined(self: S, other: S) -> S:
+    def concat(self: S, other: S) -> S:
         """These rows, then those of ``other``."""
-        more = other._tensors()
-        both: dict[str, Any] = {
-            name: torch.cat([rows, more[name]]) for name, rows in self._tensors().items()
+        other_tensors = other._tensors()
+        tensors: dict[str, Any] = {
+            name: torch.cat([rows, other_tensors[name]]) for name, rows in self._tensors().items()
         }
-        return replace(self, **both)
+        return replace(self, **tensors)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {k: v for k, v in vars(self).items() if isinstance(v, Tensor)}
 
 
-class Standing(NamedTuple):
+class EnsembleState(NamedTuple):
     """How far the samples that are left have been moved, for an ensemble to decide who goes on."""
 
     norm: Norm
-    margin: Tensor  # (N,) the best so far, negative
-    clean: Tensor  # (N,) that of the clean image
-    is_blind: Tensor  # (N,) all gradients were zero, or some not finite
+    best_margin: Tensor  # (N,) the best so far, negative
+    clean_margin: Tensor  # (N,) that of the clean image
+    has_unusable_gradient: Tensor  # (N,) all gradients were zero, or some not finite
 
 
 @dataclass(frozen=True)
@@ -73,119 +75,155 @@ class Attack(ABC):
 
     norms: ClassVar[tuple[Norm, ...]] = NORMS
     needs_grad: ClassVar[bool] = True
-    has_queries: ClassVar[bool] = False  # many passes need no gradient; asked of each part
-    reorders: ClassVar[bool] = (
+    has_forward_only_passes: ClassVar[bool] = (
+        False  # many passes need no gradient; asked of each part
+    )
+    reorders_targets: ClassVar[bool] = (
         False  # an ensemble whose parts aim first where parts before came near
     )
 
     @property
     @abstractmethod
-    def length(self) -> int:
+    def max_steps(self) -> int:
         """Steps of one run, at most."""
 
     @property
-    def passes(self) -> int:
+    def eot_samples(self) -> int:
         """Passes averaged at each point, for randomised models."""
         return 1
 
-    def parts(self, problem: Problem) -> Sequence[Attack]:
+    def stages(self, problem: Problem) -> Sequence[Attack]:
         """The attacks of an ensemble, in order; a single attack is its own only part."""
         return (self,)
 
-    def enlists(self, number: int, standing: Standing) -> Tensor | None:
-        """(N,) which of the samples left part ``number`` of an ensemble is for; None: all."""
+    def select_samples(self, stage: int, state: EnsembleState) -> Tensor | None:
+        """(N,) which of the samples left part ``stage`` of an ensemble is for; None: all."""
         return None
 
-    def aims(self, number: int, norm: Norm) -> float:
-        """Part ``number`` aims only at classes that parts before it came this near.
+    def target_threshold(self, stage: int, norm: Norm) -> float:
+        """Part ``stage`` aims only at classes that parts before it came this near.
 
-        In shares of the clean margin that were left. Only for an ensemble that `reorders`.
+        In shares of the clean margin that were left. Only for an ensemble that `reorders_targets`.
         """
         return math.inf
 
-    def usual_share(self, number: int, norm: Norm) -> float:
-        """Of the passes of part ``number`` for all samples left, what is usual: only for plans."""
+    def expected_fraction(self, stage: int, norm: Norm) -> float:
+        """Of the passes of part ``stage`` for all samples left, what is usual: only for plans."""
         return 1.0
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         """Restarts, or targets, or both multiplied."""
         return 1
 
-    def ranks(self, problem: Problem) -> Tensor | None:
+    def target_ranks(self, problem: Problem) -> Tensor | None:
         """(runs,) which of the other classes each run aims at: 0 the nearest; None: at none."""
         return None
 
-    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+    def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
         """(N,) what is to rise."""
         return cross_entropy(logits, problem.y)
 
     @abstractmethod
-    def begin(self, problem: Problem, run: Tensor) -> State:
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         """The first points; row i of the problem is in its run number ``run[i]``."""
 
     @abstractmethod
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         """The next points from what was seen at ``state.x_t``; may change the state."""
 
-    def look(self, problem: Problem, state: State) -> Seen:
+    def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
         """What the model shows at the current points."""
 
-        def score(logits: Tensor) -> Tensor:
-            return self.goal(problem, state, logits)
+        def loss_fn(logits: Tensor) -> Tensor:
+            return self.compute_loss(problem, state, logits)
 
-        return problem.look(state.x_t, score, grad=self.wants_grad(state), passes=self.passes)
+        return problem.evaluate_at(
+            state.x_t, loss_fn, grad=self.grad_mask(state), eot_samples=self.eot_samples
+        )
 
-    def wants_grad(self, state: State) -> bool | Tensor:
+    def grad_mask(self, state: AttackState) -> bool | Tensor:
         """Which rows need a gradient: on a processor not those that look for the last time."""
         if not self.needs_grad or state.step.device.type != "cpu":
             return self.needs_grad
-        return state.step < self.length
+        return state.step < self.max_steps
 
-    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
+    def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
         """(N,) which of the current points may count; None if all are in the ball.
 
-        Only rows with ``broken`` need a true answer.
+        Only rows with ``fooled`` need a true answer.
         """
         return None
 
-    def finished(self, state: State) -> Tensor | None:
-        """(N,) runs that are over before ``length`` steps; None if none ever is."""
+    def finished_mask(self, state: AttackState) -> Tensor | None:
+        """(N,) runs that are over before ``max_steps`` steps; None if none ever is."""
         return None
 
 
 ATTACKS: Registry[type[Attack]] = Registry("attack")
 
 
-def at_least_one(**given: int) -> None:
+def check_positive(**counts: int) -> None:
     """Refuses counts below one, and names them all."""
-    if any(value < 1 for value in given.values()):
-        must = " and ".join(f"`{name} >= 1`" for name in given)
-        came = ", ".join(f"{name}={value}" for name, value in given.items())
-        raise UserError(f"{must} must hold, but got {came}")
+    if any(value < 1 for value in counts.values()):
+        expected = " and ".join(f"`{name} >= 1`" for name in counts)
+        given = ", ".join(f"{name}={value}" for name, value in counts.items())
+        raise UserError(f"{expected} must hold, but got {given}")
 
 
-def check_norm(attack: Attack, threat: Threat) -> None:
+def check_attack_norm(attack: Attack, threat: Threat) -> None:
     if threat.norm not in attack.norms:
         name = next((e.name for e in ATTACKS if e.value is type(attack)), type(attack).__name__)
         raise UserError(f"attack {name} takes {', '.join(attack.norms)}, but got {threat}")
 
 
-def column(values: Tensor) -> Tensor:
+def broadcast_to_images(values: Tensor) -> Tensor:
     """(N,) -> (N, 1, 1, 1), to multiply images with."""
     return values.view(-1, 1, 1, 1)
 
 
-def put(target: Tensor, where: Tensor, source: Tensor) -> None:
+def copy_rows_(target: Tensor, mask: Tensor, source: Tensor) -> None:
     """``target[where] = source[where]`` for a mask of rows, without a wait for the device.
 
     Numbers must be finite: they are mixed with weights of 0 and 1, many times faster than a choice.
     """
     if target.is_floating_point():
-        torch.lerp(target, source, where.to(target).view(-1, *[1] * (target.ndim - 1)), out=target)
+        torch.lerp(target, source, mask.to(target).view(-1, *[1] * (target.ndim - 1)), out=target)
     else:
-        target[where] = source[where]
+        target[mask] = source[mask]
 
 
-def some(mask: Tensor) -> bool:
+def any_or_accelerator(mask: Tensor) -> bool:
     """Whether any row is set. An accelerator is not waited for: there the answer is always yes."""
     return mask.device.type != "cpu" or bool(mask.any())
+
+
+@dataclass(frozen=True)
+class EnsembleAttack(Attack):
+    """An attack that is nothing but its `parts`; the loop runs them, so it has no steps itself."""
+
+    @property
+    def max_steps(self) -> int:
+        return 0
+
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
+        self._raise_no_own_steps()
+
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
+        self._raise_no_own_steps()
+
+    def _raise_no_own_steps(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} has no steps of its own: run its parts")
+
+
+def list_attacks(tag: str | None = None) -> list[str]:
+    return ATTACKS.names(tag)
+
+
+def create_attack(name: str, **args: Any) -> Attack:
+    """An attack by name, with its arguments checked."""
+    return cast(Attack, ATTACKS.create(name, args))
+
+
+def attack_name(attack: Attack) -> str:
+    """The registered name of an attack; it names its random streams."""
+    return next(normalize_name(e.name) for e in ATTACKS if e.value is type(attack))

@@ -12,21 +12,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, at_least_one, column
-from buttress.attacks.hyperplane import Plane
+from buttress.attacks.core import ATTACKS, Attack, AttackState, broadcast_to_images, check_positive
+from buttress.attacks.hyperplane import Hyperplane
 from buttress.attacks.losses import targeted_margin
-from buttress.attacks.problem import Problem, Seen, gradient
+from buttress.attacks.problem import ModelOutput, Problem, input_gradient
 from buttress.attacks.targets import choose_target
-from buttress.threat import TINY
+from buttress.threats.norm_ball import TINY
 
-OVERSHOOT = 1.05  # how far beyond the boundary a step goes
-BACK = 0.9  # how much of the way is kept once the point is misclassified
-PIXELS = 384  # that are looked at first, to see whether a point is outside the ball
-PULL = 0.1  # the largest weight of the step from the clean image
+ETA = 1.05  # how far beyond the boundary a step goes
+BETA = 0.9  # how much of the way is kept once the point is misclassified
+PREFILTER_PIXELS = 384  # that are looked at first, to see whether a point is outside the ball
+ALPHA_MAX = 0.1  # the largest weight of the step from the clean image
 
 
 @dataclass
-class FABState(State):
+class FABState(AttackState):
     """Per run: the class aimed at, and what the next look is for.
 
     A step forward is followed by a look at the label alone. If it is wrong the point goes back
@@ -35,103 +35,119 @@ class FABState(State):
     """
 
     target: Tensor
-    rounds: Tensor  # (N,) steps forward so far
-    has_stepped: Tensor  # (N,) the current point is a step forward, not a step back
-    asks_grad: Tensor  # (N,) the gradient is wanted there
+    num_forward_steps: Tensor  # (N,) steps forward so far
+    is_forward_point: Tensor  # (N,) the current point is a step forward, not a step back
+    requests_grad: Tensor  # (N,) the gradient is wanted there
 
 
 @dataclass(frozen=True)
-class Boundary(Attack):
+class FABBase(Attack):
     """Steps to the nearest boundary of the linear model, and back."""
 
-    has_queries: ClassVar[bool] = True
+    has_forward_only_passes: ClassVar[bool] = True
     steps: int = 100
     restarts: int = 1
 
     def __post_init__(self) -> None:
-        at_least_one(steps=self.steps, restarts=self.restarts)
+        check_positive(steps=self.steps, restarts=self.restarts)
 
     @property
-    def length(self) -> int:
+    def max_steps(self) -> int:
         return 2 * self.steps  # a round has two looks
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         return self.restarts
 
-    def aim(self, problem: Problem, run: Tensor) -> Tensor:
+    def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
         """(N,) the class whose boundary is looked for; the label if that changes at each look."""
         return problem.y
 
-    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
+    def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
         assert isinstance(state, FABState)
         return targeted_margin(logits, problem.y, state.target)
 
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        again, start = run % self.restarts > 0, problem.x
-        if again.any():
-            start = problem.border_start(run, 0.5).where(column(again), start)
-        no = torch.zeros_like(again)
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
+        is_restart, start = run_index % self.restarts > 0, problem.x
+        if is_restart.any():
+            start = problem.random_start_on_sphere(run_index, 0.5).where(
+                broadcast_to_images(is_restart), start
+            )
+        false = torch.zeros_like(is_restart)
         return FABState(
             start.clone(),
-            self.aim(problem, run),
-            rounds=torch.zeros_like(run),
-            has_stepped=no,
-            asks_grad=~no,
+            self.target_classes(problem, run_index),
+            num_forward_steps=torch.zeros_like(run_index),
+            is_forward_point=false,
+            requests_grad=~false,
         )
 
-    def wants_grad(self, state: State) -> bool | Tensor:
+    def grad_mask(self, state: AttackState) -> bool | Tensor:
         assert isinstance(state, FABState)
-        return state.asks_grad
+        return state.requests_grad
 
-    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
+    def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
         # Most points are far outside: only those that rounding could decide are measured exactly.
         threat, x, x_t = problem.threat, problem.x, state.x_t
-        pixels = PIXELS if threat.norm == "Linf" else None  # one pixel is enough to be outside
+        pixels = (
+            PREFILTER_PIXELS if threat.norm == "Linf" else None
+        )  # one pixel is enough to be outside
         delta = x_t.flatten(1)[:, :pixels] - x.flatten(1)[:, :pixels]
-        near = broken & (threat.length(delta) <= 1.001 * threat.eps)
-        near[near.clone()] = threat.distance(x[near], x_t[near]) <= threat.eps
-        return near
+        in_ball = fooled & (threat.norm_of(delta) <= 1.001 * threat.eps)
+        in_ball[in_ball.clone()] = threat.perturbation_size(x[in_ball], x_t[in_ball]) <= threat.eps
+        return in_ball
 
-    def finished(self, state: State) -> Tensor | None:
+    def finished_mask(self, state: AttackState) -> Tensor | None:
         assert isinstance(state, FABState)
-        return state.rounds >= self.steps
+        return state.num_forward_steps >= self.steps
 
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert isinstance(state, FABState)
         x, x_t = problem.x, state.x_t
-        goes_back = state.has_stepped & (seen.logits.argmax(1) != problem.y)
-        goes_on = state.asks_grad & ~goes_back
-        if goes_on.all():
-            new = self.forward(problem, x, x_t, seen)
+        steps_back = state.is_forward_point & (output.logits.argmax(1) != problem.y)
+        steps_forward = state.requests_grad & ~steps_back
+        if steps_forward.all():
+            x_next = self.forward_step(problem, x, x_t, output)
         else:
-            new = torch.lerp(x, x_t, column(torch.where(goes_back, BACK, 1.0).to(x.dtype)))
-            if goes_on.any():
-                assert seen.grad is not None
-                part = Seen(seen.logits[goes_on], seen.loss[goes_on], seen.grad[goes_on])
-                new[goes_on] = self.forward(problem, x[goes_on], x_t[goes_on], part)
-        state.rounds = state.rounds + goes_on.long()
-        state.has_stepped = goes_on
-        state.asks_grad = ~goes_on
-        return new
+            x_next = torch.lerp(
+                x, x_t, broadcast_to_images(torch.where(steps_back, BETA, 1.0).to(x.dtype))
+            )
+            if steps_forward.any():
+                assert output.grad is not None
+                forward_output = ModelOutput(
+                    output.logits[steps_forward],
+                    output.loss[steps_forward],
+                    output.grad[steps_forward],
+                )
+                x_next[steps_forward] = self.forward_step(
+                    problem, x[steps_forward], x_t[steps_forward], forward_output
+                )
+        state.num_forward_steps = state.num_forward_steps + steps_forward.long()
+        state.is_forward_point = steps_forward
+        state.requests_grad = ~steps_forward
+        return x_next
 
-    def forward(self, problem: Problem, x: Tensor, x_t: Tensor, seen: Seen) -> Tensor:
+    def forward_step(self, problem: Problem, x: Tensor, x_t: Tensor, output: ModelOutput) -> Tensor:
         """One step across the boundary of the linear model."""
-        assert seen.grad is not None
-        slope, here, clean = seen.grad.flatten(1), x_t.flatten(1), x.flatten(1)
-        plane, loss = Plane(problem.threat.norm, slope), seen.loss
-        gap = loss + torch.linalg.vecdot(slope, clean - here)
-        d1, d2 = plane.amounts(here, loss), plane.amounts(clean, gap)
-        near, far = (problem.threat.length(d).clamp_min(1e-8) for d in (d1, d2))
-        alpha = (near / (near + far)).clamp_max(PULL)[:, None]
+        assert output.grad is not None
+        grad, current, clean = output.grad.flatten(1), x_t.flatten(1), x.flatten(1)
+        plane, loss = Hyperplane(problem.threat.norm, grad), output.loss
+        clean_loss = loss + torch.linalg.vecdot(grad, clean - current)
+        d1, d2 = plane.step_lengths(current, loss), plane.step_lengths(clean, clean_loss)
+        current_distance, clean_distance = (
+            problem.threat.norm_of(d).clamp_min(1e-8) for d in (d1, d2)
+        )
+        alpha = (current_distance / (current_distance + clean_distance)).clamp_max(ALPHA_MAX)[
+            :, None
+        ]
         # (1 - alpha) (x_t + 1.05 d1) + alpha (x + 1.05 d2), with the signs put in at the end
-        d1.mul_((alpha - 1) * loss.sign()[:, None] * OVERSHOOT)
-        d1.addcmul_(d2, -alpha * gap.sign()[:, None] * OVERSHOOT)
-        return torch.lerp(here, clean, alpha).addcmul_(d1, plane.sign).clamp_(0, 1).view_as(x)
+        d1.mul_((alpha - 1) * loss.sign()[:, None] * ETA)
+        d1.addcmul_(d2, -alpha * clean_loss.sign()[:, None] * ETA)
+        return torch.lerp(current, clean, alpha).addcmul_(d1, plane.sign).clamp_(0, 1).view_as(x)
 
 
 @ATTACKS.register("fab-t", paper="arXiv:1907.02044", tags=("white_box", "iterative", "targeted"))
 @dataclass(frozen=True)
-class FABT(Boundary):
+class FABT(FABBase):
     r"""FAB towards each of the ``targets`` most likely other classes.
 
     With :math:`f = z_t - z_y` linear around the point, x_t and x are both projected onto
@@ -152,18 +168,18 @@ class FABT(Boundary):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(targets=self.targets)
+        check_positive(targets=self.targets)
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         return min(self.targets, problem.num_classes - 1) * self.restarts
 
-    def aim(self, problem: Problem, run: Tensor) -> Tensor:
-        return choose_target(problem, "each", run // self.restarts)
+    def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
+        return choose_target(problem, "each", run_index // self.restarts)
 
 
 @ATTACKS.register("fab", paper="arXiv:1907.02044", tags=("white_box", "iterative"))
 @dataclass(frozen=True)
-class FAB(Boundary):
+class FAB(FABBase):
     r"""FAB towards the class whose boundary is nearest in the linear model.
 
     At each point it is the class k that minimises :math:`|z_k - z_y| / \lVert \nabla (z_k - z_y)
@@ -172,24 +188,28 @@ class FAB(Boundary):
 
     restarts: int = 5
 
-    def look(self, problem: Problem, state: State) -> Seen:
+    def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
         assert isinstance(state, FABState)
-        wanted = state.asks_grad
-        if not wanted.any():
-            return problem.look(state.x_t, lambda z: z[:, 0] * 0, grad=False)
+        requests_grad = state.requests_grad
+        if not requests_grad.any():
+            return problem.evaluate_at(state.x_t, lambda z: z[:, 0] * 0, grad=False)
         with torch.enable_grad():
             point = state.x_t.detach().requires_grad_(True)
             logits = problem.model(point)
-            own = logits.gather(1, problem.y[:, None])
-            gaps = logits - own
-            best = torch.full_like(own[:, 0], torch.inf)
-            loss, slope = torch.zeros_like(best), torch.zeros_like(point)
+            label_logits = logits.gather(1, problem.y[:, None])
+            margins = logits - label_logits
+            min_distance = torch.full_like(label_logits[:, 0], torch.inf)
+            loss, nearest_grad = torch.zeros_like(min_distance), torch.zeros_like(point)
             for k in range(logits.shape[1]):
-                w = gradient(gaps[:, k].sum(), point, retain=True)
-                near = gaps[:, k].detach().abs() / (problem.threat.dual(w) + TINY)
-                near = near.masked_fill(problem.y == k, torch.inf)
-                closer = (near < best) | near.isnan()  # a bad gradient is taken, seen and told
-                best = near.where(closer, best)
-                loss = gaps[:, k].detach().where(closer, loss)
-                slope = w.where(column(closer), slope)
-        return problem.counted(Seen(logits.detach(), loss, slope), backward=logits.shape[1])
+                grad = input_gradient(margins[:, k].sum(), point, retain_graph=True)
+                distance = margins[:, k].detach().abs() / (problem.threat.dual_norm(grad) + TINY)
+                distance = distance.masked_fill(problem.y == k, torch.inf)
+                is_closer = (
+                    distance < min_distance
+                ) | distance.isnan()  # a bad gradient is taken, seen and told
+                min_distance = distance.where(is_closer, min_distance)
+                loss = margins[:, k].detach().where(is_closer, loss)
+                nearest_grad = grad.where(broadcast_to_images(is_closer), nearest_grad)
+        return problem.count_passes(
+            ModelOutput(logits.detach(), loss, nearest_grad), backward_passes=logits.shape[1]
+        )

@@ -10,31 +10,35 @@ from typing import ClassVar
 from torch import Tensor
 
 from buttress.attacks.apgd import APGDT
-from buttress.attacks.core import ATTACKS, Attack, Standing, at_least_one
-from buttress.attacks.ensemble import Ensemble
+from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, EnsembleState, check_positive
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
-from buttress.attacks.square import Square
-from buttress.threat import Norm
+from buttress.attacks.square.attack import Square
+from buttress.threats.norm_ball import Norm
 
-NEAR, BLIND = 0.2, 0.02  # of those left, usually: near the border; those that look hidden
-AIMED = 0.3  # of the classes, usually: those that are worth a run
-STUCK = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
+EXPECTED_NEAR, EXPECTED_MASKED = (
+    0.2,
+    0.02,
+)  # of those left, usually: near the border; those that look hidden
+EXPECTED_TARGETS = 0.3  # of the classes, usually: those that are worth a run
+MASKED_RATIO = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
 
 
 @dataclass(frozen=True)
-class Stage:
+class FastStage:
     """An attack, and what it is for: what kept at most this much of the clean margin."""
 
     attack: Attack
-    near: float = math.inf  # samples
-    aims: float = math.inf  # classes of such a sample
-    is_other: bool = False  # it aims at other classes, and is for samples that nothing moved too
+    max_sample_ratio: float = math.inf  # samples
+    max_target_ratio: float = math.inf  # classes of such a sample
+    has_new_targets: bool = (
+        False  # it aims at other classes, and is for samples that nothing moved too
+    )
 
 
 @ATTACKS.register("fast", tags=("ensemble",))
 @dataclass(frozen=True)
-class Fast(Ensemble):
+class FastEnsemble(EnsembleAttack):
     r"""Margins to each other class, most likely first; more for those that are nearly broken.
 
     Linf and L2:
@@ -67,30 +71,36 @@ class Fast(Ensemble):
     restarts of the part before the last; ``steps`` scales all steps.
     """
 
-    reorders: ClassVar[bool] = True
+    reorders_targets: ClassVar[bool] = True
     effort: int = 1
     steps: int = 20
     queries: int = 1000
 
     def __post_init__(self) -> None:
-        at_least_one(effort=self.effort, steps=self.steps, queries=self.queries)
+        check_positive(effort=self.effort, steps=self.steps, queries=self.queries)
 
-    def parts(self, problem: Problem) -> Sequence[Attack]:
+    def stages(self, problem: Problem) -> Sequence[Attack]:
         others = problem.num_classes - 1
-        return [stage.attack for stage in self.stages(problem.threat.norm, others)]
+        return [stage.attack for stage in self.stage_table(problem.threat.norm, others)]
 
-    def stages(self, norm: Norm, others: int) -> list[Stage]:
+    def stage_table(self, norm: Norm, num_others: int) -> list[FastStage]:
         """The parts in a norm, for so many classes beside the right one."""
-        square = Stage(Square(queries=self.queries))
+        square = FastStage(Square(queries=self.queries))
         if norm != "L1":
             return [
-                Stage(_margins(self.steps, min(3, others))),
-                Stage(_margins(self.steps, max(1, min(6, others - 3)), skip=3), 0.6, is_other=True),
-                Stage(_margins(5 * self.steps // 2, min(9, others), 3 * self.effort), 0.2, 0.3),
+                FastStage(_margin_pgd(self.steps, min(3, num_others))),
+                FastStage(
+                    _margin_pgd(self.steps, max(1, min(6, num_others - 3)), skip_targets=3),
+                    0.6,
+                    has_new_targets=True,
+                ),
+                FastStage(
+                    _margin_pgd(5 * self.steps // 2, min(9, num_others), 3 * self.effort), 0.2, 0.3
+                ),
                 square,
             ]
 
-        def wide(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> Attack:
+        def margin_apgd(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> Attack:
             steps = max(1, steps * self.steps // 20)
             return APGDT(
                 steps=steps, targets=targets, restarts=restarts, loss="margin", skip=skip,
@@ -98,38 +108,43 @@ class Fast(Ensemble):
             )  # fmt: skip
 
         return [
-            Stage(_margins(max(1, self.steps // 4), min(3, others))),
-            Stage(wide(25, 3)),
-            Stage(wide(20, 6, skip=3), 0.3, is_other=True),
-            Stage(wide(60, 9), 0.15, 0.25),
-            Stage(wide(80, 3, 2 * self.effort), 0.05, 0.1),
+            FastStage(_margin_pgd(max(1, self.steps // 4), min(3, num_others))),
+            FastStage(margin_apgd(25, 3)),
+            FastStage(margin_apgd(20, 6, skip=3), 0.3, has_new_targets=True),
+            FastStage(margin_apgd(60, 9), 0.15, 0.25),
+            FastStage(margin_apgd(80, 3, 2 * self.effort), 0.05, 0.1),
             square,
         ]
 
-    def enlists(self, number: int, standing: Standing) -> Tensor | None:
-        left = standing.margin / standing.clean.clamp_max(-1e-12)  # 1: not moved, 0: at the border
-        stages = self.stages(standing.norm, 1)
-        is_stuck, near = standing.is_blind | (left >= STUCK), stages[number].near
-        if number == len(stages) - 1:
-            return is_stuck
-        if stages[number].is_other:
-            return is_stuck | (left <= near)
-        return None if math.isinf(near) else left <= near
+    def select_samples(self, stage: int, state: EnsembleState) -> Tensor | None:
+        margin_ratio = state.best_margin / state.clean_margin.clamp_max(
+            -1e-12
+        )  # 1: not moved, 0: at the border
+        stages = self.stage_table(state.norm, 1)
+        may_be_masked, max_ratio = (
+            state.has_unusable_gradient | (margin_ratio >= MASKED_RATIO),
+            stages[stage].max_sample_ratio,
+        )
+        if stage == len(stages) - 1:
+            return may_be_masked
+        if stages[stage].has_new_targets:
+            return may_be_masked | (margin_ratio <= max_ratio)
+        return None if math.isinf(max_ratio) else margin_ratio <= max_ratio
 
-    def aims(self, number: int, norm: Norm) -> float:
-        return self.stages(norm, 1)[number].aims
+    def target_threshold(self, stage: int, norm: Norm) -> float:
+        return self.stage_table(norm, 1)[stage].max_target_ratio
 
-    def usual_share(self, number: int, norm: Norm) -> float:
-        stages = self.stages(norm, 1)
-        if number == len(stages) - 1:
-            return BLIND
-        stage = stages[number]
-        samples = 1.0 if math.isinf(stage.near) else NEAR
-        return samples if math.isinf(stage.aims) else samples * AIMED
+    def expected_fraction(self, stage: int, norm: Norm) -> float:
+        stages = self.stage_table(norm, 1)
+        if stage == len(stages) - 1:
+            return EXPECTED_MASKED
+        row = stages[stage]
+        fraction = 1.0 if math.isinf(row.max_sample_ratio) else EXPECTED_NEAR
+        return fraction if math.isinf(row.max_target_ratio) else fraction * EXPECTED_TARGETS
 
 
-def _margins(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> PGD:
+def _margin_pgd(steps: int, targets: int, restarts: int = 1, skip_targets: int = 0) -> PGD:
     return PGD(
         steps=steps, rel_step=2.0, restarts=targets * restarts, loss="margin", schedule="cosine",
-        target="each", targets=targets, skip=skip,
+        target="each", targets=targets, skip=skip_targets,
     )  # fmt: skip

@@ -8,17 +8,24 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, Keep, State, at_least_one, column
+from buttress.attacks.core import (
+    ATTACKS,
+    Attack,
+    AttackState,
+    KeptPoint,
+    broadcast_to_images,
+    check_positive,
+)
 from buttress.attacks.losses import probability_margin
-from buttress.attacks.problem import Problem, Seen
-from buttress.threat import Norm
+from buttress.attacks.problem import ModelOutput, Problem
+from buttress.threats.norm_ball import Norm
 
 
 @dataclass
-class GuidedState(State):
+class GAMAState(AttackState):
     """The current points, and the probabilities at the start, once they were seen."""
 
-    guide: Tensor = field(default_factory=lambda: torch.empty(0))  # (N, K)
+    start_probabilities: Tensor = field(default_factory=lambda: torch.empty(0))  # (N, K)
 
 
 @ATTACKS.register("gama", paper="arXiv:2011.14969", tags=("white_box", "iterative"))
@@ -41,44 +48,46 @@ class GAMA(Attack):
     steps: int = 100
     restarts: int = 1
     weight: float = 50.0
-    keep: Keep = "best"
+    keep: KeptPoint = "best"
 
     def __post_init__(self) -> None:
-        at_least_one(steps=self.steps, restarts=self.restarts)
+        check_positive(steps=self.steps, restarts=self.restarts)
 
     @property
-    def length(self) -> int:
+    def max_steps(self) -> int:
         return self.steps
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         return self.restarts
 
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        corner = (2 * problem.streams.uniform(problem.x, run) - 1).sign()
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
+        corner = (2 * problem.rng.draw_uniform(problem.x, run_index) - 1).sign()
         x_t = problem.project(problem.x + problem.threat.eps * corner)
         guide = x_t.new_zeros(len(x_t), problem.num_classes)
-        return GuidedState(x_t, guide=guide)
+        return GAMAState(x_t, start_probabilities=guide)
 
-    def goal(self, problem: Problem, state: State, logits: Tensor) -> Tensor:
-        assert isinstance(state, GuidedState)
+    def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
+        assert isinstance(state, GAMAState)
         p = logits.softmax(1)
-        state.guide = p.detach().where((state.step == 0)[:, None], state.guide)
-        fade = (1 - state.step / max(0.25 * self.steps, 1)).clamp_min(0).to(p.dtype)
-        far = (state.guide - p).square().sum(1)
-        return probability_margin(logits, problem.y) + self.weight * fade * far
+        state.start_probabilities = p.detach().where(
+            (state.step == 0)[:, None], state.start_probabilities
+        )
+        decay = (1 - state.step / max(0.25 * self.steps, 1)).clamp_min(0).to(p.dtype)
+        squared_distance = (state.start_probabilities - p).square().sum(1)
+        return probability_margin(logits, problem.y) + self.weight * decay * squared_distance
 
-    def _drops(self, state: State) -> Tensor:
+    def _num_step_drops(self, state: AttackState) -> Tensor:
         """(N, 1, 1, 1) how often the step was cut so far."""
-        cuts = [state.step >= share * self.steps for share in (0.6, 0.85)]
-        return column(cuts[0].to(state.x_t.dtype) + cuts[1])
+        drops = [state.step >= fraction * self.steps for fraction in (0.6, 0.85)]
+        return broadcast_to_images(drops[0].to(state.x_t.dtype) + drops[1])
 
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        assert seen.grad is not None
-        length = 2 * problem.threat.eps * 0.1 ** self._drops(state)
-        return problem.project(state.x_t + length * seen.grad.sign())
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
+        assert output.grad is not None
+        step_size = 2 * problem.threat.eps * 0.1 ** self._num_step_drops(state)
+        return problem.project(state.x_t + step_size * output.grad.sign())
 
-    def inside(self, problem: Problem, state: State, broken: Tensor) -> Tensor | None:
-        return state.step >= self.length if self.keep == "last" else None
+    def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
+        return state.step >= self.max_steps if self.keep == "last" else None
 
 
 @ATTACKS.register("gama_fw", paper="arXiv:2011.14969", tags=("white_box", "iterative"))
@@ -89,8 +98,8 @@ class GAMAFW(GAMA):
     :math:`\gamma` = 0.5, divided by 5 at 60% and at 85% of the steps.
     """
 
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
-        assert seen.grad is not None
-        share = 0.5 * 0.2 ** self._drops(state)
-        corner = problem.x + problem.threat.eps * seen.grad.sign()
-        return problem.project(torch.lerp(state.x_t, corner, share))
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
+        assert output.grad is not None
+        gamma = 0.5 * 0.2 ** self._num_step_drops(state)
+        corner = problem.x + problem.threat.eps * output.grad.sign()
+        return problem.project(torch.lerp(state.x_t, corner, gamma))

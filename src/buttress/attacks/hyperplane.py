@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from buttress.threat import Norm
+from buttress.threats.norm_ball import Norm
 
-ROUNDS = 60  # of the Newton iteration; it ends by itself after a few
-TOP = 256  # coordinates tried first in L1, where few are needed
-IMMOVABLE = 1e-8
+MAX_NEWTON_ITERATIONS = 60  # of the Newton iteration; it ends by itself after a few
+INITIAL_TOP_K = 256  # coordinates tried first in L1, where few are needed
+MIN_SLOPE = 1e-8
 
 
 def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tensor:
@@ -22,75 +22,85 @@ def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tenso
     - L2: by :math:`\min(\lambda |w_i|, p_i)`.
     - L1: the coordinates with the largest slopes first, fully.
     """
-    plane = Plane(norm, slope)
-    return plane.amounts(point, gap).mul_(plane.sign).mul_(-gap.sign()[:, None])
+    plane = Hyperplane(norm, slope)
+    return plane.step_lengths(point, gap).mul_(plane.sign).mul_(-gap.sign()[:, None])
 
 
-class Plane:
+class Hyperplane:
     """Hyperplanes of given slopes (N, d); what several points need of them is computed once."""
 
-    def __init__(self, norm: Norm, slope: Tensor) -> None:
-        self.norm, self.sign, self.size = norm, slope.sign(), slope.abs()
+    def __init__(self, norm: Norm, normal: Tensor) -> None:
+        self.norm, self.sign, self.size = norm, normal.sign(), normal.abs()
         self.speed: Tensor | None = None
         if norm == "L2":
-            self.speed = self.size.masked_fill_(self.size < IMMOVABLE, 0)
+            self.speed = self.size.masked_fill_(self.size < MIN_SLOPE, 0)
         self.rate = self.size if self.speed is None else self.size * self.speed
         self.whole = self.rate.sum(1)
 
-    def amounts(self, point: Tensor, gap: Tensor) -> Tensor:
+    def step_lengths(self, point: Tensor, offset: Tensor) -> Tensor:
         """(N, d) how far each coordinate moves, against ``sign`` times the sign of the gap."""
         # The room is 1 - p where the coordinate rises and p where it falls.
-        rises = (0.5 - point).mul_(self.sign)
-        room = rises.mul_(-gap.sign()[:, None]).add_(0.5)
+        signed_room = (0.5 - point).mul_(self.sign)
+        room = signed_room.mul_(-offset.sign()[:, None]).add_(0.5)
         if self.norm == "L1":
-            return _greedy(self.size, room, gap.abs()[:, None])
-        return self._common(room, gap.abs())
+            return _solve_l1(self.size, room, offset.abs()[:, None])
+        return self._solve_linf_l2(room, offset.abs())
 
-    def _common(self, room: Tensor, need: Tensor) -> Tensor:
+    def _solve_linf_l2(self, room: Tensor, need: Tensor) -> Tensor:
         r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
 
         The sum is concave and piecewise linear in lam, so that Newton's method from the left climbs
         to the root through pieces and never passes it: coordinates that are at the end of their
         room give what they have, the others share the rest.
         """
-        whole, speed = self.whole, self.speed
-        given, full = self.size * room, room if speed is None else room / speed  # 0 / 0: no move
-        lam = _climbed(need / whole.clamp_min(1e-30), need, whole, self.rate, given, full)
-        far = lam[:, None] if speed is None else lam[:, None] * speed
-        return torch.nan_to_num_(far, nan=0.0, posinf=torch.inf).minimum(room)
+        total_rate, speed = self.whole, self.speed
+        max_gain, saturation = (
+            self.size * room,
+            room if speed is None else room / speed,
+        )  # 0 / 0: no move
+        lam = _newton_root(
+            need / total_rate.clamp_min(1e-30), need, total_rate, self.rate, max_gain, saturation
+        )
+        lengths = lam[:, None] if speed is None else lam[:, None] * speed
+        return torch.nan_to_num_(lengths, nan=0.0, posinf=torch.inf).minimum(room)
 
 
-def _climbed(
-    lam: Tensor, need: Tensor, whole: Tensor, rate: Tensor, given: Tensor, full: Tensor
+def _newton_root(
+    lam: Tensor,
+    need: Tensor,
+    total_rate: Tensor,
+    rate: Tensor,
+    max_gain: Tensor,
+    saturation: Tensor,
 ) -> Tensor:
     """(N,) the roots: where few rows are not there yet, only those go on."""
-    shut = torch.empty_like(full)
-    for _ in range(ROUNDS):
-        torch.le(full, lam[:, None], out=shut)
-        free = whole - torch.linalg.vecdot(rate, shut)
-        rest = need - torch.linalg.vecdot(given, shut)
-        better = torch.where(free > 1e-6 * whole, rest / free, torch.inf)
-        moving = (better > lam * (1 + 1e-6)).nonzero()[:, 0]
-        lam = lam.maximum(better)
-        if len(moving) <= len(lam) // 2:
-            if len(moving):
-                rows = (t[moving] for t in (lam, need, whole, rate, given, full))
-                lam[moving] = _climbed(*rows)
+    is_saturated = torch.empty_like(saturation)
+    for _ in range(MAX_NEWTON_ITERATIONS):
+        torch.le(saturation, lam[:, None], out=is_saturated)
+        free_rate = total_rate - torch.linalg.vecdot(rate, is_saturated)
+        remaining = need - torch.linalg.vecdot(max_gain, is_saturated)
+        next_lam = torch.where(free_rate > 1e-6 * total_rate, remaining / free_rate, torch.inf)
+        unfinished = (next_lam > lam * (1 + 1e-6)).nonzero()[:, 0]
+        lam = lam.maximum(next_lam)
+        if len(unfinished) <= len(lam) // 2:
+            if len(unfinished):
+                rows = (t[unfinished] for t in (lam, need, total_rate, rate, max_gain, saturation))
+                lam[unfinished] = _newton_root(*rows)
             break
     return lam
 
 
-def _greedy(size: Tensor, room: Tensor, need: Tensor) -> Tensor:
+def _solve_l1(size: Tensor, room: Tensor, need: Tensor) -> Tensor:
     """Moves of the largest slopes first, each fully, until the need is met."""
-    count = min(TOP, size.shape[1])
+    count = min(INITIAL_TOP_K, size.shape[1])
     while True:
-        top, place = size.topk(count, dim=1)
-        limit = room.gather(1, place)
+        top, indices = size.topk(count, dim=1)
+        limit = room.gather(1, indices)
         gain = top * limit
-        before = gain.cumsum(1) - gain
-        if count == size.shape[1] or bool((before[:, -1:] + gain[:, -1:] >= need).all()):
+        gain_before = gain.cumsum(1) - gain
+        if count == size.shape[1] or bool((gain_before[:, -1:] + gain[:, -1:] >= need).all()):
             break
         count = size.shape[1]
-    share = ((need - before) / top.clamp_min(IMMOVABLE)).clamp_min(0).minimum(limit)
-    share = share.masked_fill(top <= IMMOVABLE, 0)
-    return torch.zeros_like(size).scatter_(1, place, share)
+    lengths = ((need - gain_before) / top.clamp_min(MIN_SLOPE)).clamp_min(0).minimum(limit)
+    lengths = lengths.masked_fill(top <= MIN_SLOPE, 0)
+    return torch.zeros_like(size).scatter_(1, indices, lengths)

@@ -16,7 +16,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
     r"""Logit margin: :math:`\max_{k \ne y} z_k - z_y`, positive where the prediction is wrong."""
-    return best_other(logits, y) - true(logits, y)
+    return max_other_logit(logits, y) - label_logit(logits, y)
 
 
 def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits.softmax(1), y)
 
 
-def kl(logits: Tensor, reference: Tensor) -> Tensor:
+def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
     """KL(p(reference) || p): how far the prediction moved from that of the reference logits."""
     log_p = F.log_softmax(reference, 1)
     return (log_p.exp() * (log_p - F.log_softmax(logits, 1))).sum(1)
@@ -47,23 +47,23 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
 
     With fewer than four classes the denominator does not exist and z_t - z_y is taken.
     """
-    rise = targeted_margin(logits, y, target)
+    target_margin = targeted_margin(logits, y, target)
     if logits.shape[1] < 4:
-        return rise
+        return target_margin
     top = logits.topk(4, dim=1).values
-    return rise / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
+    return target_margin / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
 
 
 def targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """z_t - z_y."""
-    return true(logits, target) - true(logits, y)
+    return label_logit(logits, target) - label_logit(logits, y)
 
 
-def true(logits: Tensor, y: Tensor) -> Tensor:
+def label_logit(logits: Tensor, y: Tensor) -> Tensor:
     """(N,) the logit of the label."""
     return logits.gather(1, y[:, None])[:, 0]
 
 
-def best_other(logits: Tensor, y: Tensor) -> Tensor:
+def max_other_logit(logits: Tensor, y: Tensor) -> Tensor:
     """(N,) the largest logit of another class."""
     return logits.scatter(1, y[:, None], -torch.inf).amax(1)

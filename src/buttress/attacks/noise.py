@@ -7,30 +7,30 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from buttress.attacks.core import ATTACKS, Attack, State, at_least_one
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.core import ATTACKS, Attack, AttackState, check_positive
+from buttress.attacks.problem import ModelOutput, Problem
 
 
 @ATTACKS.register("noise", tags=("black_box",))
 @dataclass(frozen=True)
-class Noise(Attack):
+class UniformNoise(Attack):
     """The worst of ``points`` points drawn uniformly from the ball."""
 
     needs_grad: ClassVar[bool] = False
     points: int = 10
 
     def __post_init__(self) -> None:
-        at_least_one(points=self.points)
+        check_positive(points=self.points)
 
     @property
-    def length(self) -> int:
+    def max_steps(self) -> int:
         return 0
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         return self.points
 
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        return State(problem.random_start(run))
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
+        return AttackState(problem.random_start(run_index))
 
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         return state.x_t

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from buttress.streams import Streams
-from buttress.threat import TINY, Threat
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import TINY, Threat
+
+if TYPE_CHECKING:
+    from buttress.attacks.core import Attack
 
 
-class Seen(NamedTuple):
+class ModelOutput(NamedTuple):
     """What one look at a point showed."""
 
     logits: Tensor  # (N, K)
@@ -23,64 +26,68 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Meter:
+class PassCounter:
     """Counts what an attack costs and what went wrong, per sample of the whole problem."""
 
     forward: Tensor  # (N,) int64
     backward: Tensor
-    broken_numerics: Tensor  # (N,) bool: a loss or gradient was not finite
-    flat: Tensor  # (N,) bool: every gradient so far was zero
-    parts: Tensor  # (N,) int64: bit k is set if part k of an ensemble attacked the sample
-    spared: Tensor  # (N,) int64: bit k is set if it was left, but not worth part k
+    non_finite: Tensor  # (N,) bool: a loss or gradient was not finite
+    zero_gradient: Tensor  # (N,) bool: every gradient so far was zero
+    stages_run: Tensor  # (N,) int64: bit k is set if part k of an ensemble attacked the sample
+    stages_skipped: Tensor  # (N,) int64: bit k is set if it was left, but not worth part k
 
     @classmethod
-    def of(cls, n: int, device: torch.device) -> Meter:
+    def zeros(cls, n: int, device: torch.device) -> PassCounter:
         zero = torch.zeros(n, dtype=torch.int64, device=device)
-        no = torch.zeros(n, dtype=torch.bool, device=device)
-        return cls(zero, zero.clone(), no, ~no, zero.clone(), zero.clone())
+        false = torch.zeros(n, dtype=torch.bool, device=device)
+        return cls(zero, zero.clone(), false, ~false, zero.clone(), zero.clone())
 
-    def merge(self, rows: Tensor, other: Meter) -> None:
+    def add_rows(self, rows: Tensor, other: PassCounter) -> None:
         """Adds what a second search on some rows cost and saw."""
         self.forward[rows] += other.forward
         self.backward[rows] += other.backward
-        self.parts[rows] |= other.parts
-        self.spared[rows] |= other.spared
-        self.broken_numerics[rows] |= other.broken_numerics
-        self.flat[rows] &= other.flat
+        self.stages_run[rows] |= other.stages_run
+        self.stages_skipped[rows] |= other.stages_skipped
+        self.non_finite[rows] |= other.non_finite
+        self.zero_gradient[rows] &= other.zero_gradient
 
-    def add(self, place: Place, is_wrong: Tensor, passes: Tensor | int = 1) -> None:
+    def count_forward(
+        self, index: RowIndex, is_non_finite: Tensor, passes: Tensor | int = 1
+    ) -> None:
         """Forward passes; a sample may be in several rows."""
-        _count(self.forward, place, passes)
-        self._note_wrong(place, is_wrong)
+        _add_at(self.forward, index, passes)
+        self._mark_non_finite(index, is_non_finite)
 
-    def add_backward(self, place: Place, size: Tensor, passes: int = 1) -> None:
+    def count_backward(self, index: RowIndex, grad_l1: Tensor, passes: int = 1) -> None:
         """Backward passes whose gradients have these L1 norms."""
-        _count(self.backward, place, passes)
-        self._note_wrong(place, ~size.isfinite())
-        if isinstance(place, slice):
-            self.flat[place] &= size == 0
+        _add_at(self.backward, index, passes)
+        self._mark_non_finite(index, ~grad_l1.isfinite())
+        if isinstance(index, slice):
+            self.zero_gradient[index] &= grad_l1 == 0
         else:
-            self.flat[place[size != 0]] = False
+            self.zero_gradient[index[grad_l1 != 0]] = False
 
-    def _note_wrong(self, place: Place, is_wrong: Tensor) -> None:
-        if is_wrong.device.type == "cpu" and not is_wrong.any():
+    def _mark_non_finite(self, index: RowIndex, is_non_finite: Tensor) -> None:
+        if is_non_finite.device.type == "cpu" and not is_non_finite.any():
             return
-        if isinstance(place, slice):
-            self.broken_numerics[place] |= is_wrong
+        if isinstance(index, slice):
+            self.non_finite[index] |= is_non_finite
         else:
-            self.broken_numerics[place[is_wrong]] = True
+            self.non_finite[index[is_non_finite]] = True
 
 
-def _count(total: Tensor, place: Place, passes: Tensor | int) -> None:
-    if isinstance(place, slice):
-        total[place] += passes
+def _add_at(total: Tensor, index: RowIndex, passes: Tensor | int) -> None:
+    if isinstance(index, slice):
+        total[index] += passes
     else:
-        many = passes if isinstance(passes, Tensor) else torch.full_like(place, passes)
-        total.index_add_(0, place, many)
+        counts = passes if isinstance(passes, Tensor) else torch.full_like(index, passes)
+        total.index_add_(0, index, counts)
 
 
-Score = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
-Place = Tensor | slice  # rows of a whole, as a slice where they are neighbours: many times faster
+LossFn = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
+RowIndex = (
+    Tensor | slice
+)  # rows of a whole, as a slice where they are neighbours: many times faster
 
 
 @dataclass(frozen=True)
@@ -91,46 +98,50 @@ class Problem:
     x: Tensor  # (N, C, H, W) in [0, 1]
     y: Tensor  # (N,)
     threat: Threat
-    streams: Streams
-    clean: Tensor | None = None  # (N, K) logits of x, once they are known
-    order: Tensor | None = None  # (N, K - 1) other classes, the nearest first, if that is known
-    asked: Tensor | None = None  # (N, runs) bool: which runs are asked for, if not all
-    meter: Meter | None = None
-    rows: Tensor | None = field(default=None, repr=False)
-    full: int = 128  # rows with which a processor is busy: more of them go no faster
+    rng: SampleRNG
+    clean_logits: Tensor | None = None  # (N, K) logits of x, once they are known
+    target_order: Tensor | None = (
+        None  # (N, K - 1) other classes, the nearest first, if that is known
+    )
+    run_mask: Tensor | None = None  # (N, runs) bool: which runs are asked for, if not all
+    counter: PassCounter | None = None
+    sample_rows: Tensor | None = field(default=None, repr=False)
+    saturating_batch: int = 128  # rows that saturate the CPU: a larger batch is no faster
+    # Runs another attack on a problem and returns its points; set by the engine.
+    run_attack: Callable[[Attack, Problem], Tensor] | None = field(default=None, repr=False)
 
-    def select(self, keep: Tensor) -> Problem:
+    def select(self, rows: Tensor) -> Problem:
         """The same problem for some of its samples."""
         return replace(
             self,
-            x=self.x[keep],
-            y=self.y[keep],
-            streams=self.streams.select(keep),
-            clean=None if self.clean is None else self.clean[keep],
-            order=None if self.order is None else self.order[keep],
-            asked=None if self.asked is None else self.asked[keep],
-            rows=self.meter_rows[keep],
+            x=self.x[rows],
+            y=self.y[rows],
+            rng=self.rng.select(rows),
+            clean_logits=None if self.clean_logits is None else self.clean_logits[rows],
+            target_order=None if self.target_order is None else self.target_order[rows],
+            run_mask=None if self.run_mask is None else self.run_mask[rows],
+            sample_rows=self.counter_rows[rows],
         )
 
     @property
     def num_classes(self) -> int:
-        assert self.clean is not None
-        return self.clean.shape[1]
+        assert self.clean_logits is not None
+        return self.clean_logits.shape[1]
 
     @property
-    def meter_rows(self) -> Tensor:
+    def counter_rows(self) -> Tensor:
         """Where these samples are in the meter."""
-        return self.rows_of() if self.rows is None else self.rows
+        return self.row_numbers() if self.sample_rows is None else self.sample_rows
 
     @cached_property
-    def place(self) -> Place:
+    def counter_index(self) -> RowIndex:
         """The same, as a slice if possible; an accelerator is not waited for to see that."""
-        rows = self.meter_rows
+        rows = self.counter_rows
         if rows.device.type != "cpu" or not len(rows) or not bool((rows.diff() == 1).all()):
             return rows
         return slice(int(rows[0]), int(rows[-1]) + 1)
 
-    def rows_of(self, n: int | None = None) -> Tensor:
+    def row_numbers(self, n: int | None = None) -> Tensor:
         """The positions of the first ``n`` samples, of all if not given."""
         return torch.arange(len(self.x) if n is None else n, device=self.x.device)
 
@@ -148,90 +159,100 @@ class Problem:
         """The same for points that are needed no more: they may be overwritten."""
         return self.project(x_t) if self.bounds is None else x_t.clamp_(*self.bounds)
 
-    def rescale_(self, x_t: Tensor) -> Tensor:
+    def scale_into_ball_(self, x_t: Tensor) -> Tensor:
         """Points drawn straight towards the image into the ball, then clipped to the box.
 
         What was given may be overwritten.
         """
-        return self.project_(x_t) if self.bounds else self.threat.rescale(self.x, x_t)
+        return self.project_(x_t) if self.bounds else self.threat.scale_into_ball(self.x, x_t)
 
-    def random_start(self, restart: int | Tensor = 0) -> Tensor:
-        return self.threat.random_start(self.x, self.streams, restart)
+    def random_start(self, run_index: int | Tensor = 0) -> Tensor:
+        return self.threat.random_start(self.x, self.rng, run_index)
 
-    def border_start(self, run: Tensor, scale: float = 1.0) -> Tensor:
+    def random_start_on_sphere(self, run_index: Tensor, scale: float = 1.0) -> Tensor:
         """Noise stretched until its norm is ``scale * eps``, cut by the box."""
         x, threat = self.x, self.threat
-        is_box = threat.norm == "Linf"
-        noise = 2 * self.streams.uniform(x, run) - 1 if is_box else self.streams.normal(x, run)
-        size = threat.distance(torch.zeros_like(x), noise).to(x.dtype) + TINY
+        is_linf = threat.norm == "Linf"
+        noise = (
+            2 * self.rng.draw_uniform(x, run_index) - 1
+            if is_linf
+            else self.rng.draw_normal(x, run_index)
+        )
+        size = threat.perturbation_size(torch.zeros_like(x), noise).to(x.dtype) + TINY
         return (x + noise * (scale * threat.eps / size).view(-1, 1, 1, 1)).clamp_(0, 1)
 
-    def look(
-        self, x_t: Tensor, score: Score, *, grad: bool | Tensor = True, passes: int = 1
-    ) -> Seen:
+    def evaluate_at(
+        self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True, eot_samples: int = 1
+    ) -> ModelOutput:
         """One forward pass at ``x_t``, and one backward pass to it where the gradient is wanted.
 
         ``grad`` may be a mask of rows; the gradient of the others is zero. For randomised models
-        logits, loss and gradient are averaged over several ``passes``.
+        logits, loss and gradient are averaged over several ``eot_samples``.
         """
         if isinstance(grad, Tensor) and grad.all() == grad.any():
             grad = bool(grad.all())
-        once = self._some if isinstance(grad, Tensor) else self._all
-        seen = once(x_t, score, grad)  # type: ignore[arg-type]
-        if passes == 1:
-            return seen
-        every = [seen] + [once(x_t, score, grad) for _ in range(passes - 1)]  # type: ignore[arg-type]
-        slopes = [s.grad for s in every if s.grad is not None]
-        return Seen(
-            torch.stack([s.logits for s in every]).mean(0),
-            torch.stack([s.loss for s in every]).mean(0),
-            sum(slopes[1:], slopes[0]) / passes if slopes else None,
+        evaluate = self._evaluate_some if isinstance(grad, Tensor) else self._evaluate_all
+        output = evaluate(x_t, loss_fn, grad)  # type: ignore[arg-type]
+        if eot_samples == 1:
+            return output
+        outputs = [output] + [evaluate(x_t, loss_fn, grad) for _ in range(eot_samples - 1)]  # type: ignore[arg-type]
+        grads = [s.grad for s in outputs if s.grad is not None]
+        return ModelOutput(
+            torch.stack([s.logits for s in outputs]).mean(0),
+            torch.stack([s.loss for s in outputs]).mean(0),
+            sum(grads[1:], grads[0]) / eot_samples if grads else None,
         )
 
-    def _all(self, x_t: Tensor, score: Score, grad: bool) -> Seen:
+    def _evaluate_all(self, x_t: Tensor, score: LossFn, grad: bool) -> ModelOutput:
         with torch.set_grad_enabled(grad):
             point = x_t.detach().requires_grad_(grad)
             logits = self.model(point)
             loss = score(logits)
-            slope = gradient(loss.sum(), point) if grad else None
-        return self.counted(Seen(logits.detach(), loss.detach(), slope))
+            gradient = input_gradient(loss.sum(), point) if grad else None
+        return self.count_passes(ModelOutput(logits.detach(), loss.detach(), gradient))
 
-    def _some(self, x_t: Tensor, score: Score, wanted: Tensor) -> Seen:
+    def _evaluate_some(self, x_t: Tensor, score: LossFn, grad_rows: Tensor) -> ModelOutput:
         """Gradients for some rows only: two forward passes, each over its part of the batch."""
         with torch.no_grad():
-            others = self.model(x_t[~wanted])
+            logits_without_grad = self.model(x_t[~grad_rows])
         with torch.enable_grad():
-            point = x_t[wanted].detach().requires_grad_(True)
-            here = self.model(point)
-            logits = here.new_empty(len(x_t), here.shape[1])
-            logits = logits.index_put((wanted,), here).index_put((~wanted,), others)
+            point = x_t[grad_rows].detach().requires_grad_(True)
+            logits_with_grad = self.model(point)
+            logits = logits_with_grad.new_empty(len(x_t), logits_with_grad.shape[1])
+            logits = logits.index_put((grad_rows,), logits_with_grad).index_put(
+                (~grad_rows,), logits_without_grad
+            )
             loss = score(logits)
-            part = gradient(loss.sum(), point)
-        slope = torch.zeros_like(x_t)
-        slope[wanted] = part
-        return self.counted(Seen(logits.detach(), loss.detach(), slope), wanted)
+            row_grads = input_gradient(loss.sum(), point)
+        gradient = torch.zeros_like(x_t)
+        gradient[grad_rows] = row_grads
+        return self.count_passes(ModelOutput(logits.detach(), loss.detach(), gradient), grad_rows)
 
-    def counted(self, seen: Seen, wanted: Tensor | None = None, backward: int = 1) -> Seen:
+    def count_passes(
+        self, output: ModelOutput, grad_rows: Tensor | None = None, backward_passes: int = 1
+    ) -> ModelOutput:
         """The same with a finite gradient; what was done and seen is in the meter."""
-        size = None
-        if seen.grad is not None:
-            size = seen.grad.flatten(1).abs().sum(1)
-            if size.device.type != "cpu" or not size.isfinite().all():
-                slope = torch.nan_to_num(seen.grad, nan=0.0, posinf=0.0, neginf=0.0)
-                seen = seen._replace(grad=slope)
-        if self.meter is None:
-            return seen
-        self.meter.add(self.place, ~seen.loss.isfinite())
-        if size is not None and wanted is None:
-            self.meter.add_backward(self.place, size, backward)
-        elif size is not None:
-            self.meter.add_backward(self.meter_rows[wanted], size[wanted], backward)
-        return seen
+        grad_l1 = None
+        if output.grad is not None:
+            grad_l1 = output.grad.flatten(1).abs().sum(1)
+            if grad_l1.device.type != "cpu" or not grad_l1.isfinite().all():
+                finite_grad = torch.nan_to_num(output.grad, nan=0.0, posinf=0.0, neginf=0.0)
+                output = output._replace(grad=finite_grad)
+        if self.counter is None:
+            return output
+        self.counter.count_forward(self.counter_index, ~output.loss.isfinite())
+        if grad_l1 is not None and grad_rows is None:
+            self.counter.count_backward(self.counter_index, grad_l1, backward_passes)
+        elif grad_l1 is not None:
+            self.counter.count_backward(
+                self.counter_rows[grad_rows], grad_l1[grad_rows], backward_passes
+            )
+        return output
 
 
-def gradient(total: Tensor, point: Tensor, *, retain: bool = False) -> Tensor:
+def input_gradient(total: Tensor, point: Tensor, *, retain_graph: bool = False) -> Tensor:
     """The gradient of ``total``; zero where the model cut the graph."""
     if not total.requires_grad:
         return torch.zeros_like(point)
-    (slope,) = torch.autograd.grad(total, point, retain_graph=retain, allow_unused=True)
-    return torch.zeros_like(point) if slope is None else slope.detach()
+    (grad,) = torch.autograd.grad(total, point, retain_graph=retain_graph, allow_unused=True)
+    return torch.zeros_like(point) if grad is None else grad.detach()

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from buttress.attacks.core import ATTACKS, Attack, State, check_norm
-from buttress.attacks.freeze import device_of, frozen, on_device_of
-from buttress.attacks.loop import run as run_loop
-from buttress.attacks.problem import Problem, Seen
+from buttress.attacks.core import ATTACKS, Attack, AttackState, check_attack_norm
+from buttress.attacks.problem import ModelOutput, Problem
 from buttress.errors import UserError
+from buttress.models.eval_mode import eval_mode, model_device, to_model_device
 
 
 @ATTACKS.register("transfer", paper="arXiv:1605.07277", tags=("black_box", "needs_sources"))
@@ -42,28 +41,40 @@ class Transfer(Attack):
         object.__setattr__(self, "inner", ATTACKS.create(self.attack, dict(self.args)))
 
     @property
-    def length(self) -> int:
+    def max_steps(self) -> int:
         return 0
 
-    def runs(self, problem: Problem) -> int:
+    def num_runs(self, problem: Problem) -> int:
         return len(self.sources)
 
-    def begin(self, problem: Problem, run: Tensor) -> State:
-        check_norm(self.inner, problem.threat)  # type: ignore[attr-defined]
+    def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
+        check_attack_norm(self.inner, problem.threat)  # type: ignore[attr-defined]
         x_t = problem.x.clone()
-        for number, source in enumerate(self.sources):
+        for source_index, source in enumerate(self.sources):
             if not isinstance(source, nn.Module):
                 raise UserError(f"a source must be a network; bt.load_model({source!r}) reads one")
-            mine = run == number
-            if not mine.any():
+            is_own_run = run_index == source_index
+            if not is_own_run.any():
                 continue
-            part = problem.select(mine)
-            x, y = on_device_of(source, part.x), part.y.to(device_of(source))
-            part = replace(part, model=source, x=x, y=y, meter=None, rows=None, clean=None)
-            with frozen(source):
-                found = run_loop(self.inner, part).x_adv  # type: ignore[attr-defined]
-            x_t[mine] = problem.select(mine).project(found.to(x_t))
-        return State(x_t)
+            source_problem = problem.select(is_own_run)
+            x, y = (
+                to_model_device(source, source_problem.x),
+                source_problem.y.to(model_device(source)),
+            )
+            source_problem = replace(
+                source_problem,
+                model=source,
+                x=x,
+                y=y,
+                counter=None,
+                sample_rows=None,
+                clean_logits=None,
+            )
+            with eval_mode(source):
+                assert problem.run_attack is not None
+                x_adv = problem.run_attack(self.inner, source_problem)  # type: ignore[attr-defined]
+            x_t[is_own_run] = problem.select(is_own_run).project(x_adv.to(x_t))
+        return AttackState(x_t)
 
-    def advance(self, problem: Problem, state: State, seen: Seen) -> Tensor:
+    def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         return state.x_t

@@ -3,58 +3,283 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from buttress.bench.lap import TRAINERS, Lap
-from buttress.bench.turns import Job, in_turns
-from buttress.progress import Progress
-from buttress.statistics import wilson
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-NETWORKS = ("resnet_18_slim", "vit_mini")
-FLOOR, OTHERS = "bare passes", "textbook loop"
+from buttress.bench.repeats import SubprocessJob, run_interleaved
+from buttress.data import Dataset, load_dataset
+from buttress.engine import attack
+from buttress.models.loading.checkpoint import load_checkpoint
+from buttress.registry import Registry
+from buttress.results.run_spec import Recipe
+from buttress.statistics import wilson_interval
+from buttress.system.progress import Progress
+from buttress.training.train import build_model, resolve_run_spec, train_run
+
+EPS, STEP_SIZE, STEPS = 8 / 255, 2 / 255, 10
+BATCH, LEARNING_RATE = 128, 0.05
+TEST_IMAGES = 500
 
 
-def run_laps(base: Lap, repeats: int, progress: Progress) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class TrainerRun:
+    """What one process does."""
+
+    trainer: str
+    network: str
+    images: int
+    epochs: int = 1
+    data: str = "cifar10"
+
+
+@dataclass(frozen=True)
+class TrainerResult:
+    seconds: float  # of training alone
+    clean: float  # accuracy afterwards
+    robust: float  # under PGD-20
+    judged: int  # test images that both are shares of
+
+
+Trainer = Callable[[TrainerRun, Dataset], tuple[nn.Module, float]]
+TRAINERS: Registry[Trainer] = Registry("trainer")
+
+
+def trainer_recipe(trainer_run: TrainerRun) -> Recipe:
+    """What all trainers do: SGD on what PGD-10 finds at the images as they are."""
+    return Recipe.parse(
+        {
+            "epochs": trainer_run.epochs,
+            "batch_size": BATCH,
+            "objective": {"name": "pgd_at", "args": {"steps": STEPS, "rel_step": STEP_SIZE / EPS}},
+            "threat": "Linf:8/255",
+            "optimiser": {"name": "sgd", "lr": LEARNING_RATE},
+            "schedule": {"name": "constant"},
+            "validation": {"attack": {"name": "pgd", "args": {"steps": 1}}, "limit": 16},
+        },
+        "the recipe of the benchmark",
+    )
+
+
+def create_fresh_model(trainer_run: TrainerRun) -> nn.Module:
+    return build_model(
+        resolve_run_spec(trainer_run.network, trainer_run.data, trainer_recipe(trainer_run))
+    )
+
+
+def _buttress_trainer(devices: int) -> Trainer:
+    def trainer(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+        spec = resolve_run_spec(
+            trainer_run.network,
+            trainer_run.data,
+            trainer_recipe(trainer_run),
+            limit=trainer_run.images,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            run = train_run(spec, f"{folder}/run", device="cpu", devices=devices)
+            model = build_model(spec)
+            model.load_state_dict(load_checkpoint(run.checkpoint("last"))["model"])
+            seconds = sum(len(data) / row["images_per_second"] for row in run.history)
+        return model, seconds
+
+    return trainer
+
+
+TRAINERS.register("buttress", package="buttress")(_buttress_trainer(1))
+TRAINERS.register("buttress, two processes", package="buttress")(_buttress_trainer(2))
+
+
+def shuffled_batches(data: Dataset, epochs: int) -> list[tuple[Tensor, Tensor]]:
+    """Batches in random order, made before the clock starts."""
+    batches, source = [], torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        order = torch.randperm(len(data), generator=source)
+        for rows in order.split(BATCH):
+            x, y, _ = data.take(rows)
+            batches.append((x, y))
+    return batches
+
+
+@TRAINERS.register("bare passes", package="torch")
+def train_bare_passes(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+    """Ten passes to the images and one to the weights, and nothing else."""
+    model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
+    started = time.perf_counter()
+    for x, y in batches:
+        model.eval().requires_grad_(False)
+        for _ in range(STEPS):
+            point = x.detach().requires_grad_(True)
+            torch.autograd.grad(F.cross_entropy(model(point), y, reduction="sum"), point)
+        model.train().requires_grad_(True)
+        model.zero_grad(set_to_none=True)
+        F.cross_entropy(model(x), y).backward()
+    return model, time.perf_counter() - started
+
+
+def _textbook_trainer(input_gradient: Callable[[Tensor, Tensor], Tensor]) -> Trainer:
+    """The loop that papers print; ``input_gradient`` gives the gradient of a loss at images."""
+
+    def trainer(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+        model, batches = create_fresh_model(trainer_run), shuffled_batches(data, trainer_run.epochs)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        started = time.perf_counter()
+        for x, y in batches:
+            model.eval()
+            x_adv = (x + torch.empty_like(x).uniform_(-EPS, EPS)).clamp(0, 1)
+            for _ in range(STEPS):
+                x_adv.requires_grad_(True)
+                grad = input_gradient(F.cross_entropy(model(x_adv), y), x_adv)
+                x_adv = x_adv.detach() + STEP_SIZE * grad.sign()
+                x_adv = torch.min(torch.max(x_adv, x - EPS), x + EPS).clamp(0, 1)
+            model.train()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x_adv.detach()), y).backward()
+            optimizer.step()
+        return model, time.perf_counter() - started
+
+    return trainer
+
+
+def _gradient_by_backward(loss: Tensor, x: Tensor) -> Tensor:
+    """As most printed loops have it: the gradients of all weights come along."""
+    loss.backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def _gradient_of_input(loss: Tensor, x: Tensor) -> Tensor:
+    return torch.autograd.grad(loss, x)[0]
+
+
+TRAINERS.register("textbook loop", package="torch")(_textbook_trainer(_gradient_by_backward))
+TRAINERS.register("textbook loop, gradients of images only", package="torch")(
+    _textbook_trainer(_gradient_of_input)
+)
+
+
+@TRAINERS.register("ART", package="art")
+def train_art(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+    from art.defences.trainer import AdversarialTrainerMadryPGD
+    from art.estimators.classification import (
+        PyTorchClassifier,
+    )
+
+    model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    classifier = PyTorchClassifier(
+        model, nn.CrossEntropyLoss(), data.shape, data.num_classes, optimizer,
+        clip_values=(0.0, 1.0), device_type="cpu",
+    )  # fmt: skip
+    trainer = AdversarialTrainerMadryPGD(
+        classifier, nb_epochs=1, batch_size=BATCH, eps=EPS, eps_step=STEP_SIZE, max_iter=STEPS,
+        num_random_init=1,
+    )  # fmt: skip
+    x, y = (torch.cat(part).numpy() for part in zip(*batches, strict=True))
+    started = time.perf_counter()
+    trainer.fit(x, y, nb_epochs=1)
+    return model, time.perf_counter() - started
+
+
+@TRAINERS.register("robustness", package="robustness")
+def train_robustness(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+    from robustness.attacker import AttackerModel  # type: ignore[import-not-found]
+    from robustness.datasets import CIFAR  # type: ignore[import-not-found]
+
+    model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    attacker = AttackerModel(model, CIFAR("."))
+    options = {"constraint": "inf", "eps": EPS, "step_size": STEP_SIZE, "iterations": STEPS}
+    started = time.perf_counter()
+    for x, y in batches:
+        attacker.train()
+        logits, _ = attacker(x, y, make_adv=True, random_start=True, **options)
+        optimizer.zero_grad()
+        F.cross_entropy(logits, y).backward()
+        optimizer.step()
+    return model, time.perf_counter() - started
+
+
+def run_trainer(trainer_run: TrainerRun) -> TrainerResult:
+    """Runs a lap in this process."""
+    data = load_dataset(trainer_run.data, "train", limit=trainer_run.images)
+    model, seconds = TRAINERS.get(trainer_run.trainer)(trainer_run, data)
+    test = load_dataset(trainer_run.data, "test")
+    x, y, _ = test.take(torch.arange(min(TEST_IMAGES, len(test))))
+    model.eval().requires_grad_(False)
+    x_adv = attack("pgd", model, x, y, threat="Linf:8/255", steps=20, rel_step=0.1)
+    with torch.no_grad():
+        clean, robust = (float((model(z).argmax(1) == y).float().mean()) for z in (x, x_adv))
+    return TrainerResult(seconds, clean, robust, len(y))
+
+
+def main(text: str) -> None:
+    warnings.simplefilter("ignore")
+    fields: dict[str, Any] = json.loads(text)
+    print(json.dumps(asdict(run_trainer(TrainerRun(**fields)))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+
+
+DEFAULT_MODELS = ("resnet_18_slim", "vit_mini")
+BARE, TEXTBOOK = "bare passes", "textbook loop"
+
+
+def run_trainers(base: TrainerRun, repeats: int, progress: Progress) -> list[dict[str, Any]]:
     """Every trainer that is installed on one network; a row of medians for each."""
-    names = [e.name for e in TRAINERS if importlib.util.find_spec(e.extra["package"])]
-    jobs = {name: Job("buttress.bench.lap", {**asdict(base), "trainer": name}) for name in names}
-    found = in_turns(f"{base.network}, PGD-10 training", jobs, repeats, progress)
+    names = [e.name for e in TRAINERS if importlib.util.find_spec(e.metadata["package"])]
+    jobs = {
+        name: SubprocessJob("buttress.bench.training", {**asdict(base), "trainer": name})
+        for name in names
+    }
+    results = run_interleaved(f"{base.network}, PGD-10 training", jobs, repeats, progress)
     return [
         {
             **asdict(base),
             "trainer": name,
-            **{key: statistics.median(r[key] for r in laps) for key in laps[0]},
-            "repeats": len(laps),
-            "all_seconds": [r["seconds"] for r in laps],
+            **{
+                key: statistics.median(r[key] for r in trainer_results)
+                for key in trainer_results[0]
+            },
+            "repeats": len(trainer_results),
+            "all_seconds": [r["seconds"] for r in trainer_results],
         }
-        for name, laps in found.items()
-        if laps
+        for name, trainer_results in results.items()
+        if trainer_results
     ]
 
 
-def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def training_tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A Markdown table for each network."""
-    for network in dict.fromkeys(row["network"] for row in rows):
-        here = {row["trainer"]: row for row in rows if row["network"] == network}
-        first = next(iter(here.values()))
-        yield f"\n{network}, {first['epochs']} x {first['images']} images\n"
+    for model in dict.fromkeys(row["network"] for row in rows):
+        by_trainer = {row["trainer"]: row for row in rows if row["network"] == model}
+        first = next(iter(by_trainer.values()))
+        yield f"\n{model}, {first['epochs']} x {first['images']} images\n"
         yield "| | seconds | times the bare passes | times the textbook loop | clean | PGD-20 |"
         yield "| --- | --- | --- | --- | --- | --- |"
-        for name, row in here.items():
+        for name, row in by_trainer.items():
             cells = [f"{row['seconds']:.1f}"]
-            for other in (FLOOR, OTHERS):
-                base = here.get(other)
+            for other in (BARE, TEXTBOOK):
+                base = by_trainer.get(other)
                 cells.append("" if base is None else f"{row['seconds'] / base['seconds']:.2f}")
-            learnt = name != FLOOR
-            cells += [_share(row, k) if learnt else "" for k in ("clean", "robust")]
+            was_trained = name != BARE
+            cells += [_format_accuracy(row, k) if was_trained else "" for k in ("clean", "robust")]
             yield f"| {name} | " + " | ".join(cells) + " |"
 
 
-def _share(row: dict[str, Any], key: str) -> str:
+def _format_accuracy(row: dict[str, Any], key: str) -> str:
     """An accuracy with its 95% interval."""
     images = int(row["judged"])
-    low, high = wilson(round(row[key] * images), images)
+    low, high = wilson_interval(round(row[key] * images), images)
     return f"{100 * row[key]:.1f}% ({100 * low:.0f} to {100 * high:.0f})"

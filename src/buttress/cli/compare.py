@@ -6,31 +6,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from buttress.cli.console import ranged, say, say_json, table
+from buttress.cli.console import format_table, format_with_interval, print_json, print_line
 from buttress.errors import UserError
 
 if TYPE_CHECKING:
-    from buttress.comparison import Comparison, Row, Share
+    from buttress.results import Comparison, ComparisonRow, SideAccuracy
 
 
-class TwoSides(click.Command):
+class CompareCommand(click.Command):
     """A command whose option ``--against`` takes all names up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        inside = False
+        expanded: list[str] = []
+        after_against = False
         for arg in args:
             if arg.startswith("-"):
-                inside = arg == "--against"
-                spread += [] if inside else [arg]
+                after_against = arg == "--against"
+                expanded += [] if after_against else [arg]
             else:
-                spread += ["--against", arg] if inside else [arg]
-        if "--against" in args and "--against" not in spread:
+                expanded += ["--against", arg] if after_against else [arg]
+        if "--against" in args and "--against" not in expanded:
             raise click.UsageError("--against needs the runs of the other side", ctx)
-        return super().parse_args(ctx, spread)
+        return super().parse_args(ctx, expanded)
 
 
-@click.command("compare", cls=TwoSides)
+@click.command("compare", cls=CompareCommand)
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--against", multiple=True, metavar="RUN ...",
               help="The other side, where each has several seeds.")  # fmt: skip
@@ -46,57 +46,65 @@ def command(
     RUNS are runs or folders of records. Images are paired; only those that both were judged on
     count. With several seeds: buttress compare A1 A2 A3 --against B1 B2 B3.
     """
-    from buttress.comparison import compare
-    from buttress.comparison.words import sentences
+    from buttress.results import compare
+    from buttress.results.comparison import summarize_comparison
 
     if not against and len(runs) != 2:
         raise UserError(
             f"name two runs, or several seeds of each side: A1 A2 --against B1 B2; got {len(runs)}"
         )
-    ours, theirs = (runs, against) if against else (runs[:1], runs[1:])
-    found = compare(list(ours), list(theirs), suite=suite, attack=attack)
-    words = sentences(found)
+    runs_a, runs_b = (runs, against) if against else (runs[:1], runs[1:])
+    comparison = compare(list(runs_a), list(runs_b), suite=suite, attack=attack)
+    sentences = summarize_comparison(comparison)
     if as_json:
-        say_json({**found.to_dict(), "words": words})
+        print_json({**comparison.to_dict(), "words": sentences})
         return
-    say(f"A: {found.a.label}\nB: {found.b.label}")
-    say(f"{found.images} shared images, suite {found.suite}\n")
-    say(table(_header(found), [_cells(row, found) for row in found.rows]))
-    say("")
-    for line in words:
-        say(line)
-    for note in found.notes:
-        say(f"note: {note}")
+    print_line(f"A: {comparison.a.label}\nB: {comparison.b.label}")
+    print_line(f"{comparison.images} shared images, suite {comparison.suite}\n")
+    print_line(
+        format_table(_header(comparison), [_table_row(row, comparison) for row in comparison.rows])
+    )
+    print_line("")
+    for line in sentences:
+        print_line(line)
+    for note in comparison.notes:
+        print_line(f"note: {note}")
 
 
-def _header(found: Comparison) -> list[str]:
-    split = [] if found.has_seeds else ["bootstrap", "only A", "only B"]
-    trust = ["trust"] if found.doubted else []
-    return ["attack", "A", "B", "A - B", "95% interval", *split, "p", "p (Holm)", *trust]
+def _header(comparison: Comparison) -> list[str]:
+    paired_columns = [] if comparison.has_seeds else ["bootstrap", "only A", "only B"]
+    trust = ["trust"] if comparison.untrustworthy_sides else []
+    return ["attack", "A", "B", "A - B", "95% interval", *paired_columns, "p", "p (Holm)", *trust]
 
 
-def _cells(row: Row, found: Comparison) -> list[str]:
-    split = (
-        [] if row.bootstrap is None else [_span(row.bootstrap), str(row.only_a), str(row.only_b)]
+def _table_row(row: ComparisonRow, comparison: Comparison) -> list[str]:
+    paired_cells = (
+        []
+        if row.bootstrap_interval is None
+        else [_format_difference_interval(row.bootstrap_interval), str(row.only_a), str(row.only_b)]
     )
     return [
         row.name.replace("_", " "),
-        _share(row.a),
-        _share(row.b),
+        _format_accuracy(row.a),
+        _format_accuracy(row.b),
         f"{100 * row.difference:+.2f}",
-        _span(row.interval),
-        *split,
-        f"{row.p:.2g}",
-        f"{row.p_holm:.2g}",
-        *([f"{' and '.join(found.doubted)} untrustworthy"] if found.doubted else []),
+        _format_difference_interval(row.interval),
+        *paired_cells,
+        f"{row.p_value:.2g}",
+        f"{row.p_value_holm:.2g}",
+        *(
+            [f"{' and '.join(comparison.untrustworthy_sides)} untrustworthy"]
+            if comparison.untrustworthy_sides
+            else []
+        ),
     ]
 
 
-def _span(interval: tuple[float, float]) -> str:
+def _format_difference_interval(interval: tuple[float, float]) -> str:
     return f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}"
 
 
-def _share(share: Share) -> str:
+def _format_accuracy(accuracy: SideAccuracy) -> str:
     """``61.2% (58.0 to 64.1)``, over seeds with their standard deviation."""
-    spread = "" if share.sd is None else f", sd {100 * share.sd:.1f}"
-    return f"{ranged(share.accuracy, share.interval)}{spread}"
+    spread = "" if accuracy.std is None else f", sd {100 * accuracy.std:.1f}"
+    return f"{format_with_interval(accuracy.accuracy, accuracy.interval)}{spread}"

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.progress import TaskID as BarID
 
-from buttress.progress import Progress, Task
+from buttress.system.progress import Progress, ProgressTask
 
-stderr = Console(stderr=True, highlight=False)
-PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal
+stderr_console = Console(stderr=True, highlight=False)
+LINE_SECONDS = 5.0  # seconds between lines where there is no terminal
 
 
 class _BarTask:
@@ -40,7 +40,7 @@ class _BarProgress:
     def __init__(self, bars: Bars) -> None:
         self.bars = bars
 
-    def task(self, description: str, total: float) -> Task:
+    def add_task(self, description: str, total: float) -> ProgressTask:
         return _BarTask(self.bars, self.bars.add_task(description, total=total, note=""))
 
     def log(self, text: str) -> None:
@@ -51,18 +51,20 @@ class _LineTask:
     def __init__(self, description: str, total: float) -> None:
         self.description, self.total = description, max(total, 1e-9)
         self.done, self.note = 0.0, ""
-        self.started = self.shown = time.monotonic()
+        self.started = self.last_printed = time.monotonic()
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
         self.done += amount
         self.note = note or self.note
         now = time.monotonic()
-        if now - self.shown >= PLAIN_EVERY:
-            self.shown = now
-            share = min(self.done / self.total, 1.0)
-            left = (now - self.started) * (1 - share) / share if share > 0 else 0
-            words = f"{self.description}: {share:.0%}, about {left:.0f} s left  {self.note}"
-            print(words.rstrip(), file=sys.stderr, flush=True)
+        if now - self.last_printed >= LINE_SECONDS:
+            self.last_printed = now
+            fraction = min(self.done / self.total, 1.0)
+            seconds_left = (now - self.started) * (1 - fraction) / fraction if fraction > 0 else 0
+            line = (
+                f"{self.description}: {fraction:.0%}, about {seconds_left:.0f} s left  {self.note}"
+            )
+            print(line.rstrip(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         pass
@@ -71,17 +73,17 @@ class _LineTask:
 class _LineProgress:
     """A line every few seconds, for logs and pipes."""
 
-    def task(self, description: str, total: float) -> Task:
+    def add_task(self, description: str, total: float) -> ProgressTask:
         return _LineTask(description, total)
 
     def log(self, text: str) -> None:
-        print(printable(text), file=sys.stderr, flush=True)
+        print(escape_unprintable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
-def showing() -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """Progress for the length of a command."""
-    if not stderr.is_terminal:
+    if not stderr_console.is_terminal:
         yield _LineProgress()
         return
     columns = (
@@ -91,31 +93,31 @@ def showing() -> Iterator[Progress]:
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}", style="dim"),
     )
-    with Bars(*columns, console=stderr, transient=True) as bars:
+    with Bars(*columns, console=stderr_console, transient=True) as bars:
         yield _BarProgress(bars)
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """The text with what is none, as the name of a file may hold, written out."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """A line of result."""
-    click.echo(printable(text))
+    click.echo(escape_unprintable(text))
 
 
-def say_json(content: Any) -> None:
+def print_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=1, allow_nan=False, default=str))
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
+def format_table(header: list[str], rows: list[list[str]]) -> str:
     """Columns padded to their widest cell; numbers to the right."""
-    cells = [header, *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    all_rows = [header, *rows]
+    widths = [max(len(row[i]) for row in all_rows) for i in range(len(header))]
     numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(header))]
     lines = []
-    for row in cells:
+    for row in all_rows:
         padded = (
             c.rjust(w) if right else c.ljust(w)
             for c, w, right in zip(row, widths, numeric, strict=True)
@@ -128,12 +130,33 @@ def _is_number(text: str) -> bool:
     return text == "" or text[0].isdigit() or text[0] in "-+±"
 
 
-def ranged(share: float | None, interval: tuple[float, float] | None) -> str:
+def format_with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
     """A share with its 95% interval: ``61.2% (58.0 to 64.1)``."""
-    if share is None or interval is None:
-        return percent(share)
-    return f"{percent(share)} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+    if value is None or interval is None:
+        return format_percent(value)
+    return f"{format_percent(value)} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
-def percent(share: float | None) -> str:
-    return "-" if share is None or share != share else f"{100 * share:.1f}%"
+def format_percent(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{100 * value:.1f}%"
+
+
+SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_amount(value: float, unit: str = "") -> str:
+    """``1.2 TFLOP``."""
+    for factor, prefix in SI_PREFIXES:
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def format_duration(seconds: float | None) -> str:
+    """``40 s``, ``12 min``, ``5.5 h``, ``12 days``."""
+    if seconds is None:
+        return "an unknown time"
+    for threshold, unit in ((172800.0, "days"), (5400.0, "h"), (120.0, "min")):
+        if seconds >= threshold:
+            return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.3g} {unit}"
+    return f"{seconds:.3g} s"

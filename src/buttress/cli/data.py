@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from buttress.cli.console import say, say_json, showing
+from buttress.cli.console import print_json, print_line, show_progress
 
 
 @click.group("data")
@@ -17,13 +17,13 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def get(name: str, as_json: bool) -> None:
     """Download NAME once, verify its content and keep it in the cache folder."""
-    from buttress.data import get_dataset, load_dataset
+    from buttress.data import download_dataset, load_dataset
 
-    with showing() as progress:
-        path = get_dataset(name, progress=progress)
+    with show_progress() as progress:
+        path = download_dataset(name, progress=progress)
         sizes = {split: len(load_dataset(name, split)) for split in ("train", "val", "test")}
     if as_json:
-        say_json({"name": name, "path": str(path), "images": sizes})
+        print_json({"name": name, "path": str(path), "images": sizes})
     else:
         counts = ", ".join(f"{n:,} {split}" for split, n in sizes.items())
-        say(f"{name} is in {path}: {counts} images")
+        print_line(f"{name} is in {path}: {counts} images")

@@ -6,16 +6,22 @@ from typing import Any
 
 import click
 
-from buttress.cli.console import ranged, say, say_json, showing, table
-from buttress.cli.evaluate import images_of, run_of
-from buttress.cli.network import model_options, network
+from buttress.cli.console import (
+    format_table,
+    format_with_interval,
+    print_json,
+    print_line,
+    show_progress,
+)
+from buttress.cli.evaluate import find_run, load_images
+from buttress.cli.options import load_model_argument, model_options
 from buttress.errors import UserError
 
 
 @click.command("doctor")
-@click.argument("what")
+@click.argument("model_source", metavar="MODEL")
 @model_options
-@click.option("--data", help="A data set; the run's own if WHAT is a run.")
+@click.option("--data", "dataset", help="A dataset; the run's own if MODEL is a run.")
 @click.option("--split", default="test", show_default=True)
 @click.option("--limit", default=256, show_default=True, help="The first images, at most 1000.")
 @click.option("--threat", help="Such as Linf:8/255; the run's own, or the usual one of the data.")
@@ -25,10 +31,10 @@ from buttress.errors import UserError
 @click.option("--strict", is_flag=True, help="Exit with 1 if numbers cannot be trusted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
 def command(
-    what: str, data: str | None, split: str, limit: int, threat: str | None, seed: int,
-    batch_size: int, device: str, strict: bool, as_json: bool, **said: Any,
+    model_source: str, dataset: str | None, split: str, limit: int, threat: str | None, seed: int,
+    batch_size: int, device: str, strict: bool, as_json: bool, **model_options: Any,
 ) -> int:  # fmt: skip
-    """Look for reasons to distrust robustness numbers of WHAT.
+    """Look for reasons to distrust robustness numbers of MODEL.
 
     `buttress list sources` shows every way to name a model. The diagnosis of a run is kept in
     it and shown beside its numbers.
@@ -37,28 +43,34 @@ def command(
 
     if limit < 1:
         raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
-    run = run_of(what, said["model"])
-    images = images_of(run, data, split, None, None)
+    run = find_run(model_source, model_options["model"])
+    images = load_images(run, dataset, split, None, None)
     images = images.select(range(min(limit, len(images))))
-    model = network(what, said, images, device)
+    model = load_model_argument(model_source, model_options, images, device)
     if threat is None and run is not None:
         threat = run.spec.recipe.threat
-    with showing() as progress:
-        found = diagnose(model, images, threat, batch_size=batch_size, seed=seed, progress=progress)
+    with show_progress() as progress:
+        diagnosis = diagnose(
+            model, images, threat, batch_size=batch_size, seed=seed, progress=progress
+        )
     if run is not None:
-        found.save(run.analysis_file("doctor"))
-    code = 1 if strict and not found.trustworthy else 0
+        diagnosis.save(run.analysis_file("doctor"))
+    code = 1 if strict and not diagnosis.trustworthy else 0
     if as_json:
-        say_json(found.to_dict())
+        print_json(diagnosis.to_dict())
         return code
-    grave = {f.name: f.severity for f in found.findings}
-    ended = [[c.name, grave.get(c.name, c.state), c.about] for c in found.checks]
-    say(table(["check", "result", "what it looks for"], ended))
-    for one in found.findings:
-        say(f"\n{one.severity}: {one.name}\n  {one.said}\n  {one.remedy}")
-    left = ", ".join(
-        f"{name} {ranged(share, found.interval(name))}" for name, share in found.accuracy.items()
+    severities = {f.name: f.severity for f in diagnosis.findings}
+    rows = [[c.name, severities.get(c.name, c.state), c.about] for c in diagnosis.checks]
+    print_line(format_table(["check", "result", "what it looks for"], rows))
+    for finding in diagnosis.findings:
+        print_line(f"\n{finding.severity}: {finding.name}\n  {finding.said}\n  {finding.remedy}")
+    accuracies = ", ".join(
+        f"{name} {format_with_interval(accuracy, diagnosis.interval(name))}"
+        for name, accuracy in diagnosis.accuracy.items()
     )
-    say(f"\n{found.threat} on {found.images} images of {found.dataset} {found.split}: {left}")
-    say(f"verdict: {found.verdict}")
+    print_line(
+        f"\n{diagnosis.threat} on {diagnosis.images} images of {diagnosis.dataset} "
+        f"{diagnosis.split}: {accuracies}"
+    )
+    print_line(f"verdict: {diagnosis.verdict}")
     return code

@@ -11,32 +11,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.console import percent, ranged, say, say_json, showing, table
-from buttress.cli.network import model_options, network
-from buttress.cores import share_of_cores
+from buttress.cli.console import (
+    format_percent,
+    format_table,
+    format_with_interval,
+    print_json,
+    print_line,
+    show_progress,
+)
+from buttress.cli.options import load_model_argument, model_options
 from buttress.errors import RunError, UserError
+from buttress.system.cpu import threads_per_worker
 
 if TYPE_CHECKING:
     from torch import nn
 
     from buttress.data import Dataset
     from buttress.evaluation.suite import SuiteSpec
-    from buttress.progress import Progress
-    from buttress.records.corruption import Corruptions
-    from buttress.records.evaluation import Evaluation
-    from buttress.records.run import Run
+    from buttress.results.evaluation import CorruptionSummary, Evaluation
+    from buttress.results.run import Run
+    from buttress.system.progress import Progress
 
 
-SAID = ("model", "model_args", "pretrained", "mean", "std")  # what options say of the model
+MODEL_OPTION_NAMES = (
+    "model",
+    "model_args",
+    "pretrained",
+    "mean",
+    "std",
+)  # what options say of the model
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluateOptions:
     """The options of the command."""
 
-    what: str
+    model_source: str
     suite: str
-    data: str | None
+    dataset: str | None
     split: str
     limit: int | None
     image_size: int | None
@@ -51,16 +63,16 @@ class Asked:
     compile: bool
     per_class: bool
     as_json: bool
-    said: dict[str, Any]  # of the model
+    model_options: dict[str, Any]  # of the model
 
     @property
-    def entries(self) -> str | list[str]:
+    def suite_or_entries(self) -> str | list[str]:
         """A suite's name or file, or the entries of a list."""
         return self.suite.split(",") if "," in self.suite or ":" in self.suite else self.suite
 
-    def folder(self, out: Path | None) -> Path | None:
+    def record_folder(self, out: Path | None) -> Path | None:
         """Where the records of these settings go."""
-        name = "custom" if isinstance(self.entries, list) else Path(self.suite).stem
+        name = "custom" if isinstance(self.suite_or_entries, list) else Path(self.suite).stem
         name += "-worst-case" if self.worst_case_only else ""
         name += f"-until-{self.until_width:g}" if self.until_width is not None else ""
         name += "" if self.limit is None else f"-{self.limit}"
@@ -68,12 +80,12 @@ class Asked:
 
 
 @click.command("evaluate")
-@click.argument("what")
+@click.argument("model_source", metavar="MODEL")
 @click.option("--suite", default="quickstart", show_default=True,
               help="A suite, a YAML file, or entries like clean,pgd-linf,pgd:L2:0.5,"
               "corruption:fog:3.")  # fmt: skip
 @model_options
-@click.option("--data", help="A data set; the run's own if WHAT is a run.")
+@click.option("--data", "dataset", help="A dataset; the run's own if MODEL is a run.")
 @click.option("--split", default="test", show_default=True)
 @click.option("--limit", type=int, help="The first images only.")
 @click.option("--image-size", type=int, help="Height and width of the images.")
@@ -92,45 +104,47 @@ class Asked:
 @click.option("--compile", is_flag=True, help="Try torch.compile too; it takes a minute first.")
 @click.option("--per-class", is_flag=True, help="Show the accuracy of each class too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(**given: Any) -> None:
-    """Attack WHAT: a run, a checkpoint with --model, file.py:function, hf:OWNER/NAME ...
+def command(**values: Any) -> None:
+    """Attack MODEL: a run, a checkpoint with --model, file.py:function, hf:OWNER/NAME ...
 
     `buttress list sources` shows every way to name a model. Finished attacks are kept and not done
     again.
     """
     from buttress.evaluation import load_suite
-    from buttress.records.evaluation import diagnosed
+    from buttress.results.evaluation import with_diagnosis
 
-    said = {name: given.pop(name) for name in SAID}
-    asked = Asked(**given, said=said)
-    run = run_of(asked.what, said["model"])
-    images = images_of(run, asked.data, asked.split, asked.limit, asked.image_size)
-    out = run.path / "eval" if run is not None and asked.out is None else asked.out
-    model = network(asked.what, said, images, asked.device)
-    spec = load_suite(asked.entries)
-    if asked.worst_case_only:
+    model_options = {name: values.pop(name) for name in MODEL_OPTION_NAMES}
+    options = EvaluateOptions(**values, model_options=model_options)
+    run = find_run(options.model_source, model_options["model"])
+    images = load_images(run, options.dataset, options.split, options.limit, options.image_size)
+    out = run.path / "eval" if run is not None and options.out is None else options.out
+    model = load_model_argument(options.model_source, model_options, images, options.device)
+    spec = load_suite(options.suite_or_entries)
+    if options.worst_case_only:
         spec = spec.model_copy(update={"mode": "worst_case"})
-    with showing() as progress:
-        found = _evaluated(asked, model, images, spec, asked.folder(out), progress)
-    if run is not None and asked.out is None:
+    with show_progress() as progress:
+        evaluation = _run_evaluation(
+            options, model, images, spec, options.record_folder(out), progress
+        )
+    if run is not None and options.out is None:
         run.mend((run.path / "eval").glob("*/*.parquet"))
     if run is not None:
-        found = diagnosed(found, run.analysis_file("doctor"))
-    if asked.as_json:
-        say_json(_as_dict(found, images))
+        evaluation = with_diagnosis(evaluation, run.analysis_file("doctor"))
+    if options.as_json:
+        print_json(_as_dict(evaluation, images))
     else:
-        _show(found, images, asked.per_class)
+        _print_evaluation(evaluation, images, options.per_class)
 
 
-def run_of(what: str, model: str | None) -> Run | None:
-    """The run that WHAT names, if it names one."""
-    from buttress.records.run import Run
+def find_run(model_source: str, model: str | None) -> Run | None:
+    """The run that MODEL names, if it names one."""
+    from buttress.results.run import Run
 
-    run = Run(what)
+    run = Run(model_source)
     return run if run.exists and model is None else None
 
 
-def images_of(
+def load_images(
     run: Run | None, data: str | None, split: str, limit: int | None, image_size: int | None
 ) -> Dataset:
     """The images that were asked for; a run's own data if none were."""
@@ -139,151 +153,166 @@ def images_of(
     if data is None and run is None:
         raise UserError("say which images to attack with --data, e.g. --data cifar10")
     name = data or (run.spec.dataset if run else "")
-    with showing() as progress:
+    with show_progress() as progress:
         return load_dataset(name, split, limit=limit, image_size=image_size, progress=progress)
 
 
-def _evaluated(
-    asked: Asked, model: nn.Module, images: Dataset, spec: SuiteSpec, folder: Path | None,
-    progress: Progress,
+def _run_evaluation(
+    options: EvaluateOptions, model: nn.Module, images: Dataset, spec: SuiteSpec,
+    folder: Path | None, progress: Progress,
 ) -> Evaluation:  # fmt: skip
     """All images in one process, until a width, in workers, or one shard of them."""
     from buttress.evaluation import evaluate, evaluate_until
-    from buttress.evaluation.shards import Shard, merge_shards
+    from buttress.evaluation.subsets import ImageShard, merge_shards
 
-    part = None if asked.shard is None else Shard.parse(asked.shard)
-    is_shared = part is not None or asked.workers > 1
-    if is_shared and folder is None:
+    shard = None if options.shard is None else ImageShard.parse(options.shard)
+    is_sharded = shard is not None or options.workers > 1
+    if is_sharded and folder is None:
         raise UserError("shards and workers meet in files: say where with --out")
-    if is_shared and asked.until_width is not None:
+    if is_sharded and options.until_width is not None:
         raise UserError("--until-width looks at all images together: leave out shards and workers")
-    count = asked.workers if part is None else part.count
+    count = options.workers if shard is None else shard.count
     if count > len(images):
         raise UserError(f"{len(images)} images cannot be shared by {count} workers or shards")
-    how: dict[str, Any] = {"batch_size": asked.batch_size, "seed": asked.seed,
-                           "compile": asked.compile, "progress": progress}  # fmt: skip
-    if asked.until_width is not None:
-        return evaluate_until(model, images, spec, asked.until_width, out=folder, **how)
-    if part is None and not is_shared:
-        return evaluate(model, images, spec, out=folder, **how)
+    arguments: dict[str, Any] = {"batch_size": options.batch_size, "seed": options.seed,
+                           "compile": options.compile, "progress": progress}  # fmt: skip
+    if options.until_width is not None:
+        return evaluate_until(model, images, spec, options.until_width, out=folder, **arguments)
+    if shard is None and not is_sharded:
+        return evaluate(model, images, spec, out=folder, **arguments)
     assert folder is not None
-    if part is None:
-        _spread(asked)
-        merged = merge_shards(folder, asked.workers, images)
+    if shard is None:
+        _run_shard_processes(options)
+        merged = merge_shards(folder, options.workers, images)
         assert merged is not None
         return merged
-    own = evaluate(model, part.of(images), spec, out=part.folder(folder), **how)
-    return merge_shards(folder, part.count, images) or own
+    shard_evaluation = evaluate(
+        model, shard.select(images), spec, out=shard.folder(folder), **arguments
+    )
+    return merge_shards(folder, shard.count, images) or shard_evaluation
 
 
-FLAGS = ("worst_case_only", "compile", "pretrained")
-OWN = (
-    "what",
-    "said",
+FORWARDED_FLAGS = ("worst_case_only", "compile", "pretrained")
+PARENT_ONLY_OPTIONS = (
+    "model_source",
+    "model_options",
     "workers",
     "shard",
     "as_json",
     "per_class",
-    *FLAGS,
+    *FORWARDED_FLAGS,
 )  # not passed on
+OPTION_OF_FIELD = {"model_args": "--model-arg", "dataset": "--data"}
 
 
-def _spread(asked: Asked) -> None:
+def _run_shard_processes(options: EvaluateOptions) -> None:
     """The same command in several processes, one shard each, with their share of the cores."""
-    workers, given = asked.workers, {**vars(asked), **asked.said}
-    args = [asked.what, *(f"--{f.replace('_', '-')}" for f in FLAGS if given[f])]
-    for name, value in given.items():
-        if name in OWN or value is None:
+    workers, values = options.workers, {**vars(options), **options.model_options}
+    args = [
+        options.model_source,
+        *(f"--{f.replace('_', '-')}" for f in FORWARDED_FLAGS if values[f]),
+    ]
+    for name, value in values.items():
+        if name in PARENT_ONLY_OPTIONS or value is None:
             continue
-        word = "--model-arg" if name == "model_args" else f"--{name.replace('_', '-')}"
-        for part in value if isinstance(value, tuple) else (value,):
-            args += [word, str(part)]
-    threads = str(share_of_cores(workers))
+        option = OPTION_OF_FIELD.get(name, f"--{name.replace('_', '-')}")
+        for item in value if isinstance(value, tuple) else (value,):
+            args += [option, str(item)]
+    threads = str(threads_per_worker(workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
-    running = [
+    processes = [
         subprocess.Popen([*command, f"{k + 1}/{workers}"], env=env, stdout=subprocess.DEVNULL)
         for k in range(workers)
     ]
     try:
-        failed = [k + 1 for k, process in enumerate(running) if process.wait()]
+        failed = [k + 1 for k, process in enumerate(processes) if process.wait()]
     finally:
-        for process in running:
+        for process in processes:
             process.terminate()
     if failed:
         raise RunError(f"worker {failed[0]} of {workers} failed; what it said is above")
 
 
-def _as_dict(found: Evaluation, images: Dataset) -> dict[str, Any]:
-    content = found.to_dict()
-    if (corrupted := found.corruptions) is not None:
-        content["corruptions"]["mce_relative_to_alexnet"] = _relative(corrupted, images)
+def _as_dict(evaluation: Evaluation, images: Dataset) -> dict[str, Any]:
+    content = evaluation.to_dict()
+    if (corruptions := evaluation.corruptions) is not None:
+        content["corruptions"]["mce_relative_to_alexnet"] = _mce_relative_to_alexnet(
+            corruptions, images
+        )
     return content
 
 
-def _relative(corrupted: Corruptions, images: Dataset) -> float | None:
+def _mce_relative_to_alexnet(corrupted: CorruptionSummary, images: Dataset) -> float | None:
     """The mCE over that of AlexNet, where that is defined: all corruptions, on ImageNet."""
     from buttress.evaluation import mean_corruption_error
 
     errors = {n: [1 - a for a in row.values()] for n, row in corrupted.accuracies.items()}
     try:
-        return mean_corruption_error(errors, images.name).normalised
+        return mean_corruption_error(errors, images.name).relative_mce
     except UserError:  # some corruptions or severities only
         return None
 
 
-def _show(found: Evaluation, images: Dataset, per_class: bool) -> None:
+def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) -> None:
     """Tables for a person; corruptions are one line."""
-    rows = [_row(n, r.accuracy, found.interval(n)) for n, r in found.attacks.items()]
-    corrupted = found.corruptions
-    if corrupted is not None:
-        rows.append(_row("corruptions", corrupted.accuracy, corrupted.interval))
-    rows.append(_row("worst case", found.worst_case, found.interval()))
+    rows = [
+        _accuracy_row(n, r.accuracy, evaluation.interval(n)) for n, r in evaluation.attacks.items()
+    ]
+    corruptions = evaluation.corruptions
+    if corruptions is not None:
+        rows.append(_accuracy_row("corruptions", corruptions.accuracy, corruptions.interval))
+    rows.append(_accuracy_row("worst case", evaluation.worst_case, evaluation.interval()))
     header = ["attack", "accuracy", "95% interval"]
-    if not found.trustworthy:
+    if not evaluation.trustworthy:
         header, rows = [*header, "trust"], [[*row, "untrustworthy"] for row in rows]
-    say(table(header, rows))
-    say(f"{len(found)} images of {images.name} {images.split}")
-    if corrupted is not None:
-        copies = sum(len(row) for row in corrupted.accuracies.values())
-        counted = "counted" if corrupted.counts else "not counted"
-        relative = _relative(corrupted, images)
-        over = "" if relative is None else f" ({100 * relative:.2f}% relative to AlexNet)"
-        say(f"corruptions: mean over {copies} corrupted copies of each image, mCE "
-            f"{100 * corrupted.mce:.2f}%{over}, {counted} in the worst case")  # fmt: skip
+    print_line(format_table(header, rows))
+    print_line(f"{len(evaluation)} images of {images.name} {images.split}")
+    if corruptions is not None:
+        copies = sum(len(row) for row in corruptions.accuracies.values())
+        counted_text = "counted" if corruptions.counts else "not counted"
+        relative = _mce_relative_to_alexnet(corruptions, images)
+        relative_text = "" if relative is None else f" ({100 * relative:.2f}% relative to AlexNet)"
+        print_line(f"corruptions: mean over {copies} corrupted copies of each image, mCE "
+                   f"{100 * corruptions.mce:.2f}%{relative_text}, {counted_text} in the "
+                   "worst case")  # fmt: skip
     if per_class:
-        _show_classes(found)
-    for record in found.records.values():
-        if parts := record.meta.get("parts"):
-            say(f"{record.name}: {', '.join(_part(*part) for part in parts)}")
-    for warning in found.warnings:
-        say(f"warning: {warning}")
-    for one in found.findings:
-        if one.severity == "note":
-            say(f"note: {one.text}")
+        _print_per_class(evaluation)
+    for record in evaluation.records.values():
+        if stages := record.meta.get("parts"):
+            print_line(f"{record.name}: {', '.join(_stage_text(*stage) for stage in stages)}")
+    for warning in evaluation.warnings:
+        print_line(f"warning: {warning}")
+    for finding in evaluation.findings:
+        if finding.severity == "note":
+            print_line(f"note: {finding.text}")
 
 
-def _show_classes(found: Evaluation) -> None:
+def _print_per_class(evaluation: Evaluation) -> None:
     """Accuracy of each class, the weakest in the worst case first."""
-    classes, spans = found.per_class(), found.class_intervals()
+    classes, intervals = evaluation.per_class(), evaluation.class_intervals()
     order = sorted(classes, key=lambda name: (classes[name]["worst_case"], name))
     columns = [c for c in next(iter(classes.values())) if c != "images"]
     rows = [
         [
             name,
             f"{classes[name]['images']:g}",
-            *(ranged(classes[name][c], spans[name][c]) for c in columns),
+            *(format_with_interval(classes[name][c], intervals[name][c]) for c in columns),
         ]
         for name in order
     ]
-    say("")
-    say(table(["class", "images", *(c.replace("_", " ") for c in columns)], rows))
-    say("")
+    print_line("")
+    print_line(format_table(["class", "images", *(c.replace("_", " ") for c in columns)], rows))
+    print_line("")
 
 
-def _part(name: str, images: int, spared: int) -> str:
-    return f"{name} on {images} images" + (f" ({spared} spared)" if spared else "")
+def _stage_text(name: str, images: int, skipped: int) -> str:
+    return f"{name} on {images} images" + (f" ({skipped} spared)" if skipped else "")
 
 
-def _row(name: str, share: float, interval: tuple[float, float]) -> list[str]:
-    return [name, f"{100 * share:.2f}%", f"{percent(interval[0])} - {percent(interval[1])}"]
+def _accuracy_row(name: str, accuracy: float, interval: tuple[float, float]) -> list[str]:
+    return [
+        name,
+        f"{100 * accuracy:.2f}%",
+        f"{format_percent(interval[0])} - {format_percent(interval[1])}",
+    ]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from buttress.cli.console import say, say_json, showing
+from buttress.cli.console import print_json, print_line, show_progress
 
 
 @click.command("export")
@@ -26,20 +26,20 @@ def command(
     force: bool, push_to_hub: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the weights of RUN, a model card and leaderboard records into a folder."""
-    from buttress.sharing import export
+    from buttress.export import export_run
 
-    with showing() as progress:
-        found = export(run, to, which=which, name=name, authors=authors, link=link, force=force,
-                       push_to_hub=push_to_hub, progress=progress)  # fmt: skip
+    with show_progress() as progress:
+        exported = export_run(run, to, checkpoint=which, name=name, authors=authors, link=link,
+                              force=force, push_to_hub=push_to_hub, progress=progress)  # fmt: skip
     if as_json:
-        say_json(found.to_dict())
+        print_json(exported.to_dict())
         return
-    say(f"export: {found.path}")
-    for file in found.files:
-        say(f"  {file}")
-    for text in found.left_out:
-        say(f"left out: {text}")
-    for text in found.doubts:
-        say(f"warning: {text}")
-    if found.hub:
-        say(f"uploaded: {found.hub}")
+    print_line(f"export: {exported.path}")
+    for file in exported.files:
+        print_line(f"  {file}")
+    for text in exported.omitted:
+        print_line(f"left out: {text}")
+    for text in exported.warnings:
+        print_line(f"warning: {text}")
+    if exported.hub_url:
+        print_line(f"uploaded: {exported.hub_url}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.console import say, say_json, table
+from buttress.cli.console import format_table, print_json, print_line
+
+if TYPE_CHECKING:
+    from buttress.models.catalog import PublishedSize
 
 KINDS = (
     "models", "sources", "attacks", "objectives", "datasets", "augmentations", "corruptions",
@@ -21,23 +24,23 @@ KINDS = (
 def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List everything of a kind, with what it is and where it comes from."""
     if kind == "models":
-        rows = _models_in_full(tag) if as_json else _models(tag)
+        rows = _models_as_json(tag) if as_json else _models(tag)
     elif kind == "sources":
         rows = _sources()
     elif kind in ("augmentations", "recipes", "suites", "studies", "searches"):
-        rows = _described(kind, in_full=as_json)
+        rows = _preset_rows(kind, as_json=as_json)
     else:
-        rows = _registered(kind, tag)
+        rows = _registry_rows(kind, tag)
     if as_json:
-        say_json(rows)
+        print_json(rows)
     elif rows:
         header = list(rows[0])
-        say(table(header, [[str(row[h]) for h in header] for row in rows]))
+        print_line(format_table(header, [[str(row[h]) for h in header] for row in rows]))
 
 
 def _models(tag: str | None) -> list[dict[str, object]]:
     """What fits on a line; costs are per image at 32x32 with 10 classes, a MAC is two FLOPs."""
-    from buttress.models.catalogue import describe_models
+    from buttress.models.catalog import describe_models
 
     return [
         {
@@ -53,8 +56,8 @@ def _models(tag: str | None) -> list[dict[str, object]]:
     ]
 
 
-def _models_in_full(tag: str | None) -> list[dict[str, object]]:
-    from buttress.models.catalogue import describe_models
+def _models_as_json(tag: str | None) -> list[dict[str, object]]:
+    from buttress.models.catalog import describe_models
 
     return [
         {
@@ -64,7 +67,7 @@ def _models_in_full(tag: str | None) -> list[dict[str, object]]:
             "parameters": m.parameters,
             "macs": m.macs,
             "flops": 2 * m.macs,
-            "published": m.published._asdict() if m.published else None,
+            "published": _published_json(m.published),
             "paper": m.paper,
             "tags": " ".join(m.tags),
             "about": m.about,
@@ -73,13 +76,24 @@ def _models_in_full(tag: str | None) -> list[dict[str, object]]:
     ]
 
 
+def _published_json(size: PublishedSize | None) -> dict[str, float] | None:
+    if size is None:
+        return None
+    return {
+        "printed": size.published_millions,
+        "ours": size.parameters,
+        "num_classes": size.num_classes,
+        "image_size": size.image_size,
+    }
+
+
 def _sources() -> list[dict[str, object]]:
     from buttress.models import SOURCES
 
-    return [{"name": e.name, "written": e.extra["form"], "about": e.about} for e in SOURCES]
+    return [{"name": e.name, "written": e.metadata["form"], "about": e.summary} for e in SOURCES]
 
 
-def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
+def _registry_rows(kind: str, tag: str | None) -> list[dict[str, object]]:
     from buttress.analysis import ANALYSES
     from buttress.attacks import ATTACKS
     from buttress.data import CORRUPTIONS, DATASETS
@@ -97,28 +111,33 @@ def _registered(kind: str, tag: str | None) -> list[dict[str, object]]:
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]
     return [
-        {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "about": e.about}
+        {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "about": e.summary}
         for e in entries
     ]
 
 
-def _described(kind: str, *, in_full: bool) -> list[dict[str, object]]:
+def _preset_rows(kind: str, *, as_json: bool) -> list[dict[str, object]]:
     from buttress.evaluation import list_suites, load_suite
-    from buttress.records.augmentation import NAMED
-    from buttress.study import list_studies, load_study
-    from buttress.study.search import list_searches, load_search
+    from buttress.results.run_spec import AUGMENTATION_PRESETS
+    from buttress.studies import list_studies, load_study
+    from buttress.studies.search import list_searches, load_search
     from buttress.training import list_recipes, load_recipe
 
     if kind == "augmentations":
-        return [{"name": name, "about": named.about} for name, named in NAMED.items()]
+        return [
+            {"name": name, "about": named.about} for name, named in AUGMENTATION_PRESETS.items()
+        ]
     if kind == "recipes":
         recipes = [load_recipe(n) for n in list_recipes()]
-        shown = ("name", "epochs", "about", *(("source", "cost") if in_full else ()), "expected")
-        return [{field: getattr(r, field) for field in shown} for r in recipes]
+        fields = ("name", "epochs", "about", *(("source", "cost") if as_json else ()), "expected")
+        return [{field: getattr(r, field) for field in fields} for r in recipes]
     if kind == "suites":
         suites = [load_suite(n) for n in list_suites()]
-        shown = ("name", "holds", "source", *(("about",) if in_full else ()))
-        return [{field: getattr(s, field) for field in shown} for s in suites]
+        return [
+            {"name": s.name, "holds": s.entry_names, "source": s.source,
+             **({"about": s.about} if as_json else {})}
+            for s in suites
+        ]  # fmt: skip
     if kind == "searches":
         searches = [load_search(n) for n in list_searches()]
         return [{"name": s.name, "question": s.question} for s in searches]

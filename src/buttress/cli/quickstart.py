@@ -6,9 +6,15 @@ from pathlib import Path
 
 import click
 
-from buttress.cli.console import ranged, say, say_json, showing, table
-from buttress.cores import usable_cores
+from buttress.cli.console import (
+    format_table,
+    format_with_interval,
+    print_json,
+    print_line,
+    show_progress,
+)
 from buttress.errors import UserError
+from buttress.system.cpu import available_cpus
 
 
 @click.command("quickstart")
@@ -23,53 +29,57 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     Running it again resumes, or finishes in seconds.
     """
     from buttress.evaluation import load_evaluation
-    from buttress.records.answer import write_answer
-    from buttress.records.run import Run
     from buttress.report import write_report
-    from buttress.running import run_all
-    from buttress.study import answer, cells_of, load_study, work_of
+    from buttress.results.run import Run
+    from buttress.results.study_result import write_study_result
+    from buttress.studies import answer_study, expand_grid, load_study, make_jobs
+    from buttress.studies.runner import run_jobs
 
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; choose a folder with --out")
     study = load_study("quickstart")
-    scaled = study.scaled("smoke")
-    works = work_of(scaled, cells_of(study, "smoke"), out)
-    with showing() as progress:
-        failures = run_all(works, workers=workers or usable_cores(), retry=True, progress=progress)
-        answered = write_answer(out, answer(study, "smoke", out))
+    scaled = study.at_scale("smoke")
+    jobs = make_jobs(scaled, expand_grid(study, "smoke"), out)
+    with show_progress() as progress:
+        failures = run_jobs(
+            jobs, workers=workers or available_cpus(), retry=True, progress=progress
+        )
+        answer_path = write_study_result(out, answer_study(study, "smoke", out))
         page = write_report(
             [out / "runs"],
             out / "report",
             title=study.title,
             subtitle=study.question,
-            answers=[answered],
+            study_results=[answer_path],
         )
     rows = []
-    for work in works:
-        if Run(work.folder).state != "done":
+    for job in jobs:
+        if Run(job.folder).state != "done":
             continue
-        rows.append((work.spec, load_evaluation(Run(work.folder).suite_folder(scaled.suites[0]))))
+        rows.append((job.spec, load_evaluation(Run(job.folder).suite_folder(scaled.suites[0]))))
     rows.sort(key=lambda row: -row[1].worst_case)
     if as_json:
-        say_json(
+        print_json(
             {
                 "report": str(page),
                 "runs": [
                     {"model": s.model, "recipe": s.recipe.name, **e.to_dict()} for s, e in rows
                 ],
-                "failures": [{"model": f.work.spec.model, "message": f.message} for f in failures],
+                "failures": [{"model": f.job.spec.model, "message": f.message} for f in failures],
             }
         )
         return 1 if failures else 0
     names = list(rows[0][1].records) if rows else []
     lines = [
-        [s.model, s.recipe.objective.name, *(ranged(e.accuracy[n], e.interval(n)) for n in names),
-         ranged(e.worst_case, e.interval()) + ("" if e.trustworthy else " untrustworthy")]
+        [s.model, s.recipe.objective.name,
+         *(format_with_interval(e.accuracy[n], e.interval(n)) for n in names),
+         format_with_interval(e.worst_case, e.interval())
+         + ("" if e.trustworthy else " untrustworthy")]
         for s, e in rows
     ]  # fmt: skip
-    say(table(["model", "training", *names, "worst case"], lines))
+    print_line(format_table(["model", "training", *names, "worst case"], lines))
     for failure in failures:
-        say(f"failed: {failure.work.label()}: {failure.message}")
+        print_line(f"failed: {failure.job.label()}: {failure.message}")
     count = len(rows[0][1]) if rows else 0
-    say(f"\nAccuracy on {count} test images, in brackets its 95% interval. Report: {page}")
+    print_line(f"\nAccuracy on {count} test images, in brackets its 95% interval. Report: {page}")
     return 1 if failures else 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from buttress.cli.console import say, say_json, showing
+from buttress.cli.console import print_json, print_line, show_progress
 
 
 @click.command("report")
@@ -23,9 +23,9 @@ def command(
     """Write static pages about all runs below ROOTS, from their records alone."""
     from buttress.report import write_report
 
-    with showing() as progress:
+    with show_progress() as progress:
         page = write_report(list(roots), out, title=title, references=references, progress=progress)
     if as_json:
-        say_json({"report": str(page)})
+        print_json({"report": str(page)})
     else:
-        say(f"report: {page}")
+        print_line(f"report: {page}")

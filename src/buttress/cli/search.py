@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.console import percent, ranged, say, say_json, showing, table
-from buttress.cli.runners import runners
-from buttress.cli.words import amount
+from buttress.cli.console import (
+    format_amount,
+    format_percent,
+    format_table,
+    format_with_interval,
+    print_json,
+    print_line,
+    show_progress,
+)
+from buttress.cli.options import runner_options
 
 if TYPE_CHECKING:
-    from buttress.records.search import Search, Tried
+    from buttress.results.study_result import CandidateResult, SearchResult
 
 
 @click.command("search")
@@ -26,76 +33,83 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
               help="Where runs and results are; studies and searches share it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@runners
+@runner_options
 def command(
     search: str, scale: str, budget_params: float | None, budget_macs: float | None, seed: int,
-    out: Path, as_json: bool, **how: Any,
+    out: Path, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Find the networks of a grid that hold best under a budget; SEARCH is a name or a file.
 
     All train a little, the best train longer: successive halving on robust validation accuracy. It
     may be stopped at any moment and started again. The test images are not looked at.
     """
-    from buttress.records.search import search_file
-    from buttress.running import Launch
-    from buttress.running.search import PICTURE, carry_search
-    from buttress.study import check_scale
-    from buttress.study.search import Asked, Budget, load_search
+    from buttress.results.study_result import search_result_path
+    from buttress.studies import parse_scale
+    from buttress.studies.runner import RunnerOptions
+    from buttress.studies.search import SearchBudget, SearchSettings, load_search
+    from buttress.studies.search.run import PLOT_FILE, run_search
 
-    spec, size = load_search(search), check_scale(scale)
-    given = {"parameters": budget_params, "macs": budget_macs}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    budget = Budget.parse({**spec.budget_at(size).given(), **chosen}, "the budget")
-    asked = Asked(spec, size, budget, spec.halving_at(size), seed)
-    with showing() as progress:
-        found = carry_search(asked, out, Launch(**how), progress)
-    file = search_file(out, found.key)
+    spec, scale_name = load_search(search), parse_scale(scale)
+    budget_options = {"parameters": budget_params, "macs": budget_macs}
+    limits = {name: value for name, value in budget_options.items() if value is not None}
+    budget = SearchBudget.parse({**spec.budget_at(scale_name).limits(), **limits}, "the budget")
+    settings = SearchSettings(spec, scale_name, budget, spec.halving_at(scale_name), seed)
+    with show_progress() as progress:
+        result = run_search(settings, out, RunnerOptions(**options), progress)
+    file = search_result_path(out, result.key)
     if as_json:
-        files = {"file": str(file), "picture": str(file.with_name(PICTURE))}
-        say_json({**files, **found.model_dump(mode="json")})
+        files = {"file": str(file), "picture": str(file.with_name(PLOT_FILE))}
+        print_json({**files, **result.model_dump(mode="json")})
     else:
-        _say(found, file, out)
-    return 1 if found.failed else 0
+        _print_search(result, file, out)
+    return 1 if result.failed else 0
 
 
-def _say(found: Search, file: Path, out: Path) -> None:
-    limits = " and ".join(f"{amount(v)} {name}" for name, v in found.budget.items())
-    say(f"{found.title} ({found.scale})\n{found.question}\n")
-    inside = f"within {limits}" if limits else "allowed (no budget)"
-    say(f"{found.grid} networks in the grid, {found.in_budget} {inside}, {found.drawn} tried\n")
-    axes = list(found.ranking[0].labels)
-    rungs = [f"rung {number + 1}" for number in range(len(found.rungs))]
-    rows = [[str(i + 1), *_row(found, tried)] for i, tried in enumerate(found.ranking)]
-    say(table(["", *axes, "parameters", "MACs", *rungs, "fate"], rows) + "\n")
-    _say_options(found)
-    share = found.flops / found.flops_of_all
-    say(f"training took {amount(found.flops, 'FLOP')}, {share:.0%} of what all "
-        f"{found.in_budget} would take in full")  # fmt: skip
-    for note in found.notes:
-        say(f"note: {note}")
-    for name, why in found.failed.items():
-        say(f"failed: {name}: {why}")
-    if found.failed:
-        say("`--retry` tries failed runs again")
-    best = found.ranking[0]
+def _print_search(result: SearchResult, file: Path, out: Path) -> None:
+    limits = " and ".join(f"{format_amount(v)} {name}" for name, v in result.budget.items())
+    print_line(f"{result.title} ({result.scale})\n{result.question}\n")
+    budget_text = f"within {limits}" if limits else "allowed (no budget)"
+    print_line(
+        f"{result.grid} networks in the grid, {result.in_budget} {budget_text}, "
+        f"{result.drawn} tried\n"
+    )
+    axes = list(result.ranking[0].labels)
+    rungs = [f"rung {number + 1}" for number in range(len(result.rungs))]
+    rows = [[str(i + 1), *_candidate_row(result, tried)] for i, tried in enumerate(result.ranking)]
+    print_line(format_table(["", *axes, "parameters", "MACs", *rungs, "fate"], rows) + "\n")
+    _print_axis_summaries(result)
+    fraction = result.flops / result.flops_of_all
+    print_line(f"training took {format_amount(result.flops, 'FLOP')}, {fraction:.0%} of what all "
+        f"{result.in_budget} would take in full")  # fmt: skip
+    for note in result.notes:
+        print_line(f"note: {note}")
+    for name, reason in result.failed.items():
+        print_line(f"failed: {name}: {reason}")
+    if result.failed:
+        print_line("`--retry` tries failed runs again")
+    best = result.ranking[0]
     if best.fate == "best":
-        say(f"the best: {out / 'runs' / best.scores[-1].runs[0]}; it was chosen for its accuracy, "
-            "which is too high for that: ask test images with `buttress evaluate`")  # fmt: skip
-    say(f"all of it: {file}, picture beside it")
+        print_line(f"the best: {out / 'runs' / best.scores[-1].runs[0]}; it was chosen for its "
+                   "accuracy, which is too high for that: ask test images with "
+                   "`buttress evaluate`")  # fmt: skip
+    print_line(f"all of it: {file}, picture beside it")
 
 
-def _row(found: Search, tried: Tried) -> list[str]:
-    scores = [percent(score.value) for score in tried.scores[:-1]]
-    scores += [ranged(s.value, (s.low, s.high)) for s in tried.scores[-1:]]
-    scores += [""] * (len(found.rungs) - len(scores))
-    costs = [amount(tried.parameters), amount(tried.macs)]
-    return [*tried.labels.values(), *costs, *scores, tried.fate]
+def _candidate_row(result: SearchResult, candidate: CandidateResult) -> list[str]:
+    scores = [format_percent(score.value) for score in candidate.scores[:-1]]
+    scores += [format_with_interval(s.value, (s.low, s.high)) for s in candidate.scores[-1:]]
+    scores += [""] * (len(result.rungs) - len(scores))
+    costs = [format_amount(candidate.parameters), format_amount(candidate.macs)]
+    return [*candidate.labels.values(), *costs, *scores, candidate.fate]
 
 
-def _say_options(found: Search) -> None:
+def _print_axis_summaries(result: SearchResult) -> None:
     rows = [
-        [o.axis, o.label, str(o.candidates), percent(o.first), str(o.in_full)]
-        for o in found.options
+        [o.axis, o.label, str(o.candidates), format_percent(o.first), str(o.in_full)]
+        for o in result.options
     ]
     if rows:
-        say(table(["axis", "label", "tried", "mean after rung 1", "trained in full"], rows) + "\n")
+        print_line(
+            format_table(["axis", "label", "tried", "mean after rung 1", "trained in full"], rows)
+            + "\n"
+        )

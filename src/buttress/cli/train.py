@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from buttress.cli.console import percent, ranged, say, say_json, showing
+from buttress.cli.console import (
+    format_percent,
+    format_with_interval,
+    print_json,
+    print_line,
+    show_progress,
+)
 
 if TYPE_CHECKING:
-    from buttress.records.run import Run
+    from buttress.results.run import Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUN_OPTIONS = (
     click.option("--data", required=True, help="A data set's name, or folder:PATH."),
     click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder."),
-    click.option("--set", "changes", multiple=True, metavar="KEY=VALUE",
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                  help="Change the recipe, e.g. --set optimiser.lr=0.01."),
     click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
                  help="A further argument of the model, e.g. --model-arg drop_path=0.05."),
@@ -46,45 +52,50 @@ def run_options(command: F) -> F:
 @click.option("--recipe", required=True, help="A recipe's name or a YAML file.")
 @run_options
 def command(
-    model: str, recipe: str, data: str, out: Path, changes: tuple[str, ...],
-    model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...], **how: Any,
+    model: str, recipe: str, data: str, out: Path, overrides: tuple[str, ...],
+    model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Train a model. The same command again resumes where it stopped."""
-    from buttress.spec import override
+    from buttress.config import apply_overrides
     from buttress.training import train
-    from buttress.training.logs import create_listener
+    from buttress.training.loggers import create_logger
 
-    with showing() as progress:
+    with show_progress() as progress:
         run = train(
-            model, data, recipe, out, changes=changes, model_args=override({}, model_args),
-            listeners=[create_listener(name) for name in logs], progress=progress, **how,
+            model, data, recipe, out, overrides=overrides,
+            model_args=apply_overrides({}, model_args),
+            loggers=[create_logger(name) for name in logs], progress=progress, **options,
         )  # fmt: skip
-    say_run(run, as_json)
+    print_run(run, as_json)
 
 
-def say_run(run: Run, as_json: bool, **more: Any) -> None:
-    """How training went: a line, or JSON with ``more`` in it; of several processes one speaks."""
-    from buttress.training.ranks import is_first
+def print_run(run: Run, as_json: bool, **extra: Any) -> None:
+    """How training went: a line, or JSON with ``extra`` in it; of several processes one speaks."""
+    from buttress.training.distributed import is_rank_zero
 
-    if not is_first():
+    if not is_rank_zero():
         return
     summary = run.summary
     if as_json:
-        say_json({"run": str(run.path), "key": run.spec.key(), **more, **summary})
+        print_json({"run": str(run.path), "key": run.spec.key(), **extra, **summary})
         return
     robust = summary["best_val_robust"]
-    spans = [summary.get(f"best_val_{kind}_interval") for kind in ("clean", "robust")]
-    tail = "" if robust is None else f", {ranged(robust, spans[1])} under attack"
-    said = f"{'TEST' if summary['selected_on'] == 'test' else 'validation'} images"
-    if spans[0] is not None:
-        said = f"{summary['val_images']} {said}, 95% intervals"
-    say(
+    intervals = [summary.get(f"best_val_{kind}_interval") for kind in ("clean", "robust")]
+    robust_text = (
+        "" if robust is None else f", {format_with_interval(robust, intervals[1])} under attack"
+    )
+    images_text = f"{'TEST' if summary['selected_on'] == 'test' else 'validation'} images"
+    if intervals[0] is not None:
+        images_text = f"{summary['val_images']} {images_text}, 95% intervals"
+    clean_text = format_with_interval(summary["best_val_clean"], intervals[0])
+    print_line(
         f"{run.path}: {summary['epochs']} epochs in {summary['seconds']:.0f} s; best epoch "
-        f"{summary['best_epoch']}: {ranged(summary['best_val_clean'], spans[0])} clean{tail} "
-        f"({said})"
+        f"{summary['best_epoch']}: {clean_text} clean{robust_text} ({images_text})"
     )
     last = summary["last_val_robust"]
     if robust is not None and last is not None and robust > last:
-        say(f"The last epoch has {percent(last)}: {robust - last:.1%} lost by training on.")
+        print_line(
+            f"The last epoch has {format_percent(last)}: {robust - last:.1%} lost by training on."
+        )
     for warning in summary["warnings"]:
-        say(f"Warning: {warning}")
+        print_line(f"Warning: {warning}")

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from buttress.data.arrays import check_ids, check_images, check_labels
-from buttress.data.pixels import MemoryPixels, Pixels, channel_stats, to_unit
+from buttress.data.checks import check_ids, check_images, check_labels
+from buttress.data.pixels import MemoryPixels, PixelSource, channel_stats, to_float
 from buttress.data.splits import check_split
 from buttress.errors import UserError
-from buttress.progress import Progress, Silent
 from buttress.registry import Registry
-from buttress.threat import Norm
+from buttress.system.progress import Progress, SilentProgress
+from buttress.threats.norm_ball import Norm
 
-SILENT: Progress = Silent()
+SILENT_PROGRESS: Progress = SilentProgress()
 # The usual eps on natural images of 32x32: RobustBench for Linf and L2, arXiv:2103.01208 for L1.
-NATURAL_BUDGETS: Mapping[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
+CIFAR_BUDGETS: Mapping[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
 # On images of about 224x224: RobustBench for Linf, the networks of arXiv:2007.08489 for L2; L1 is
 # reported at several sizes, of which this is a small one.
-LARGE_BUDGETS: Mapping[Norm, float] = {"Linf": 4 / 255, "L2": 3.0, "L1": 60.0}
+IMAGENET_BUDGETS: Mapping[Norm, float] = {"Linf": 4 / 255, "L2": 3.0, "L1": 60.0}
 
 
 class Batch(NamedTuple):
@@ -44,7 +44,7 @@ class Dataset:
 
     name: str
     split: str
-    pixels: Pixels
+    pixels: PixelSource
     labels: Tensor  # (N,) int64
     ids: Tensor  # (N,) int64, permanent: the same image has the same id in every split and subset
     classes: tuple[str, ...]
@@ -75,7 +75,7 @@ class Dataset:
         pixels = MemoryPixels(x)
         mean, std = channel_stats(pixels)
         numbers = check_ids(ids, len(x))
-        return cls(name, "all", pixels, y, numbers, tuple(names), mean, std, NATURAL_BUDGETS)
+        return cls(name, "all", pixels, y, numbers, tuple(names), mean, std, CIFAR_BUDGETS)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,11 +92,11 @@ class Dataset:
     @property
     def images(self) -> Tensor:
         """All images as one new float32 tensor; `batches` needs less memory."""
-        return to_unit(self.pixels.take(torch.arange(len(self))))
+        return to_float(self.pixels.take(torch.arange(len(self))))
 
     def take(self, indices: Tensor | Sequence[int]) -> Batch:
-        rows = as_rows(indices)
-        return Batch(to_unit(self.pixels.take(rows)), self.labels[rows], self.ids[rows])
+        rows = as_indices(indices)
+        return Batch(to_float(self.pixels.take(rows)), self.labels[rows], self.ids[rows])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """All images in order; the last batch may be smaller."""
@@ -109,7 +109,7 @@ class Dataset:
 
     def select(self, indices: Tensor | Sequence[int]) -> Dataset:
         """Some of the images, by positions or by a mask, in this order; no pixel is copied."""
-        rows = as_rows(indices)
+        rows = as_indices(indices)
         pixels = self.pixels.select(rows)
         return replace(self, pixels=pixels, labels=self.labels[rows], ids=self.ids[rows])
 
@@ -124,39 +124,44 @@ class Dataset:
         state = hashlib.sha256(json.dumps(head).encode())
         for numbers in (self.ids, self.labels):
             state.update(numbers.contiguous().numpy().astype("<i8").tobytes())
-        for piece in self.pixels.contents():
+        for piece in self.pixels.fingerprint_bytes():
             state.update(piece)
         return state.hexdigest()
 
 
-class Facts(NamedTuple):
+class DatasetFacts(NamedTuple):
     """What is known of a data set without having it: enough to plan a run on it."""
 
-    train: int  # images
-    test: int
+    num_train: int  # images
+    num_test: int
     num_classes: int
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    budgets: Mapping[Norm, float] = NATURAL_BUDGETS
+    budgets: Mapping[Norm, float] = CIFAR_BUDGETS
 
 
-class Loader(Protocol):
+class DatasetLoader(Protocol):
     def __call__(
-        self, split: str, *, image_size: int | None = None, progress: Progress = SILENT
+        self, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
     ) -> Dataset: ...
 
 
-class Reader(Protocol):
+class DatasetReader(Protocol):
     """A loader of whatever lies at a path, for names like ``folder:PATH``."""
 
     def __call__(
-        self, path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT
+        self,
+        path: str,
+        split: str,
+        *,
+        image_size: int | None = None,
+        progress: Progress = SILENT_PROGRESS,
     ) -> Dataset: ...
 
 
-DATASETS: Registry[Loader] = Registry("dataset")
-READERS: Registry[Reader] = Registry("reader")
+DATASETS: Registry[DatasetLoader] = Registry("dataset")
+READERS: Registry[DatasetReader] = Registry("reader")
 
 
 def list_datasets(tag: str | None = None) -> list[str]:
@@ -170,7 +175,7 @@ def load_dataset(
     *,
     limit: int | None = None,
     image_size: int | None = None,
-    progress: Progress = SILENT,
+    progress: Progress = SILENT_PROGRESS,
 ) -> Dataset:
     """A split of a data set, or the first ``limit`` images of it."""
     check_split(split)
@@ -178,7 +183,7 @@ def load_dataset(
         raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
     if image_size is not None and image_size < 1:
         raise UserError(f"`image_size >= 1` must hold, but got image_size={image_size}")
-    kind, sep, path = check_name(name).partition(":")
+    kind, sep, path = check_dataset_name(name).partition(":")
     if sep:
         reader = READERS.get(kind)
         data = reader(path, split, image_size=image_size, progress=progress)
@@ -191,38 +196,40 @@ def load_dataset(
                 "leave the limit out to use all"
             )
         data = data.select(torch.arange(limit))
-    return replace(data, pixels=data.pixels.loaded(progress))
+    return replace(data, pixels=data.pixels.load_into_memory(progress))
 
 
-def facts_of(name: str) -> Facts:
+def dataset_facts(name: str) -> DatasetFacts:
     """The facts a data set was registered with; one without them must be here, and is looked at."""
-    return _looked_at(name) if ":" in name else _registered(DATASETS.entry(name).name)
+    return _measure_facts(name) if ":" in name else _registered_facts(DATASETS.entry(name).name)
 
 
 @lru_cache(maxsize=64)
-def _registered(name: str) -> Facts:
+def _registered_facts(name: str) -> DatasetFacts:
     """Of a data set that cannot change: looked at once if it must be."""
-    found: Facts | None = DATASETS.entry(name).extra.get("facts")
-    return _looked_at(name) if found is None else found
+    facts: DatasetFacts | None = DATASETS.entry(name).metadata.get("facts")
+    return _measure_facts(name) if facts is None else facts
 
 
-def _looked_at(name: str) -> Facts:
+def _measure_facts(name: str) -> DatasetFacts:
     train, test = load_dataset(name, "train"), load_dataset(name, "test")
     classes, statistics = train.num_classes, (train.mean, train.std)
-    return Facts(len(train), len(test), classes, train.shape, *statistics, test.budgets)
+    return DatasetFacts(len(train), len(test), classes, train.shape, *statistics, test.budgets)
 
 
-def get_dataset(name: str, progress: Progress = SILENT) -> Path:
+def download_dataset(name: str, progress: Progress = SILENT_PROGRESS) -> Path:
     """Downloads, verifies and converts a data set where that is needed; where it lies."""
-    kind, sep, path = check_name(name).partition(":")
+    kind, sep, path = check_dataset_name(name).partition(":")
     if sep:
-        place = READERS.entry(kind).extra.get("place", Path)  # where a path has a form of its own
-        return Path(place(path)).expanduser()
-    get = DATASETS.entry(name).extra["get"]
+        locate = READERS.entry(kind).metadata.get(
+            "place", Path
+        )  # where a path has a form of its own
+        return Path(locate(path)).expanduser()
+    get = DATASETS.entry(name).metadata["get"]
     return Path(get(progress))
 
 
-def check_name(name: str) -> str:
+def check_dataset_name(name: str) -> str:
     """The name; a path without its reader is a mistake worth its own words."""
     kind, _, path = name.partition(":")
     if kind in READERS and not path:
@@ -232,7 +239,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def as_rows(indices: Tensor | Sequence[int]) -> Tensor:
+def as_indices(indices: Tensor | Sequence[int]) -> Tensor:
     """Positions as int64; a mask becomes the positions where it is true."""
     rows = torch.as_tensor(indices)
     return rows.nonzero().flatten() if rows.dtype == torch.bool else rows.long()

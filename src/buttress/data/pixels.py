@@ -10,15 +10,15 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from buttress.progress import Progress
+from buttress.system.progress import Progress
 
-CHUNK = 1024
-VALUES_AT_ONCE = 1 << 22  # of statistics: 32 MiB as float64
+DEFAULT_CHUNK = 1024
+MAX_VALUES_PER_CHUNK = 1 << 22  # of statistics: 32 MiB as float64
 # A constant channel would otherwise be divided by zero when a model normalises it.
-SMALLEST_STD = 1 / 255
+MIN_STD = 1 / 255
 
 
-class Pixels(Protocol):
+class PixelSource(Protocol):
     """Images by position. `take` gives uint8, or float in [0, 1], of shape (n, C, H, W)."""
 
     @property
@@ -28,13 +28,13 @@ class Pixels(Protocol):
 
     def take(self, indices: Tensor) -> Tensor: ...
 
-    def select(self, indices: Tensor) -> Pixels:
+    def select(self, indices: Tensor) -> PixelSource:
         """Some of the images, in this order, without copying them."""
 
-    def contents(self) -> Iterator[bytes]:
+    def fingerprint_bytes(self) -> Iterator[bytes]:
         """What identifies the images, piece by piece, for a fingerprint."""
 
-    def loaded(self, progress: Progress) -> Pixels:
+    def load_into_memory(self, progress: Progress) -> PixelSource:
         """The same images in memory, where they fit."""
 
 
@@ -60,21 +60,21 @@ class MemoryPixels:
     def select(self, indices: Tensor) -> MemoryPixels:
         return MemoryPixels(self.data, indices if self.rows is None else self.rows[indices])
 
-    def contents(self) -> Iterator[bytes]:
+    def fingerprint_bytes(self) -> Iterator[bytes]:
         yield str(self.data.dtype).encode()
-        for chunk in chunks(self):
+        for chunk in iterate_indices(self):
             yield self.take(chunk).contiguous().numpy().tobytes()
 
-    def loaded(self, progress: Progress) -> MemoryPixels:
+    def load_into_memory(self, progress: Progress) -> MemoryPixels:
         return self
 
 
-def chunks(pixels: Pixels, size: int = CHUNK) -> Iterator[Tensor]:
+def iterate_indices(pixels: PixelSource, size: int = DEFAULT_CHUNK) -> Iterator[Tensor]:
     """All positions in order, a piece at a time."""
     yield from torch.arange(len(pixels)).split(size)
 
 
-def to_unit(x: Tensor) -> Tensor:
+def to_float(x: Tensor) -> Tensor:
     """Images as float32 in [0, 1]: uint8 is divided by 255, floats are taken as they are."""
     return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
 
@@ -84,15 +84,15 @@ class ChannelStats(NamedTuple):
     std: tuple[float, ...]
 
 
-def channel_stats(pixels: Pixels) -> ChannelStats:
+def channel_stats(pixels: PixelSource) -> ChannelStats:
     """Mean and standard deviation of each channel on the [0, 1] scale.
 
     Sums of uint8 images are whole numbers below 2^53, so the result is the same on every machine.
     """
     total = torch.zeros(pixels.shape[1], dtype=torch.float64)
     squares, count, scale = total.clone(), 0, 1
-    size = VALUES_AT_ONCE // math.prod(pixels.shape[1:])
-    for chunk in chunks(pixels, max(1, min(size, CHUNK))):
+    size = MAX_VALUES_PER_CHUNK // math.prod(pixels.shape[1:])
+    for chunk in iterate_indices(pixels, max(1, min(size, DEFAULT_CHUNK))):
         x = pixels.take(chunk)
         scale = 255 if x.dtype == torch.uint8 else 1
         x = x.double()
@@ -101,4 +101,4 @@ def channel_stats(pixels: Pixels) -> ChannelStats:
         count += x[:, 0].numel()
     mean = total / count
     std = (squares / count - mean.square()).clamp_min(0).sqrt() / scale
-    return ChannelStats(tuple((mean / scale).tolist()), tuple(std.clamp_min(SMALLEST_STD).tolist()))
+    return ChannelStats(tuple((mean / scale).tolist()), tuple(std.clamp_min(MIN_STD).tolist()))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from buttress.errors import UserError
-from buttress.streams import seed_of
+from buttress.system.rng import derive_seed
 
 SPLITS = ("train", "val", "test", "train+val")
 
@@ -18,24 +18,24 @@ def check_split(split: str) -> None:
         raise UserError(f"the split must be one of {', '.join(SPLITS)}, but got {split!r}")
 
 
-def spread(ids: list[int], labels: list[int], purpose: str) -> list[int]:
+def stratified_order(ids: list[int], labels: list[int], purpose: str) -> list[int]:
     """Positions in an order whose every beginning has the classes in their usual shares.
 
     The order comes from hashes of the ids, so no version of any random generator can change it.
     """
     by_class: dict[int, list[int]] = defaultdict(list)
-    hashes = [seed_of(purpose, sample_id) for sample_id in ids]
+    hashes = [derive_seed(purpose, sample_id) for sample_id in ids]
     for position, label in enumerate(labels):
         by_class[label].append(position)
-    placed: list[tuple[float, int, int]] = []
+    ranked: list[tuple[float, int, int]] = []
     for members in by_class.values():
         members.sort(key=hashes.__getitem__)
-        share = [(rank + 0.5) / len(members) for rank in range(len(members))]
-        placed += [(s, hashes[p], p) for s, p in zip(share, members, strict=True)]
-    return [position for _, _, position in sorted(placed)]
+        quantiles = [(rank + 0.5) / len(members) for rank in range(len(members))]
+        ranked += [(s, hashes[p], p) for s, p in zip(quantiles, members, strict=True)]
+    return [position for _, _, position in sorted(ranked)]
 
 
-def rows_of(split: str, *, train: Tensor, val: Tensor, test: Tensor) -> Tensor:
+def split_indices(split: str, *, train: Tensor, val: Tensor, test: Tensor) -> Tensor:
     """The rows of a split in ascending order."""
     check_split(split)
     parts = {"train": train, "val": val, "test": test, "train+val": torch.cat([train, val])}

@@ -15,7 +15,7 @@ from buttress.data.corruptions import CORRUPTIONS, SEVERITIES
 from buttress.errors import UserError
 
 # Mean top-1 error of AlexNet over the five severities of ImageNet-C.
-ALEXNET: Mapping[str, float] = {
+ALEXNET_ERRORS: Mapping[str, float] = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
     "impulse_noise": 0.922640,
@@ -32,25 +32,27 @@ ALEXNET: Mapping[str, float] = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-WITH_BASELINE = ("imagenet", "imagenet-rb5000")
+ALEXNET_DATASETS = ("imagenet", "imagenet-rb5000")
 
 
 @dataclass(frozen=True)
-class CorruptionError:
-    """Errors in [0, 1]; ``normalised`` is 1 for AlexNet itself, and None where it is undefined."""
+class CorruptionErrorRates:
+    """Errors in [0, 1]; ``relative_mce`` is 1 for AlexNet itself, None where it is undefined."""
 
     by_corruption: Mapping[str, float]  # each a mean over severities
-    mean: float
-    normalised: float | None
+    mce: float
+    relative_mce: float | None
     reason: str = ""  # why there is no normalised error
 
     @property
     def accuracy(self) -> float:
         """What papers on CIFAR-10-C report: 1 minus the plain mean."""
-        return 1 - self.mean
+        return 1 - self.mce
 
 
-def mean_corruption_error(errors: Mapping[str, Sequence[float]], dataset: str) -> CorruptionError:
+def mean_corruption_error(
+    errors: Mapping[str, Sequence[float]], dataset: str
+) -> CorruptionErrorRates:
     """The mean corruption error, both ways.
 
     Args:
@@ -59,18 +61,19 @@ def mean_corruption_error(errors: Mapping[str, Sequence[float]], dataset: str) -
         dataset: the name of the clean data set; it decides whether AlexNet is a baseline.
     """
     names = CORRUPTIONS.names("common")
-    given = {CORRUPTIONS.entry(name).name: list(values) for name, values in errors.items()}
-    if missing := [name for name in names if len(given.get(name, ())) != len(SEVERITIES)]:
+    errors_by_name = {CORRUPTIONS.entry(name).name: list(values) for name, values in errors.items()}
+    if missing := [name for name in names if len(errors_by_name.get(name, ())) != len(SEVERITIES)]:
         raise UserError(
             f"the mean corruption error needs {len(SEVERITIES)} errors for each of {len(names)} "
             f"corruptions, but they are not complete for {', '.join(missing)}"
         )
-    if strange := [n for n in names if not all(0 <= e <= 1 for e in given[n])]:
-        raise UserError(f"errors must lie in [0, 1], but got {given[strange[0]]} for {strange[0]}")
-    by = {name: fmean(given[name]) for name in names}
-    clean = dataset.partition("+")[0]
-    if clean not in WITH_BASELINE:
-        why = f"AlexNet's errors are published for ImageNet-C, not for corrupted {clean}"
-        return CorruptionError(by, fmean(by.values()), None, why)
-    relative = fmean(by[name] / ALEXNET[name] for name in names)
-    return CorruptionError(by, fmean(by.values()), relative)
+    if out_of_range := [n for n in names if not all(0 <= e <= 1 for e in errors_by_name[n])]:
+        name = out_of_range[0]
+        raise UserError(f"errors must lie in [0, 1], but got {errors_by_name[name]} for {name}")
+    by_corruption = {name: fmean(errors_by_name[name]) for name in names}
+    clean_dataset = dataset.partition("+")[0]
+    if clean_dataset not in ALEXNET_DATASETS:
+        reason = f"AlexNet's errors are published for ImageNet-C, not for corrupted {clean_dataset}"
+        return CorruptionErrorRates(by_corruption, fmean(by_corruption.values()), None, reason)
+    relative_mce = fmean(by_corruption[name] / ALEXNET_ERRORS[name] for name in names)
+    return CorruptionErrorRates(by_corruption, fmean(by_corruption.values()), relative_mce)

@@ -9,70 +9,78 @@ from typing import NamedTuple
 
 from torch import nn
 
-from buttress.attacks.call import check_images, check_logits, create_attack
-from buttress.attacks.freeze import frozen
-from buttress.attacks.loop import attack_cost
+from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
 from buttress.data import Dataset
+from buttress.engine.batching import surviving_sample_cost
+from buttress.engine.run import check_image_batch, check_model_output
 from buttress.errors import UserError
-from buttress.evaluation.doctor.core import CHECKS, LOOK, Chart, Patient
-from buttress.evaluation.doctor.examine import FIRST, KINDS, checks_of
-from buttress.evaluation.evaluate import attack_left
-from buttress.evaluation.suite import CLEAN, Entry
-from buttress.evaluation.verdicts import Job, Network
-from buttress.models.checkpoint import tree_digest
-from buttress.progress import Progress, Silent
-from buttress.records.diagnosis import CheckResult, Diagnosis, Finding, merged
-from buttress.records.evaluation import AttackRecord
-from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.evaluation.doctor.core import (
+    CHECK_KINDS,
+    CHECKS,
+    CLASS_COUNT_CHECK,
+    PROBE_IMAGES,
+    AttackRecords,
+    ModelUnderTest,
+    checks_of_kind,
+)
+from buttress.evaluation.evaluate import attack_correct_images
+from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
+from buttress.evaluation.suite import CLEAN, SuiteEntry
+from buttress.models.eval_mode import eval_mode
+from buttress.models.loading.checkpoint import content_digest
+from buttress.results.attack_record import AttackRecord
+from buttress.results.diagnosis import CheckResult, Diagnosis, Finding, deduplicate_findings
+from buttress.system.progress import Progress, SilentProgress
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Threat
 
-ENOUGH = 1000  # images: more would cost more and show nothing new
+MAX_DOCTOR_IMAGES = 1000  # images: more would cost more and show nothing new
 
 
-class Probe(NamedTuple):
+class DoctorAttack(NamedTuple):
     """An attack of the doctor, and the record whose survivors it is for."""
 
     name: str
     attack: str
     args: dict[str, int]
-    after: str = CLEAN
+    robust_to: str = CLEAN
 
 
-PROBES = (
-    Probe("noise", "noise", {"points": 10}),
-    Probe("fgsm", "fgsm", {}),
-    Probe("pgd-20", "pgd", {"steps": 20}),
-    Probe("fast", "fast", {"queries": 300}, after="pgd-20"),
-    Probe("square-300", "square", {"queries": 300}, after="pgd-20"),
+DOCTOR_ATTACKS = (
+    DoctorAttack("noise", "noise", {"points": 10}),
+    DoctorAttack("fgsm", "fgsm", {}),
+    DoctorAttack("pgd-20", "pgd", {"steps": 20}),
+    DoctorAttack("fast", "fast", {"queries": 300}, robust_to="pgd-20"),
+    DoctorAttack("square-300", "square", {"queries": 300}, robust_to="pgd-20"),
 )
 
 
-BLIND = ("noise", "square")  # of these, those that a model without gradients allows
+GRADIENT_FREE_ATTACKS = ("noise", "square")  # of these, those that a model without gradients allows
 
 
 @dataclass
-class Findings:
+class CheckRun:
     """What has been found so far, and how each check ended."""
 
-    found: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     results: list[CheckResult] = field(default_factory=list)
 
-    def run(self, subject: Patient | Chart, kind: str) -> None:
-        for name in checks_of(kind):
-            seen = CHECKS.get(name)(subject)
-            self.found += [] if seen is None else [seen]
-            self._ended(name, "passed" if seen is None else "found")
-            if name == FIRST and seen is not None:
+    def run_checks(self, subject: ModelUnderTest | AttackRecords, kind: str) -> None:
+        for name in checks_of_kind(kind):
+            finding = CHECKS.get(name)(subject)
+            self.findings += [] if finding is None else [finding]
+            self._add_result(name, "passed" if finding is None else "found")
+            if name == CLASS_COUNT_CHECK and finding is not None:
                 return
 
-    def skip_the_rest(self, reason: str) -> None:
+    def skip_remaining(self, reason: str) -> None:
         done = {r.name for r in self.results}
-        for name in (n for kind in KINDS for n in checks_of(kind) if n not in done):
-            self._ended(name, "skipped", reason)
+        for name in (n for kind in CHECK_KINDS for n in checks_of_kind(kind) if n not in done):
+            self._add_result(name, "skipped", reason)
 
-    def _ended(self, name: str, state: str, reason: str = "") -> None:
-        about = CHECKS.entry(name).about
+    def _add_result(self, name: str, state: str, reason: str = "") -> None:
+        about = CHECKS.entry(name).summary
         result = {"name": name, "about": about, "state": state, "reason": reason}
         self.results.append(CheckResult.parse(result, "check"))
 
@@ -98,73 +106,83 @@ def diagnose(
     """
     if len(data) == 0:
         raise UserError("need images to look at, got 0")
-    progress, started = progress or Silent(), time.perf_counter()
-    data = data.select(range(min(ENOUGH, len(data))))
-    ball = Threat.parse(threat) if threat is not None else Threat("Linf", data.budgets["Linf"])
-    patient, all_of_it = Patient(model, data, ball, seed), Findings()
-    check_images(patient.x)
-    with frozen(model):
-        check_logits(model, patient.x[:1], patient.y[:0])
-    all_of_it.run(patient, "look")
+    progress, started = progress or SilentProgress(), time.perf_counter()
+    data = data.select(range(min(MAX_DOCTOR_IMAGES, len(data))))
+    threat_model = (
+        Threat.parse(threat) if threat is not None else Threat("Linf", data.budgets["Linf"])
+    )
+    subject, checks = ModelUnderTest(model, data, threat_model, seed), CheckRun()
+    check_image_batch(subject.x)
+    with eval_mode(model):
+        check_model_output(model, subject.x[:1], subject.y[:0])
+    checks.run_checks(subject, "look")
     records: list[AttackRecord] = []
-    if any(f.name == FIRST for f in all_of_it.found):
-        all_of_it.skip_the_rest("the model does not have the classes of the data")
+    if any(f.name == CLASS_COUNT_CHECK for f in checks.findings):
+        checks.skip_remaining("the model does not have the classes of the data")
     else:
-        all_of_it.run(patient, "ball")
-        if not patient.is_black_box:
-            all_of_it.run(patient, "attack")
-        job = Job(Network(model), data, "doctor", batch_size, seed, {"dataset": data.name})
-        records = _probed(patient, job, progress)
-        all_of_it.run(Chart(records), "records")
-        all_of_it.skip_the_rest("the model gives no gradients")
+        checks.run_checks(subject, "ball")
+        if not subject.is_black_box:
+            checks.run_checks(subject, "attack")
+        job = EvaluationJob(
+            EvaluatedModel(model), data, "doctor", batch_size, seed, {"dataset": data.name}
+        )
+        records = _run_doctor_attacks(subject, job, progress)
+        checks.run_checks(AttackRecords(records), "records")
+        checks.skip_remaining("the model gives no gradients")
     return Diagnosis(
-        threat=str(ball),
+        threat=str(threat_model),
         dataset=data.name,
         split=data.split,
         images=len(data),
         seed=seed,
-        weights=tree_digest(model.state_dict()),
+        weights=content_digest(model.state_dict()),
         data=data.fingerprint(),
-        checks=tuple(all_of_it.results),
-        findings=merged(all_of_it.found),
+        checks=tuple(checks.results),
+        findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},
-        passes=round(sum(_passes(r) for r in records)),
+        passes=round(sum(_total_passes(r) for r in records)),
         seconds=round(time.perf_counter() - started, 2),
     )
 
 
-def _probed(patient: Patient, job: Job, progress: Progress) -> list[AttackRecord]:
+def _run_doctor_attacks(
+    subject: ModelUnderTest, job: EvaluationJob, progress: Progress
+) -> list[AttackRecord]:
     """The records of the probing attacks, clean first."""
-    clean = attack_left(job, Entry(CLEAN, CLEAN, None, {}), None, progress)
-    named = {**clean.meta, "classes": list(job.data.classes)}
-    records = {CLEAN: replace(clean, meta=named)}
-    probes: tuple[Probe, ...] = PROBES
-    if patient.is_black_box:
-        probes = tuple(p._replace(after=CLEAN) for p in PROBES if p.attack in BLIND)
-    for after in dict.fromkeys(probe.after for probe in probes):
-        here, left = [p for p in probes if p.after == after], records[after]
-        _say_cost(patient, here, int(left.correct.sum()), progress)
-        for probe in here:
-            entry = Entry(probe.name, probe.attack, patient.threat, probe.args)
-            records[probe.name] = attack_left(job, entry, left, progress)
+    clean = attack_correct_images(job, SuiteEntry(CLEAN, CLEAN, None, {}), None, progress)
+    metadata = {**clean.meta, "classes": list(job.data.classes)}
+    records = {CLEAN: replace(clean, meta=metadata)}
+    probes: tuple[DoctorAttack, ...] = DOCTOR_ATTACKS
+    if subject.is_black_box:
+        probes = tuple(
+            p._replace(robust_to=CLEAN) for p in DOCTOR_ATTACKS if p.attack in GRADIENT_FREE_ATTACKS
+        )
+    for stage in dict.fromkeys(probe.robust_to for probe in probes):
+        stage_attacks, previous = [p for p in probes if p.robust_to == stage], records[stage]
+        _log_cost(subject, stage_attacks, int(previous.correct.sum()), progress)
+        for probe in stage_attacks:
+            entry = SuiteEntry(probe.name, probe.attack, subject.threat, probe.args)
+            records[probe.name] = attack_correct_images(job, entry, previous, progress)
     return list(records.values())
 
 
-def _say_cost(patient: Patient, probes: Sequence[Probe], images: int, progress: Progress) -> None:
+def _log_cost(
+    subject: ModelUnderTest, probes: Sequence[DoctorAttack], images: int, progress: Progress
+) -> None:
     """What the next attacks will cost, from the time of a pass over the first images."""
-    x, started = patient.x[:LOOK], time.perf_counter()
-    logits = patient.answer(x)
-    each = (time.perf_counter() - started) / len(x)
-    streams = Streams(patient.seed, "doctor", patient.data.ids[:1])
-    problem = Problem(patient.model, x[:1], patient.y[:1], patient.threat, streams, logits[:1])
-    costs = [attack_cost(create_attack(p.attack, **p.args), problem) for p in probes]
+    x, started = subject.x[:PROBE_IMAGES], time.perf_counter()
+    logits = subject.compute_logits(x)
+    seconds_per_image = (time.perf_counter() - started) / len(x)
+    streams = SampleRNG(subject.seed, "doctor", subject.data.ids[:1])
+    problem = Problem(subject.model, x[:1], subject.y[:1], subject.threat, streams, logits[:1])
+    costs = [surviving_sample_cost(create_attack(p.attack, **p.args), problem) for p in probes]
     passes = sum(costs) * images
     names = ", ".join(p.name for p in probes)
     progress.log(
         f"doctor: {names} on {images} images: at most {passes:,.0f} passes, about "
-        f"{passes * each:.0f} s; images that break early cost less"
+        f"{passes * seconds_per_image:.0f} s; images that break early cost less"
     )
 
 
-def _passes(record: AttackRecord) -> float:
+def _total_passes(record: AttackRecord) -> float:
     return len(record) * float(record.meta["forward"] + 2 * record.meta["backward"])

@@ -11,41 +11,51 @@ import numpy as np
 import torch
 from torch import nn
 
-from buttress.attacks.call import check_gradients, check_images, check_logits, create_attack
-from buttress.attacks.freeze import frozen, gives_gradients
+from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
 from buttress.data import Dataset
-from buttress.errors import CorruptFile, UserError
-from buttress.evaluation.corruption import images_used
-from buttress.evaluation.doctor.core import LOOK, Patient
-from buttress.evaluation.doctor.examine import examine, told, with_findings
-from buttress.evaluation.suite import Entry, SuiteSpec, load_suite, resolve_suite
-from buttress.evaluation.verdicts import Job, Network, judge, with_models
-from buttress.progress import Progress, Silent
-from buttress.records.diagnosis import Finding, texts
-from buttress.records.evaluation import (
-    AttackRecord,
-    Evaluation,
-    load_evaluation,
-    notes_of,
-    read_record,
-    write_record,
+from buttress.engine.run import check_differentiable, check_image_batch, check_model_output
+from buttress.errors import CorruptFileError, UserError
+from buttress.evaluation.doctor.core import (
+    PROBE_IMAGES,
+    ModelUnderTest,
+    add_record_findings,
+    run_checks,
+    with_findings,
 )
-from buttress.records.run import command_line, differences, provenance
-from buttress.streams import Streams
-from buttress.threat import Threat
+from buttress.evaluation.run_entry import (
+    EvaluatedModel,
+    EvaluationJob,
+    load_source_models,
+    run_suite_entry,
+)
+from buttress.evaluation.suite import (
+    SuiteEntry,
+    SuiteSpec,
+    corruption_source,
+    load_suite,
+    resolve_suite,
+)
+from buttress.models.eval_mode import eval_mode, is_differentiable
+from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
+from buttress.results.diagnosis import Finding, warning_texts
+from buttress.results.evaluation import Evaluation, load_evaluation, record_warnings
+from buttress.results.run import changed_keys, command_line, provenance
+from buttress.system.progress import Progress, SilentProgress
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Threat
 
-__all__ = ["evaluate", "load_evaluation", "notes_of"]
+__all__ = ["evaluate", "load_evaluation", "record_warnings"]
 
 
 @dataclass(frozen=True)
-class Ways:
+class EvaluationOptions:
     """How an evaluation is run; but for the seed, it changes no verdict."""
 
     batch_size: int = 256
     seed: int = 0
     out: Path | None = None
-    progress: Progress = Silent()  # noqa: RUF009 - it has no state
+    progress: Progress = SilentProgress()  # noqa: RUF009 - it has no state
 
 
 def evaluate(  # noqa: PLR0913 - the public call
@@ -74,22 +84,31 @@ def evaluate(  # noqa: PLR0913 - the public call
     Attacks search in the fastest form of the network that passes its checks; what they find counts
     only if the network itself confirms it.
     """
-    ways = Ways(batch_size, seed, out, progress or Silent())
-    return evaluate_network(Network(model, compile), data, load_suite(suite), ways)
+    options = EvaluationOptions(batch_size, seed, out, progress or SilentProgress())
+    return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
 
 
-def evaluate_network(network: Network, data: Dataset, spec: SuiteSpec, ways: Ways) -> Evaluation:
+def evaluate_model(
+    network: EvaluatedModel, data: Dataset, spec: SuiteSpec, options: EvaluationOptions
+) -> Evaluation:
     """Like `evaluate`, for a network that may be prepared already."""
     entries = resolve_suite(spec, data.budgets, data.name)
-    if len(data) == 0 or ways.batch_size < 1:
-        raise UserError(f"need images and `batch_size >= 1`, got {len(data)} and {ways.batch_size}")
-    patient = _first_look(network.model, data, entries)
-    looked = examine(patient, "look")
-    warnings = [*getattr(network.model, "caveats", ()), *texts(looked)]
-    job = Job(
-        network, data, spec.name, ways.batch_size, ways.seed, _origin(network, data, spec, ways)
+    if len(data) == 0 or options.batch_size < 1:
+        raise UserError(
+            f"need images and `batch_size >= 1`, got {len(data)} and {options.batch_size}"
+        )
+    subject = _check_first_images(network.model, data, entries)
+    model_findings = run_checks(subject, "look")
+    warnings = [*getattr(network.model, "warnings", ()), *warning_texts(model_findings)]
+    job = EvaluationJob(
+        network,
+        data,
+        spec.name,
+        options.batch_size,
+        options.seed,
+        _model_and_data_identity(network, data, spec, options),
     )
-    everywhere = {
+    shared_metadata = {
         "classes": list(data.classes),
         "warnings": warnings,
         "suite_attacks": [e.name for e in entries],
@@ -97,34 +116,40 @@ def evaluate_network(network: Network, data: Dataset, spec: SuiteSpec, ways: Way
     }
     records: dict[str, AttackRecord] = {}
     for position, entry in enumerate(entries):
-        before = _before(spec, records)
-        made = _identity(job, entry) | {"position": position}
+        previous = _previous_records(spec, records)
+        identity = _record_identity(job, entry) | {"position": position}
         if spec.mode == "worst_case" and not entry.is_corruption:
-            made["after"] = list(before)  # what was broken before decides who is attacked
-        path = None if ways.out is None else ways.out / f"{entry.name}.parquet"
-        record = None if path is None else _finished(path, made, ways.progress)
+            identity["after"] = list(previous)  # what was broken before decides who is attacked
+        path = None if options.out is None else options.out / f"{entry.name}.parquet"
+        record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
-            flags = [r.correct for r in before.values()]
-            left = np.logical_and.reduce(flags) if flags else None
-            record = judge(job, entry, left, ways.progress)
-            meta = {**made, **record.meta, **everywhere, **provenance(command_line())}
-            found = [*looked, *_of_ball(patient, entry)]
-            record = told(with_findings(replace(record, meta=meta), found), list(records.values()))
+            flags = [r.correct for r in previous.values()]
+            to_attack = np.logical_and.reduce(flags) if flags else None
+            record = run_suite_entry(job, entry, to_attack, options.progress)
+            meta = {**identity, **record.meta, **shared_metadata, **provenance(command_line())}
+            entry_findings = [*model_findings, *_threat_findings(subject, entry)]
+            record = add_record_findings(
+                with_findings(replace(record, meta=meta), entry_findings), list(records.values())
+            )
             if path is not None:
-                write_record(path, record)
+                write_attack_record(path, record)
         records[entry.name] = record
-    return Evaluation(spec.name, records, tuple(warnings) + notes_of(records))
+    return Evaluation(spec.name, records, tuple(warnings) + record_warnings(records))
 
 
-def _before(spec: SuiteSpec, records: Mapping[str, AttackRecord]) -> dict[str, AttackRecord]:
+def _previous_records(
+    spec: SuiteSpec, records: Mapping[str, AttackRecord]
+) -> dict[str, AttackRecord]:
     """The records whose broken images are left alone: clean, or all that count so far."""
-    found = {n: r for n, r in records.items() if r.counts}
-    return found if spec.mode == "worst_case" else dict([*found.items()][:1])
+    counted = {n: r for n, r in records.items() if r.counts}
+    return counted if spec.mode == "worst_case" else dict([*counted.items()][:1])
 
 
-def _origin(network: Network, data: Dataset, spec: SuiteSpec, ways: Ways) -> dict[str, Any]:
+def _model_and_data_identity(
+    network: EvaluatedModel, data: Dataset, spec: SuiteSpec, ways: EvaluationOptions
+) -> dict[str, Any]:
     origin = {
-        "weights": network.weights,
+        "weights": network.weights_digest,
         "data": data.fingerprint(),
         "dataset": data.name,
         "split": data.split,
@@ -133,60 +158,70 @@ def _origin(network: Network, data: Dataset, spec: SuiteSpec, ways: Ways) -> dic
     return origin if spec.mode == "table" else {**origin, "mode": spec.mode}
 
 
-def _first_look(model: nn.Module, data: Dataset, entries: Sequence[Entry]) -> Patient:
+def _check_first_images(
+    model: nn.Module, data: Dataset, entries: Sequence[SuiteEntry]
+) -> ModelUnderTest:
     """The first images and the model, refused if they cannot be attacked."""
-    few = data.select(range(min(LOOK, len(data))))
+    first_images = data.select(range(min(PROBE_IMAGES, len(data))))
     attacks = [e for e in entries if e.threat is not None]
-    made = [create_attack(e.attack, **with_models(e.args)) for e in attacks]
+    attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
     threat = attacks[0].threat if attacks else None
-    passes = min((attack.passes for attack in made), default=1)
-    patient = Patient(model, few, threat or Threat("Linf", data.budgets["Linf"]), passes=passes)
-    check_images(patient.x)
-    x, y = patient.x[:1], patient.y[:1]
-    with frozen(model):
-        clean = check_logits(model, x, patient.y, data.num_classes)
-    if not gives_gradients(model):
-        for entry, attack in zip(attacks, made, strict=True):
+    passes = min((attack.eot_samples for attack in attack_fns), default=1)
+    subject = ModelUnderTest(
+        model, first_images, threat or Threat("Linf", data.budgets["Linf"]), averaged_passes=passes
+    )
+    check_image_batch(subject.x)
+    x, y = subject.x[:1], subject.y[:1]
+    with eval_mode(model):
+        clean = check_model_output(model, x, subject.y, data.num_classes)
+    if not is_differentiable(model):
+        for entry, attack in zip(attacks, attack_fns, strict=True):
             assert entry.threat is not None
-            streams = Streams(0, entry.name, torch.arange(1))
-            check_gradients(attack, Problem(model, x, y, entry.threat, streams, clean))
-    return patient
+            streams = SampleRNG(0, entry.name, torch.arange(1))
+            check_differentiable(attack, Problem(model, x, y, entry.threat, streams, clean))
+    return subject
 
 
-def _of_ball(patient: Patient, entry: Entry) -> list[Finding]:
+def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding]:
     """What speaks against the threat of an entry."""
-    return [] if entry.threat is None else examine(replace(patient, threat=entry.threat), "ball")
+    return [] if entry.threat is None else run_checks(replace(subject, threat=entry.threat), "ball")
 
 
-def _identity(job: Job, entry: Entry) -> dict[str, Any]:
+def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
     """What must be equal for an old record to stand for a new one."""
     threat = "" if entry.threat is None else str(entry.threat)
-    what: dict[str, Any] = {"attack": entry.attack, "args": dict(entry.args), "threat": threat}
+    definition: dict[str, Any] = {
+        "attack": entry.attack,
+        "args": dict(entry.args),
+        "threat": threat,
+    }
     if entry.is_corruption:
-        what["counts"] = entry.counts
-        what["images"] = images_used(job.data, **entry.args)
-    return {**job.origin, **what, "suite": job.suite}
+        definition["counts"] = entry.in_worst_case
+        definition["images"] = corruption_source(job.data, **entry.args)
+    return {**job.identity, **definition, "suite": job.suite}
 
 
-def _finished(path: Path, made: Mapping[str, Any], progress: Progress) -> AttackRecord | None:
+def _read_cached_record(
+    path: Path, identity: Mapping[str, Any], progress: Progress
+) -> AttackRecord | None:
     """The record at ``path`` if it is whole and of this very evaluation."""
     try:
-        record = read_record(path)
+        record = read_attack_record(path)
     except FileNotFoundError:
         return None
-    except CorruptFile as error:
+    except CorruptFileError as error:
         progress.log(f"{error}; doing it again")
         return None
-    old = {k: record.meta.get(k) for k in made}
-    if changed := differences(old, dict(made)):
+    stored = {k: record.meta.get(k) for k in identity}
+    if changed := changed_keys(stored, dict(identity)):
         progress.log(f"{path} was made with other settings ({', '.join(changed)}); doing it again")
         return None
     return record
 
 
-def attack_left(
-    job: Job, entry: Entry, left: AttackRecord | None, progress: Progress
+def attack_correct_images(
+    job: EvaluationJob, entry: SuiteEntry, previous: AttackRecord | None, progress: Progress
 ) -> AttackRecord:
-    """One attack on the images that ``left`` has right, with what it was in its record."""
-    record = judge(job, entry, None if left is None else left.correct, progress)
-    return replace(record, meta={**_identity(job, entry), **record.meta})
+    """One attack on the images that ``previous`` has right, with what it was in its record."""
+    record = run_suite_entry(job, entry, None if previous is None else previous.correct, progress)
+    return replace(record, meta={**_record_identity(job, entry), **record.meta})

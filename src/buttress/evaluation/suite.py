@@ -9,23 +9,66 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from buttress.attacks.core import ATTACKS
-from buttress.data.corruptions import SEVERITIES
+from buttress.config import PresetFolder, Spec, short_repr
+from buttress.data import Dataset
+from buttress.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt_dataset
+from buttress.data.corruptions.dataset import CORRUPTION_VERSION
 from buttress.errors import UserError
-from buttress.evaluation.corruption import ALL, LIST, corruption_names, parse_corruption
-from buttress.files import file_name
-from buttress.records.corruption import CORRUPTION
-from buttress.registry import canonical
-from buttress.shelf import Shelf
-from buttress.spec import Spec, short
-from buttress.threat import NORMS, Norm, Threat, parse_eps, parse_norm
+from buttress.registry import normalize_name
+from buttress.results.attack_record import CORRUPTION_ATTACK, OFFICIAL_SUFFIX
+from buttress.system.files import safe_file_name
+from buttress.threats.norm_ball import NORMS, Norm, Threat, parse_eps, parse_norm
+
+CORRUPTIONS_ENTRY, ALL_CORRUPTIONS = "corruptions", "all"
+CORRUPTION_SEED = 0  # corrupted images are a data set: the seed of the attacks does not change them
+
+
+def parse_corruption(text: str) -> dict[str, Any]:
+    """``corruptions``, ``corruptions:3``, ``corruption:fog`` or ``corruption:fog:3``."""
+    prefix, *fields = text.split(":")
+    name = (
+        ALL_CORRUPTIONS
+        if normalize_name(prefix) == CORRUPTIONS_ENTRY
+        else fields.pop(0)
+        if fields
+        else ""
+    )
+    severity = fields.pop(0) if fields else None
+    if not name or fields or (severity is not None and not severity.isdigit()):
+        raise UserError(
+            "corruptions are written corruption:fog:3, corruption:fog, corruptions or "
+            f"corruptions:3, but got {text!r}"
+        )
+    return {CORRUPTION_ATTACK: name, "severity": None if severity is None else int(severity)}
+
+
+def corruption_names(name: str) -> list[str]:
+    """The corruptions that a name stands for: the 15 common ones, or one of any kind."""
+    if normalize_name(name) == ALL_CORRUPTIONS:
+        return CORRUPTIONS.names("common")
+    return [CORRUPTIONS.entry(name).name]
+
+
+def load_corrupted_images(data: Dataset, corruption: str, severity: int) -> Dataset:
+    """The images of a data set, corrupted: the official ones where they are found."""
+    return corrupt_dataset(data, corruption, severity, seed=CORRUPTION_SEED)
+
+
+def corruption_source(data: Dataset, corruption: str, severity: int) -> str:
+    """What tells a record of official images from one of ours, and ours from older ones."""
+    name = load_corrupted_images(data, corruption, severity).name
+    return name if name.endswith(OFFICIAL_SUFFIX) else f"{name} version {CORRUPTION_VERSION}"
+
 
 CLEAN = "clean"
-LONGEST_NAME = 100  # characters
-OWN = "data"  # in place of an eps or of a data set's budgets: those of the data set itself
-OTHERS = "others"  # in place of a data set: all that are not named
+MAX_NAME_LENGTH = 100  # characters
+DATASET_BUDGET = (
+    "data"  # in place of an eps or of a data set's budgets: those of the data set itself
+)
+OTHER_DATASETS = "others"  # in place of a data set: all that are not named
 
 
-class EntrySpec(Spec):
+class SuiteEntrySpec(Spec):
     """One line of a suite: an attack with its threat, or corruptions.
 
     A threat without eps takes the budget that the suite has for the data set, or that of the data
@@ -40,7 +83,7 @@ class EntrySpec(Spec):
     severity: int | None = None  # 1 to 5; all five if not given
 
     @model_validator(mode="after")
-    def _is_one_thing(self) -> EntrySpec:
+    def _check_kind(self) -> SuiteEntrySpec:
         if bool(self.attack) == bool(self.corruption):
             raise ValueError("an entry needs either `attack` or `corruption`")
         if self.corruption and (self.threat or self.args):
@@ -50,26 +93,30 @@ class EntrySpec(Spec):
         return self
 
     @property
-    def label(self) -> str:
+    def display_name(self) -> str:
         """What the entry is called in a list of suites."""
         if not self.corruption:
             return self.name or f"{self.attack} {self.threat}".strip()
         each = "" if self.severity is None else f":{self.severity}"
-        return f"{LIST}{each}" if self.corruption == ALL else f"{self.corruption}{each}"
+        return (
+            f"{CORRUPTIONS_ENTRY}{each}"
+            if self.corruption == ALL_CORRUPTIONS
+            else f"{self.corruption}{each}"
+        )
 
 
 def parse_entry(text: str) -> dict[str, Any]:
     """``clean``, ``pgd-linf``, ``pgd:L2``, ``pgd:L2:0.5``, ``corruption:fog:3`` ... -> an entry."""
-    head, _, threat = text.partition(":")
-    if canonical(head) in (CORRUPTION, LIST):
+    prefix, _, threat = text.partition(":")
+    if normalize_name(prefix) in (CORRUPTION_ATTACK, CORRUPTIONS_ENTRY):
         return parse_corruption(text)
-    stem, _, tail = head.rpartition("-")
-    if not threat and stem and canonical(tail) in {canonical(n) for n in NORMS}:
+    stem, _, tail = prefix.rpartition("-")
+    if not threat and stem and normalize_name(tail) in {normalize_name(n) for n in NORMS}:
         return {"name": text, "attack": stem, "threat": parse_norm(tail)}
-    return {"name": text, "attack": head, "threat": threat}
+    return {"name": text, "attack": prefix, "threat": threat}
 
 
-def _budgets(raw: Any) -> Any:
+def _parse_budgets(raw: Any) -> Any:
     """Norms and eps in any usual spelling."""
     if not isinstance(raw, Mapping):
         return raw
@@ -81,10 +128,12 @@ def _budgets(raw: Any) -> Any:
     }
 
 
-Line = Annotated[EntrySpec, BeforeValidator(lambda v: parse_entry(v) if isinstance(v, str) else v)]
-Budgets = Annotated[
+SuiteEntryField = Annotated[
+    SuiteEntrySpec, BeforeValidator(lambda v: parse_entry(v) if isinstance(v, str) else v)
+]
+BudgetsField = Annotated[
     dict[str, dict[Norm, float] | Literal["data"]],
-    BeforeValidator(_budgets),
+    BeforeValidator(_parse_budgets),
 ]
 
 
@@ -96,30 +145,30 @@ class SuiteSpec(Spec):
     source: str = ""
     mode: Literal["table", "worst_case"] = "table"  # worst_case: a broken image is left alone
     corruptions_count: bool = True  # in the worst case
-    budgets: Budgets = Field(default_factory=dict)  # data set -> norm -> eps, if not its own
-    entries: tuple[Line, ...] = Field(min_length=1)
+    budgets: BudgetsField = Field(default_factory=dict)  # data set -> norm -> eps, if not its own
+    entries: tuple[SuiteEntryField, ...] = Field(min_length=1)
 
     @property
-    def holds(self) -> str:
+    def entry_names(self) -> str:
         """The names of its entries, in order."""
-        return ", ".join(line.label for line in self.entries)
+        return ", ".join(line.display_name for line in self.entries)
 
 
-class Entry(NamedTuple):
+class SuiteEntry(NamedTuple):
     """One attack or corruption of a suite, resolved for a data set."""
 
     name: str
     attack: str
     threat: Threat | None
     args: Mapping[str, Any]
-    counts: bool = True  # in the worst case
+    in_worst_case: bool = True  # in the worst case
 
     @property
     def is_corruption(self) -> bool:
-        return self.attack == CORRUPTION
+        return self.attack == CORRUPTION_ATTACK
 
 
-SUITES = Shelf("suite", "buttress.evaluation", "suites")
+SUITES = PresetFolder("suite", "buttress.evaluation", "suites")
 
 
 def list_suites() -> list[str]:
@@ -132,28 +181,32 @@ def load_suite(suite: str | Path | Sequence[str] | SuiteSpec) -> SuiteSpec:
         return suite
     if not isinstance(suite, (str, Path)):
         return SuiteSpec.parse({"name": "custom", "entries": list(suite)}, "suite")
-    where, raw = SUITES.read(suite)
+    location, raw = SUITES.load(suite)
     if isinstance(raw, list):
         raw = {"name": Path(suite).stem, "entries": raw}
     if not isinstance(raw, dict):
-        raise UserError(f"{where}: a suite is a list of attacks, but got {type(raw).__name__}")
-    return SuiteSpec.parse(raw, where)
+        raise UserError(f"{location}: a suite is a list of attacks, but got {type(raw).__name__}")
+    return SuiteSpec.parse(raw, location)
 
 
-def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str = "") -> list[Entry]:
+def resolve_suite(
+    spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str = ""
+) -> list[SuiteEntry]:
     """The entries of a suite for a data set, clean first; names and arguments are tried."""
-    entries = [Entry(CLEAN, CLEAN, None, {})]
-    for line in spec.entries:
-        if line.corruption:
-            found = _corruptions(line, spec.corruptions_count)
-        elif canonical(line.attack) == CLEAN:
-            found = []
+    entries = [SuiteEntry(CLEAN, CLEAN, None, {})]
+    for entry_spec in spec.entries:
+        if entry_spec.corruption:
+            resolved = _corruption_entries(entry_spec, spec.corruptions_count)
+        elif normalize_name(entry_spec.attack) == CLEAN:
+            resolved = []
         else:
-            found = _attack(spec, line, budgets, dataset)
-            if line.threat.endswith(f":{OWN}"):  # where both budgets are one, once is enough
-                known = [(e.attack, e.threat, e.args) for e in entries]
-                found = [e for e in found if (e.attack, e.threat, e.args) not in known]
-        for entry in found:
+            resolved = _attack_entries(spec, entry_spec, budgets, dataset)
+            if entry_spec.threat.endswith(
+                f":{DATASET_BUDGET}"
+            ):  # where both budgets are one, once is enough
+                existing = [(e.attack, e.threat, e.args) for e in entries]
+                resolved = [e for e in resolved if (e.attack, e.threat, e.args) not in existing]
+        for entry in resolved:
             if entry.name in [e.name for e in entries]:
                 raise UserError(
                     f"suite {spec.name!r} has two entries named {entry.name!r}; name one of them"
@@ -162,43 +215,43 @@ def resolve_suite(spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str =
     return entries
 
 
-def _corruptions(line: EntrySpec, counts: bool) -> list[Entry]:
+def _corruption_entries(line: SuiteEntrySpec, in_worst_case: bool) -> list[SuiteEntry]:
     severities = SEVERITIES if line.severity is None else (line.severity,)
     names = corruption_names(line.corruption)
     pairs = [(name, severity) for name in names for severity in severities]
     return [
-        Entry(
+        SuiteEntry(
             _entry_name(line.name) if line.name and len(pairs) == 1 else f"{name}-{severity}",
-            CORRUPTION,
+            CORRUPTION_ATTACK,
             None,
             {"corruption": name, "severity": severity},
-            counts,
+            in_worst_case,
         )
         for name, severity in pairs
     ]
 
 
-def _attack(
-    spec: SuiteSpec, line: EntrySpec, budgets: Mapping[Norm, float], dataset: str
-) -> list[Entry]:
+def _attack_entries(
+    spec: SuiteSpec, line: SuiteEntrySpec, budgets: Mapping[Norm, float], dataset: str
+) -> list[SuiteEntry]:
     ATTACKS.create(line.attack, line.args)
-    threat = _threat(spec, line, budgets, dataset)
+    threat = _entry_threat(spec, line, budgets, dataset)
     name = _entry_name(line.name or f"{line.attack}-{threat.norm.lower()}")
-    return [Entry(name, line.attack, threat, line.args)]
+    return [SuiteEntry(name, line.attack, threat, line.args)]
 
 
 def _entry_name(name: str) -> str:
     """The name as a file can have it: two that differ in a slash only are the same."""
-    if not name.strip(".") or len(name) > LONGEST_NAME or not name.isprintable():
+    if not name.strip(".") or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise UserError(
-            f"the name of an entry must have 1 to {LONGEST_NAME} characters that can be printed, "
-            f"but got {short(name)}"
+            f"the name of an entry must have 1 to {MAX_NAME_LENGTH} characters that can be "
+            f"printed, but got {short_repr(name)}"
         )
-    return file_name(name)
+    return safe_file_name(name)
 
 
-def _threat(
-    spec: SuiteSpec, line: EntrySpec, budgets: Mapping[Norm, float], dataset: str
+def _entry_threat(
+    spec: SuiteSpec, line: SuiteEntrySpec, budgets: Mapping[Norm, float], dataset: str
 ) -> Threat:
     if not line.threat:
         raise UserError(
@@ -206,25 +259,27 @@ def _threat(
             f"{line.attack}:Linf:8/255"
         )
     norm, sep, eps = line.threat.partition(":")
-    if sep and eps != OWN:
+    if sep and eps != DATASET_BUDGET:
         return Threat.parse(line.threat)
     if not sep and spec.budgets:
-        budgets = _own_budgets(spec, budgets, dataset, parse_norm(norm))
+        budgets = _suite_budgets(spec, budgets, dataset, parse_norm(norm))
     return Threat(parse_norm(norm), budgets[parse_norm(norm)])
 
 
-def _own_budgets(
+def _suite_budgets(
     spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str, norm: Norm
 ) -> Mapping[Norm, float]:
     """The budgets that the suite has for a data set; an error where it has none."""
-    known = {canonical(name): row for name, row in spec.budgets.items()}
-    own = known.get(canonical(dataset.partition(":")[0]), known.get(OTHERS))
-    if own == OWN:
+    by_dataset = {normalize_name(name): row for name, row in spec.budgets.items()}
+    budgets_of_dataset = by_dataset.get(
+        normalize_name(dataset.partition(":")[0]), by_dataset.get(OTHER_DATASETS)
+    )
+    if budgets_of_dataset == DATASET_BUDGET:
         return budgets
-    if not isinstance(own, Mapping) or norm not in own:
+    if not isinstance(budgets_of_dataset, Mapping) or norm not in budgets_of_dataset:
         raise UserError(
             f"suite {spec.name!r} has no {norm} budget for data set {dataset!r}, only for "
             f"{', '.join(spec.budgets)}; add one under `budgets` in a copy of the suite, or take "
             "a suite that follows the data set, such as union"
         )
-    return own
+    return budgets_of_dataset

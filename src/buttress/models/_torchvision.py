@@ -11,7 +11,7 @@ import importlib
 
 import torch
 
-_BOXES = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def import_torchvision() -> torch.library.Library | None:
@@ -27,10 +27,10 @@ def import_torchvision() -> torch.library.Library | None:
         return None
     library = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
-        library.define(operator + _BOXES)
+        library.define(operator + _NMS_SIGNATURE)
     importlib.import_module("torchvision")
     return library
 
 
 # The declarations live as long as this object.
-DECLARED = import_torchvision()
+DECLARED_OPERATORS = import_torchvision()

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from buttress.errors import UserError
 from buttress.models.factory import Shape
-from buttress.models.sources.core import Values, find_source
-from buttress.registry import Entry, Registry
+from buttress.models.loading.core import ChannelValues, find_source
+from buttress.registry import Registry, RegistryEntry
 
 # (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
 Factory = Callable[..., nn.Module]
@@ -27,21 +27,21 @@ MODELS: Registry[Factory] = Registry("model")
 PATTERNS: Registry[Callable[[str], Factory | None]] = Registry("model pattern")
 
 # Beyond these a mistake, or a made-up file, would only fill the memory.
-LARGEST = {"num_classes": 100_000, "image_size": 4096, "in_channels": 1024}
+MAX_SHAPE = {"num_classes": 100_000, "image_size": 4096, "in_channels": 1024}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ImageSizes:
     """The image sizes that a family can take."""
 
-    least: int
+    minimum: int
     multiple: int = 1
 
     def __contains__(self, size: int) -> bool:
-        return size >= self.least and size % self.multiple == 0
+        return size >= self.minimum and size % self.multiple == 0
 
     def __str__(self) -> str:
-        first = -(-self.least // self.multiple) * self.multiple
+        first = -(-self.minimum // self.multiple) * self.multiple
         of = f"multiples of {self.multiple}, " if self.multiple > 1 else ""
         return f"{of}{first} and more"
 
@@ -52,13 +52,15 @@ class Normalize(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Values = 0.0, std: Values = 1.0, channels: int = 3) -> None:
+    def __init__(
+        self, mean: ChannelValues = 0.0, std: ChannelValues = 1.0, channels: int = 3
+    ) -> None:
         super().__init__()
         self.register_buffer("mean", _per_channel("mean", mean, channels))
         self.register_buffer("std", _per_channel("std", std, channels))
-        if not all(math.isfinite(v) for v in _listed(mean)):
+        if not all(math.isfinite(v) for v in _to_list(mean)):
             raise UserError(f"the mean must be finite in every channel, but got mean={mean}")
-        if not all(v > 0 and math.isfinite(v) for v in _listed(std)):
+        if not all(v > 0 and math.isfinite(v) for v in _to_list(std)):
             raise UserError(f"`std > 0` must hold in every channel, but got std={std}")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ class Classifier(nn.Module):
         self.num_classes = shape["num_classes"]
         self.image_size = shape["image_size"]
         self.in_channels = shape["in_channels"]
-        self.caveats: tuple[str, ...] = ()  # what its training says against numbers measured on it
+        self.warnings: tuple[str, ...] = ()  # what its training says against numbers measured on it
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(self.normalize(x))
@@ -88,8 +90,8 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
     num_classes: int = 10,
     image_size: int = 32,
     in_channels: int = 3,
-    mean: Values | None = None,
-    std: Values | None = None,
+    mean: ChannelValues | None = None,
+    std: ChannelValues | None = None,
     options: Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> Classifier:
@@ -107,29 +109,31 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
             drawn from the global generator.
     """
     shape = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
-    for what, value in shape.items():
+    for argument, value in shape.items():
         if value < 1:
-            raise UserError(f"`{what} >= 1` must hold, but got {what}={value}")
-        if value > LARGEST[what]:
-            raise UserError(f"`{what} <= {LARGEST[what]}` must hold, but got {what}={value}")
+            raise UserError(f"`{argument} >= 1` must hold, but got {argument}={value}")
+        if value > MAX_SHAPE[argument]:
+            raise UserError(
+                f"`{argument} <= {MAX_SHAPE[argument]}` must hold, but got {argument}={value}"
+            )
     normalize = Normalize(0.0 if mean is None else mean, 1.0 if std is None else std, in_channels)
-    with weights_from(seed):
-        net = find_source(name, builds=True).build(name, shape, options or {})
+    with seeded_weights(seed):
+        net = find_source(name, architectures_only=True).build(name, shape, options or {})
     if isinstance(net, Classifier) and mean is None and std is None:
         return net  # from a user's function that calls us
     return Classifier(net, normalize, name, shape)
 
 
-def on_device(model: Classifier, device: str | torch.device) -> Classifier:
+def move_to_device(model: Classifier, device: str | torch.device) -> Classifier:
     """The model on a device; one that is not there is an error that names it."""
     try:
-        moved = model.to(device)
+        model_on_device = model.to(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"the device {str(device)!r} cannot be used here: {reason}") from None
-    if any(tensor.is_meta for tensor in moved.state_dict().values()):
+    if any(tensor.is_meta for tensor in model_on_device.state_dict().values()):
         raise UserError(f"the device {str(device)!r} holds no numbers; use cpu, cuda or mps")
-    return moved
+    return model_on_device
 
 
 def list_models(tag: str | None = None) -> list[str]:
@@ -137,13 +141,13 @@ def list_models(tag: str | None = None) -> list[str]:
     return MODELS.names(tag)
 
 
-def find_model(name: str) -> Entry[Factory]:
+def find_model(name: str) -> RegistryEntry[Factory]:
     """The entry of a registered name, or of a name that a pattern reads."""
     if name not in MODELS:
         for pattern in PATTERNS:
             if factory := pattern.value(name):
-                return Entry(
-                    name, factory, pattern.paper, pattern.tags, pattern.about, pattern.extra
+                return RegistryEntry(
+                    name, factory, pattern.paper, pattern.tags, pattern.summary, pattern.metadata
                 )
     return MODELS.entry(name)
 
@@ -154,7 +158,7 @@ def is_known(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def weights_from(seed: int | None) -> Iterator[None]:
+def seeded_weights(seed: int | None) -> Iterator[None]:
     """Draws what is random inside the block from ``seed``, if there is one."""
     if seed is None:
         yield
@@ -164,15 +168,15 @@ def weights_from(seed: int | None) -> Iterator[None]:
         yield
 
 
-def _listed(values: Values) -> list[float]:
+def _to_list(values: ChannelValues) -> list[float]:
     return [float(values)] if isinstance(values, (int, float)) else [float(v) for v in values]
 
 
-def _per_channel(what: str, values: Values, channels: int) -> Tensor:
+def _per_channel(name: str, values: ChannelValues, channels: int) -> Tensor:
     """(C, 1, 1), from one value per channel or one for all."""
-    listed = _listed(values)
-    if len(listed) not in (1, channels):
+    numbers = _to_list(values)
+    if len(numbers) not in (1, channels):
         raise UserError(
-            f"{what} must have 1 or {channels} values, one per channel, but got {len(listed)}"
+            f"{name} must have 1 or {channels} values, one per channel, but got {len(numbers)}"
         )
-    return torch.tensor(listed).view(-1, 1, 1).expand(channels, 1, 1).clone()
+    return torch.tensor(numbers).view(-1, 1, 1).expand(channels, 1, 1).clone()

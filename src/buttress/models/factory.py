@@ -19,22 +19,30 @@ def call_factory(
 ) -> Any:
     """Calls a factory with the parts of the shape that it takes and options of the right type."""
     parameters = inspect.signature(factory).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    offered = [n for n in known if n not in shape]
-    strange = [n for n in options if n in shape or not (takes_any or n in known)]
-    if strange:
-        has = f"it has: {', '.join(offered)}" if offered else "it has none"
-        raise UserError(f"model {name!r} has no option {strange[0]!r}; {has}")
-    needed = [n for n in offered if known[n].default is known[n].empty and n not in options]
-    if needed:
-        raise UserError(f"model {name!r} needs a value for {needed[0]!r}; pass it as an option")
-    hints = _hints(factory) if options else {}
-    values = {n: _checked(name, n, v, hints.get(n, Any)) for n, v in options.items()}
-    return factory(**{n: v for n, v in shape.items() if n in known}, **values)
+    accepts_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    parameters_by_name = {
+        n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
+    option_names = [n for n in parameters_by_name if n not in shape]
+    unknown_options = [
+        n for n in options if n in shape or not (accepts_any or n in parameters_by_name)
+    ]
+    if unknown_options:
+        available = f"it has: {', '.join(option_names)}" if option_names else "it has none"
+        raise UserError(f"model {name!r} has no option {unknown_options[0]!r}; {available}")
+    missing = [
+        n
+        for n in option_names
+        if parameters_by_name[n].default is parameters_by_name[n].empty and n not in options
+    ]
+    if missing:
+        raise UserError(f"model {name!r} needs a value for {missing[0]!r}; pass it as an option")
+    hints = _type_hints(factory) if options else {}
+    values = {n: _validate_option(name, n, v, hints.get(n, Any)) for n, v in options.items()}
+    return factory(**{n: v for n, v in shape.items() if n in parameters_by_name}, **values)
 
 
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+def _type_hints(factory: Callable[..., Any]) -> dict[str, Any]:
     function = vars(factory).get("__init__", factory) if isinstance(factory, type) else factory
     try:
         return get_type_hints(function)
@@ -42,7 +50,7 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _checked(name: str, option: str, value: Any, hint: Any) -> Any:
+def _validate_option(name: str, option: str, value: Any, hint: Any) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except PydanticSchemaGenerationError:  # a class of the user's own

@@ -26,18 +26,20 @@ Component = Literal[
     "other",
 ]
 
-HEAD = re.compile(r"(head|heads|fc|classifier|head_dist|mlp_head)")
-STEM = re.compile(r"(stem|patch_embed|conv1|conv_stem|tokenizer|to_patch_embedding)")
-ATTENTION = re.compile(r"\w*(attn|attention|mhsa)\w*")
-QKV = re.compile(r"(to_)?(qkv|qk|kv|q|k|v|query|key|value)(_proj|_bias)?|in_proj(_weight|_bias)?")
-OUTPUT = re.compile(r"(proj|to_out|out_proj|o_proj|out|projection)")
-FEED_FORWARD = re.compile(r"(mlp|ffn|ff|feed_forward|leff)\w*")
-NORM = re.compile(r"\w*norm(act)?([123]d?)?", re.IGNORECASE)
+HEAD_NAMES = re.compile(r"(head|heads|fc|classifier|head_dist|mlp_head)")
+STEM_NAMES = re.compile(r"(stem|patch_embed|conv1|conv_stem|tokenizer|to_patch_embedding)")
+ATTENTION_NAMES = re.compile(r"\w*(attn|attention|mhsa)\w*")
+QKV_NAMES = re.compile(
+    r"(to_)?(qkv|qk|kv|q|k|v|query|key|value)(_proj|_bias)?|in_proj(_weight|_bias)?"
+)
+OUTPUT_NAMES = re.compile(r"(proj|to_out|out_proj|o_proj|out|projection)")
+FEED_FORWARD_NAMES = re.compile(r"(mlp|ffn|ff|feed_forward|leff)\w*")
+NORM_NAMES = re.compile(r"\w*norm(act)?([123]d?)?", re.IGNORECASE)
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 # Where blocks are, most specific layout first; the first that occurs in a network holds.
-BLOCKS = (
+BLOCK_PATTERNS = (
     r"layer(?P<stage>\d+)\.\d+",
     r"(stages|layers)\.(?P<stage>\d+)\.blocks\.\d+",
     r"(stages|layers|blocks)\.(?P<stage>\d+)\.\d+",
@@ -46,7 +48,7 @@ BLOCKS = (
 )
 
 
-class Part(NamedTuple):
+class NetworkBlock(NamedTuple):
     """A block of a network: a module whose output analyses may hook."""
 
     name: str
@@ -54,83 +56,85 @@ class Part(NamedTuple):
     stage: int
 
 
-def component_of(model: nn.Module) -> dict[str, Component]:
+def parameter_components(model: nn.Module) -> dict[str, Component]:
     """Which part of the network each parameter belongs to; a bias goes with its weight."""
-    own: Mapping[str, Component] = _metadata(model).get("components", {})
+    family_rules: Mapping[str, Component] = _family_metadata(model).get("components", {})
     modules = dict(model.named_modules())
-    root = _root(model)
-    found: dict[str, Component] = {}
+    root = _network_prefix(model)
+    components: dict[str, Component] = {}
     for name, _ in model.named_parameters():
         inner = name.removeprefix(root)
-        named = [component for pattern, component in own.items() if re.fullmatch(pattern, inner)]
-        found[name] = named[0] if named else _component(inner, modules, root)
-    return found
+        matches = [
+            component for pattern, component in family_rules.items() if re.fullmatch(pattern, inner)
+        ]
+        components[name] = matches[0] if matches else _classify_parameter(inner, modules, root)
+    return components
 
 
-def blocks_of(model: nn.Module) -> list[Part]:
+def network_blocks(model: nn.Module) -> list[NetworkBlock]:
     """The blocks in the order of the network; without a known layout, its children that learn."""
-    root = _root(model)
+    root = _network_prefix(model)
     net = model.get_submodule(root.rstrip(".")) if root else model
     modules = dict(net.named_modules())
-    own = _metadata(model).get("blocks")
-    for layout in (own,) if own else BLOCKS:
+    family_pattern = _family_metadata(model).get("blocks")
+    for layout in (family_pattern,) if family_pattern else BLOCK_PATTERNS:
         matches = [(n, m) for n in modules if (m := re.fullmatch(layout, n))]
         if matches:
             labels = [m.groupdict().get("stage", "") for _, m in matches]
             stages = {label: i for i, label in enumerate(dict.fromkeys(labels))}
             return [
-                Part(root + name, modules[name], stages[label])
+                NetworkBlock(root + name, modules[name], stages[label])
                 for (name, _), label in zip(matches, labels, strict=True)
             ]
-    learning = [(n, m) for n, m in net.named_children() if any(True for _ in m.parameters())]
-    return [Part(root + name, module, 0) for name, module in learning]
+    trainable = [(n, m) for n, m in net.named_children() if any(True for _ in m.parameters())]
+    return [NetworkBlock(root + name, module, 0) for name, module in trainable]
 
 
-def _root(model: nn.Module) -> str:
+def _network_prefix(model: nn.Module) -> str:
     """The prefix of the network's own names inside a model."""
     return "net." if isinstance(model, Classifier) else ""
 
 
-def _metadata(model: nn.Module) -> Mapping[str, Any]:
+def _family_metadata(model: nn.Module) -> Mapping[str, Any]:
     """What the family registered about itself, if it is one of ours."""
     if not isinstance(model, Classifier):
         return {}
-    return find_model(model.name).extra if is_known(model.name) else {}
+    return find_model(model.name).metadata if is_known(model.name) else {}
 
 
-def _component(name: str, modules: Mapping[str, nn.Module], root: str) -> Component:
+def _classify_parameter(name: str, modules: Mapping[str, nn.Module], root: str) -> Component:
     """The component of a parameter by the module that owns it and the modules around that."""
     path = name.split(".")
     owners = [modules[root + ".".join(path[:depth])] for depth in range(1, len(path))]
     owner = owners[-1] if owners else None
-    if owner is not None and NORM.fullmatch(type(owner).__name__):
+    if owner is not None and NORM_NAMES.fullmatch(type(owner).__name__):
         return "norm"
-    if (start := _attention(path, owners)) is not None:
-        return _in_attention(path[start + 1 :], owner)
-    if HEAD.fullmatch(path[0]) and owners:
+    if (start := _attention_depth(path, owners)) is not None:
+        return _classify_in_attention(path[start + 1 :], owner)
+    if HEAD_NAMES.fullmatch(path[0]) and owners:
         return "head"
-    if STEM.fullmatch(path[0]) and owners:
+    if STEM_NAMES.fullmatch(path[0]) and owners:
         return "stem"
-    if any(FEED_FORWARD.fullmatch(part.lower()) for part in path[:-1]):
+    if any(FEED_FORWARD_NAMES.fullmatch(part.lower()) for part in path[:-1]):
         return "convolution" if _is_spatial(owner) else "feed_forward"
     return "convolution" if isinstance(owner, CONVOLUTIONS) else "other"
 
 
-def _attention(path: list[str], owners: list[nn.Module]) -> int | None:
+def _attention_depth(path: list[str], owners: list[nn.Module]) -> int | None:
     """The depth of the innermost attention module around a parameter."""
     for depth in reversed(range(len(owners))):
         names = (path[depth].lower(), type(owners[depth]).__name__.lower())
         is_layer = isinstance(owners[depth], (nn.Linear, *CONVOLUTIONS))
-        if not is_layer and any(ATTENTION.fullmatch(name) for name in names):
+        if not is_layer and any(ATTENTION_NAMES.fullmatch(name) for name in names):
             return depth
     return None
 
 
-def _in_attention(below: list[str], owner: nn.Module | None) -> Component:
+def _classify_in_attention(below: list[str], owner: nn.Module | None) -> Component:
     for part in below:
-        if QKV.fullmatch(part.lower()):
+        if QKV_NAMES.fullmatch(part.lower()):
             return "attention_qkv"
-        if OUTPUT.fullmatch(part.lower()):
+        if OUTPUT_NAMES.fullmatch(part.lower()):
             return "attention_output"
     return "convolution" if isinstance(owner, CONVOLUTIONS) else "other"
 

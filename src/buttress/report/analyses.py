@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from buttress.records.diagnosis import Diagnosis
+from buttress.errors import CorruptFileError
+from buttress.results.diagnosis import Diagnosis
+from buttress.system.files import read_json
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class Component:
+class SparsityComponent:
     name: str
     ratio: float
     weights: int
 
 
 @dataclass(frozen=True)
-class Sparsity:
+class SparsityView:
     """Share of weights smaller than ``threshold`` times the largest, and their histogram."""
 
     threshold: float
     largest: float
     ratio: float
     weights: int
-    components: tuple[Component, ...]
+    components: tuple[SparsityComponent, ...]
     edges: tuple[float, ...]  # (n + 1,)
     counts: Mapping[str, tuple[int, ...]]  # component -> (n,)
 
 
 @dataclass(frozen=True)
-class Curve:
+class EpsCurveResult:
     """Accuracy as the adversary is allowed more."""
 
     attack: str
@@ -47,7 +50,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Example:
+class GalleryExampleView:
     """One image before and after the attack; the pictures are base64 PNG."""
 
     id: str
@@ -67,22 +70,22 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Gallery:
+class GalleryView:
     attack: str
     threat: str
-    examples: tuple[Example, ...]
+    examples: tuple[GalleryExampleView, ...]
 
 
-Analysis = Sparsity | Curve | Gallery | Diagnosis
+AnalysisResult = SparsityView | EpsCurveResult | GalleryView | Diagnosis
 
 
-def parse_analysis(content: Mapping[str, Any]) -> Analysis | None:
+def parse_analysis(content: Mapping[str, Any]) -> AnalysisResult | None:
     """The result in a file, None for an analysis without a figure here.
 
     Raises:
         ValueError: the file does not have the form of its analysis.
     """
-    readers: dict[str, Callable[[Mapping[str, Any]], Analysis]] = {
+    readers: dict[str, Callable[[Mapping[str, Any]], AnalysisResult]] = {
         "sparsity": parse_sparsity,
         "curve": parse_curve,
         "gallery": parse_gallery,
@@ -97,44 +100,45 @@ def parse_analysis(content: Mapping[str, Any]) -> Analysis | None:
         raise ValueError(f"it does not have the form this version reads: {error!r}") from None
 
 
-def parse_sparsity(result: Mapping[str, Any]) -> Sparsity:
+def parse_sparsity(result: Mapping[str, Any]) -> SparsityView:
     parts = result["components"]
-    edges = floats(result["edges"])
+    edges = to_floats(result["edges"])
     counts = {str(k): tuple(int(c) for c in v) for k, v in result["counts"].items()}
     if any(count < 0 for row in counts.values() for count in row):
         raise ValueError("its histogram counts less than nothing")
     if len(edges) < 2 or any(len(c) != len(edges) - 1 for c in counts.values()):
         raise ValueError("its histogram does not have one count between two edges")
-    return Sparsity(
+    return SparsityView(
         threshold=float(result["threshold"]),
         largest=float(result["largest"]),
         ratio=float(result["ratio"]),
         weights=int(result["weights"]),
         components=tuple(
-            Component(str(p["component"]), float(p["ratio"]), int(p["weights"])) for p in parts
+            SparsityComponent(str(p["component"]), float(p["ratio"]), int(p["weights"]))
+            for p in parts
         ),
         edges=edges,
         counts=counts,
     )
 
 
-def parse_curve(result: Mapping[str, Any]) -> Curve:
-    eps, accuracy = floats(result["eps"]), floats(result["accuracy"])
-    low, high = floats(result["low"]), floats(result["high"])
+def parse_curve(result: Mapping[str, Any]) -> EpsCurveResult:
+    eps, accuracy = to_floats(result["eps"]), to_floats(result["accuracy"])
+    low, high = to_floats(result["low"]), to_floats(result["high"])
     if not eps or len({len(eps), len(accuracy), len(low), len(high)}) != 1:
         raise ValueError("its eps, accuracy, low and high differ in length")
     attack, norm = str(result["attack"]), str(result["norm"])
-    return Curve(attack, norm, eps, accuracy, low, high, int(result["images"]))
+    return EpsCurveResult(attack, norm, eps, accuracy, low, high, int(result["images"]))
 
 
-def parse_gallery(result: Mapping[str, Any]) -> Gallery:
+def parse_gallery(result: Mapping[str, Any]) -> GalleryView:
     classes = [str(c) for c in result.get("classes", [])]
     examples = tuple(parse_example(e, classes) for e in result["examples"])
-    return Gallery(str(result["attack"]), str(result.get("threat", "")), examples)
+    return GalleryView(str(result["attack"]), str(result.get("threat", "")), examples)
 
 
-def parse_example(raw: Mapping[str, Any], classes: list[str]) -> Example:
-    return Example(
+def parse_example(raw: Mapping[str, Any], classes: list[str]) -> GalleryExampleView:
+    return GalleryExampleView(
         id=str(raw["id"]),
         label=class_name(raw["label"], classes),
         clean_prediction=class_name(raw["clean_prediction"], classes),
@@ -142,22 +146,22 @@ def parse_example(raw: Mapping[str, Any], classes: list[str]) -> Example:
         clean_confidence=float(raw["clean_confidence"]),
         adversarial_confidence=float(raw["adversarial_confidence"]),
         distance=float(raw["distance"]),
-        clean=png(raw["clean"]),
-        perturbation=png(raw["perturbation"]),
-        adversarial=png(raw["adversarial"]),
+        clean=validate_png(raw["clean"]),
+        perturbation=validate_png(raw["perturbation"]),
+        adversarial=validate_png(raw["adversarial"]),
     )
 
 
 def class_name(index: int | str, classes: list[str]) -> str:
     """The name of a class; its number where there is no name."""
-    known = isinstance(index, int) and 0 <= index < len(classes)
-    return classes[int(index)] if known else str(index)
+    has_name = isinstance(index, int) and 0 <= index < len(classes)
+    return classes[int(index)] if has_name else str(index)
 
 
-def png(text: str) -> str:
+def validate_png(text: str) -> str:
     """``text`` if it is a base64 PNG: nothing else may enter a data address."""
     try:
-        is_png = base64.b64decode(text, validate=True).startswith(PNG)
+        is_png = base64.b64decode(text, validate=True).startswith(PNG_SIGNATURE)
     except binascii.Error:
         is_png = False
     if not is_png:
@@ -165,5 +169,53 @@ def png(text: str) -> str:
     return text
 
 
-def floats(values: Any) -> tuple[float, ...]:
+def to_floats(values: Any) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
+
+
+MAX_SVG_BYTES = 4_000_000  # bytes; a larger drawing would make the page slow to open
+
+
+@dataclass(frozen=True)
+class AnalysisPicture:
+    """One analysis: its picture as a data address, or why it has none."""
+
+    name: str
+    says: str = ""  # its caption, for those who see it and for those who do not
+    address: str = ""
+    reason: str = ""  # why it does not apply
+
+    @property
+    def alt(self) -> str:
+        return self.says or f"Figure of the analysis {self.name}"
+
+
+def read_picture(file: Path) -> AnalysisPicture | None:
+    """What ``NAME.json`` says, with ``NAME.svg`` beside it; None if the file cannot be read."""
+    try:
+        content = read_json(file)
+    except (CorruptFileError, OSError):
+        return None
+    name = str(content.get("analysis") or file.stem)
+    if reason := content.get("does_not_apply"):
+        return AnalysisPicture(name, reason=str(reason))
+    says = str(content.get("says") or "")
+    return AnalysisPicture(name, says, svg_data_uri(file.with_suffix(".svg")))
+
+
+def read_pictures(files: Iterable[Path]) -> tuple[AnalysisPicture, ...]:
+    return tuple(picture for f in files if (picture := read_picture(f)) is not None)
+
+
+def svg_data_uri(path: Path) -> str:
+    """An SVG file as a data address; empty if there is none that can be shown.
+
+    A browser runs no script and follows no link of a drawing that is shown as an image.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return ""
+    if len(content) > MAX_SVG_BYTES or b"<svg" not in content[:2000]:
+        return ""
+    return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"

@@ -6,25 +6,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from buttress.report.formatting import format_interval, format_percent, format_tenths
 from buttress.report.svg import (
-    Scale,
-    element,
-    figure,
-    line,
-    path,
-    shorten,
-    text,
-    tip,
+    LinearScale,
+    svg_element,
+    svg_line,
+    svg_path,
+    svg_root,
+    svg_text,
+    svg_tooltip,
+    truncate,
 )
-from buttress.report.svg import ticks as round_ticks
-from buttress.report.words import percent, span, tenths
+from buttress.report.svg import round_ticks as round_ticks
 
-COLOURS = 8
-DOTS = 12  # a longer line goes without dots
+NUM_COLORS = 8
+MAX_MARKED_POINTS = 12  # a longer line goes without dots
 
 
 @dataclass(frozen=True)
-class Bar:
+class BarItem:
     """A share with its interval; ``value`` None is a missing result."""
 
     name: str
@@ -38,7 +38,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Series:
+class LineSeries:
     """A line; with ``low`` and ``high``, also a band around it."""
 
     name: str
@@ -51,7 +51,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Point:
+class ScatterPoint:
     name: str
     x: float
     y: float
@@ -62,7 +62,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Frame:
+class ChartFrame:
     """The size of a drawing and what its axes say."""
 
     x_label: str
@@ -72,158 +72,214 @@ class Frame:
     height: float = 300
 
 
-def bars(items: Sequence[Bar], label: str, width: float = 340, names: float = 118) -> str:
+def draw_bars(
+    items: Sequence[BarItem], label: str, width: float = 340, name_width: float = 118
+) -> str:
     """Horizontal bars with interval whiskers, one line each, names on the left."""
-    x = Scale(0, 1, names + 8, width - 44)
+    x = LinearScale(0, 1, name_width + 8, width - 44)
     bottom = 6 + 26 * len(items)
-    parts = [line(x(t), 4, x(t), bottom, "grid") for t in (0, 0.5, 1)]
-    parts += [text(x(t), bottom + 15, f"{t:.0%}", "tick", "middle") for t in (0, 0.5, 1)]
+    parts = [svg_line(x(t), 4, x(t), bottom, "grid") for t in (0, 0.5, 1)]
+    parts += [svg_text(x(t), bottom + 15, f"{t:.0%}", "tick", "middle") for t in (0, 0.5, 1)]
     for index, item in enumerate(items):
-        parts.append(bar(item, x, 6 + 26 * index, names))
-    said = "; ".join(f"{full(b)} {spoken(b.value)}" for b in items)
-    return figure(width, bottom + 22, f"{label}. {said}", *parts)
+        parts.append(draw_bar(item, x, 6 + 26 * index, name_width))
+    description = "; ".join(f"{bar_label(b)} {format_percent_or_missing(b.value)}" for b in items)
+    return svg_root(width, bottom + 22, f"{label}. {description}", *parts)
 
 
-def bar(item: Bar, x: Scale, top: float, names: float) -> str:
-    name = text(names, top + 15, shorten(item.name, int(names / 6.4)), "name", "end")
+def draw_bar(item: BarItem, x: LinearScale, top: float, name_width: float) -> str:
+    name = svg_text(name_width, top + 15, truncate(item.name, int(name_width / 6.4)), "name", "end")
     if item.value is None:
-        missing = text(x(0) + 5, top + 15, "missing", "missing")
-        return element("g", tip(f"{full(item)}: missing"), name, missing)
+        missing = svg_text(x(0) + 5, top + 15, "missing", "missing")
+        return svg_element("g", svg_tooltip(f"{bar_label(item)}: missing"), name, missing)
     shape = "bar hollow" if item.hollow else "bar"
     middle = top + 11.0
     parts = [
-        tip(f"{full(item)}: {tenths(item.value)}% (95% interval {span(item.low, item.high)})"),
+        svg_tooltip(
+            f"{bar_label(item)}: {format_tenths(item.value)}% "
+            f"(95% interval {format_interval(item.low, item.high)})"
+        ),
         name,
-        element(
+        svg_element(
             "rect",
-            css=f"{shape} c{item.colour % COLOURS}",
+            css=f"{shape} c{item.colour % NUM_COLORS}",
             x=x(0),
             y=top + 3.0,
             width=max(x(item.value) - x(0), 0.75),
             height=16,
             rx=2,
         ),
-        line(x(item.low), middle, x(item.high), middle, "whisker"),
-        line(x(item.low), middle - 3, x(item.low), middle + 3, "cap"),
-        line(x(item.high), middle - 3, x(item.high), middle + 3, "cap"),
-        text(x.stop + 40, top + 15, tenths(item.value), "value", "end"),
+        svg_line(x(item.low), middle, x(item.high), middle, "whisker"),
+        svg_line(x(item.low), middle - 3, x(item.low), middle + 3, "cap"),
+        svg_line(x(item.high), middle - 3, x(item.high), middle + 3, "cap"),
+        svg_text(x.stop + 40, top + 15, format_tenths(item.value), "value", "end"),
     ]
     if item.mark is not None:
-        parts.insert(-1, line(x(item.mark), top + 1, x(item.mark), top + 21, "mark-tick"))
-    return element("g", *parts)
+        parts.insert(-1, svg_line(x(item.mark), top + 1, x(item.mark), top + 21, "mark-tick"))
+    return svg_element("g", *parts)
 
 
-def full(item: Bar) -> str:
+def bar_label(item: BarItem) -> str:
     return f"{item.name} ({item.detail})" if item.detail else item.name
 
 
-def lines(series: Sequence[Series], frame: Frame, label: str) -> str:
+def draw_lines(series: Sequence[LineSeries], frame: ChartFrame, label: str) -> str:
     """Lines over a common x axis, with bands where intervals are known."""
     xs = [v for s in series for v in s.x]
     low, high = y_range(series, frame)
-    x = Scale(min(xs, default=0), max(xs, default=1), 46, frame.width - 14)
-    y = Scale(low, high, frame.height - 40, 12)
-    parts = axes(x, y, frame)
+    x = LinearScale(min(xs, default=0), max(xs, default=1), 46, frame.width - 14)
+    y = LinearScale(low, high, frame.height - 40, 12)
+    parts = draw_axes(x, y, frame)
     for s in series:
-        colour = f"c{s.colour % COLOURS}"
+        colour = f"c{s.colour % NUM_COLORS}"
         if s.low and s.high:
             edge = [*zip(s.x, s.high, strict=True), *reversed(list(zip(s.x, s.low, strict=True)))]
-            parts.append(path([(x(a), y(b)) for a, b in edge], f"band {colour}"))
+            parts.append(svg_path([(x(a), y(b)) for a, b in edge], f"band {colour}"))
     for s in series:
-        colour = f"c{s.colour % COLOURS}"
+        colour = f"c{s.colour % NUM_COLORS}"
         points = [(x(a), y(b)) for a, b in zip(s.x, s.y, strict=True)]
         style = "line dashed" if s.dashed else "line"
-        parts.append(path(points, f"{style} {colour}", tip(s.name)))
-        parts += [dot(s, i, at, frame) for i, at in enumerate(points) if len(points) <= DOTS]
-    return figure(frame.width, frame.height, label, *parts)
+        parts.append(svg_path(points, f"{style} {colour}", svg_tooltip(s.name)))
+        parts += [
+            draw_point(s, i, at, frame)
+            for i, at in enumerate(points)
+            if len(points) <= MAX_MARKED_POINTS
+        ]
+    return svg_root(frame.width, frame.height, label, *parts)
 
 
-def y_range(series: Sequence[Series], frame: Frame) -> tuple[float, float]:
+def y_range(series: Sequence[LineSeries], frame: ChartFrame) -> tuple[float, float]:
     if frame.is_share:
         return 0.0, 1.0
     values = [v for s in series for v in s.y if math.isfinite(v)]
     return min([0.0, *values]), max(values, default=1.0) or 1.0
 
 
-def dot(s: Series, index: int, at: tuple[float, float], frame: Frame) -> str:
+def draw_point(s: LineSeries, index: int, at: tuple[float, float], frame: ChartFrame) -> str:
     value = s.y[index]
     if not math.isfinite(value):
         return ""
-    shown = f"{tenths(value)}%" if frame.is_share else f"{value:.4g}"
+    value_text = f"{format_tenths(value)}%" if frame.is_share else f"{value:.4g}"
     if s.low and s.high:
-        shown += f" (95% interval {span(s.low[index], s.high[index])})"
-    css = f"dot {'hollow ' if s.dashed else ''}c{s.colour % COLOURS}"
-    said = tip(f"{s.name}, {frame.x_label} {s.x[index]:.4g}: {shown}")
-    return element("circle", said, css=css, cx=at[0], cy=at[1], r=3)
+        value_text += f" (95% interval {format_interval(s.low[index], s.high[index])})"
+    css = f"dot {'hollow ' if s.dashed else ''}c{s.colour % NUM_COLORS}"
+    tooltip = svg_tooltip(f"{s.name}, {frame.x_label} {s.x[index]:.4g}: {value_text}")
+    return svg_element("circle", tooltip, css=css, cx=at[0], cy=at[1], r=3)
 
 
-def scatter(points: Sequence[Point], frame: Frame, label: str) -> str:
+def draw_scatter(points: Sequence[ScatterPoint], frame: ChartFrame, label: str) -> str:
     """Points with vertical interval whiskers; both axes are shares, x as wide as the data."""
     xs = [p.x for p in points]
     margin = max(0.02, 0.12 * (max(xs) - min(xs)))
-    x = Scale(max(0, min(xs) - margin), min(1, max(xs) + margin), 46, frame.width - 14)
-    y = Scale(0, 1, frame.height - 40, 12)
-    parts = axes(x, y, frame, percent)
+    x = LinearScale(max(0, min(xs) - margin), min(1, max(xs) + margin), 46, frame.width - 14)
+    y = LinearScale(0, 1, frame.height - 40, 12)
+    parts = draw_axes(x, y, frame, format_percent)
     for p in points:
-        colour = "grey" if p.colour is None else f"c{p.colour % COLOURS}"
+        colour = "grey" if p.colour is None else f"c{p.colour % NUM_COLORS}"
         css = f"dot {'hollow ' if p.hollow else ''}{colour}"
-        said = tip(f"{p.name}: {frame.x_label} {tenths(p.x)}%, {frame.y_label} {tenths(p.y)}%")
-        whisker = line(x(p.x), y(p.low), x(p.x), y(p.high), f"whisker {colour}")
-        parts.append(
-            element("g", said, whisker, element("circle", css=css, cx=x(p.x), cy=y(p.y), r=5))
+        tooltip = svg_tooltip(
+            f"{p.name}: {frame.x_label} {format_tenths(p.x)}%, "
+            f"{frame.y_label} {format_tenths(p.y)}%"
         )
-    return figure(frame.width, frame.height, label, *parts)
+        whisker = svg_line(x(p.x), y(p.low), x(p.x), y(p.high), f"whisker {colour}")
+        parts.append(
+            svg_element(
+                "g", tooltip, whisker, svg_element("circle", css=css, cx=x(p.x), cy=y(p.y), r=5)
+            )
+        )
+    return svg_root(frame.width, frame.height, label, *parts)
 
 
-def histogram(edges: Sequence[float], counts: Mapping[str, Sequence[int]], frame: Frame) -> str:
+def draw_histogram(
+    edges: Sequence[float], counts: Mapping[str, Sequence[int]], frame: ChartFrame
+) -> str:
     """Steps over bins with a log axis of counts; the first entry is filled."""
     top = max((c for values in counts.values() for c in values), default=1)
-    x = Scale(edges[0], edges[-1], 46, frame.width - 14)
+    x = LinearScale(edges[0], edges[-1], 46, frame.width - 14)
     # The axis starts below one: a bin of one weight must not look empty.
-    y = Scale(-0.4, math.ceil(math.log10(max(top, 2))), frame.height - 40, 12)
-    parts = axes(x, y, frame, compact, power)
+    y = LinearScale(-0.4, math.ceil(math.log10(max(top, 2))), frame.height - 40, 12)
+    parts = draw_axes(x, y, frame, format_compact, format_power_of_ten)
     for index, (name, values) in enumerate(counts.items()):
         outline = [(x(edges[0]), y.start)]
         for k, count in enumerate(values):
             height = y(math.log10(count)) if count else y.start
             outline += [(x(edges[k]), height), (x(edges[k + 1]), height)]
         outline.append((x(edges[-1]), y.start))
-        css = "area grey" if index == 0 else f"line thin c{(index - 1) % COLOURS}"
-        parts.append(path(outline, css, tip(name)))
-    said = f"Weights by size, {edges[0]:.3g} to {edges[-1]:.3g}, counts on a log axis"
-    return figure(frame.width, frame.height, said, *parts)
+        css = "area grey" if index == 0 else f"line thin c{(index - 1) % NUM_COLORS}"
+        parts.append(svg_path(outline, css, svg_tooltip(name)))
+    description = f"Weights by size, {edges[0]:.3g} to {edges[-1]:.3g}, counts on a log axis"
+    return svg_root(frame.width, frame.height, description, *parts)
 
 
-def axes(
-    x: Scale,
-    y: Scale,
-    frame: Frame,
+def draw_axes(
+    x: LinearScale,
+    y: LinearScale,
+    frame: ChartFrame,
     x_text: Callable[[float], str] | None = None,
     y_text: Callable[[float], str] | None = None,
 ) -> list[str]:
     """Grid, tick texts and names of both axes."""
-    y_text = y_text or (percent if frame.is_share else compact)
-    is_log = y_text is power
+    y_text = y_text or (format_percent if frame.is_share else format_compact)
+    is_log = y_text is format_power_of_ten
     parts = []
     for t in range(int(y.high) + 1) if is_log else round_ticks(y.low, y.high, 5):
-        parts.append(line(x.start, y(t), x.stop, y(t), "grid"))
-        parts.append(text(x.start - 7, y(t) + 4, y_text(t), "tick", "end"))
+        parts.append(svg_line(x.start, y(t), x.stop, y(t), "grid"))
+        parts.append(svg_text(x.start - 7, y(t) + 4, y_text(t), "tick", "end"))
     for t in round_ticks(x.low, x.high, 5):
-        parts.append(text(x(t), y.start + 17, (x_text or compact)(t), "tick", "middle"))
+        parts.append(svg_text(x(t), y.start + 17, (x_text or format_compact)(t), "tick", "middle"))
     middle = (x.start + x.stop) / 2
-    parts.append(text(middle, frame.height - 5, frame.x_label, "axis", "middle"))
+    parts.append(svg_text(middle, frame.height - 5, frame.x_label, "axis", "middle"))
     return parts
 
 
-def compact(value: float) -> str:
+def format_compact(value: float) -> str:
     return f"{0.0 if abs(value) < 1e-12 else value:.3g}"
 
 
-def power(value: float) -> str:
+def format_power_of_ten(value: float) -> str:
     """``3`` -> ``1,000``: what a log axis says; large powers in short."""
     digits = round(value)
     return f"{10**digits:,}" if digits < 4 else f"{10 ** (digits % 3)}{' kMGT'[digits // 3]}"
 
 
-def spoken(value: float | None) -> str:
-    return "missing" if value is None else percent(value)
+def format_percent_or_missing(value: float | None) -> str:
+    return "missing" if value is None else format_percent(value)
+
+
+@dataclass(frozen=True)
+class PublishedPair:
+    """One row of a table: what was published, what was measured, and its interval."""
+
+    name: str
+    published: float
+    measured: float
+    low: float
+    high: float
+    is_distrusted: bool = False  # drawn hollow
+
+
+def draw_published_scatter(pairs: Sequence[PublishedPair], column: str, unit: str) -> str:
+    """Equal axes, so that the diagonal means equal numbers."""
+    format_value = format_percent if unit == "percent" else format_compact
+    values = [v for p in pairs for v in (p.published, p.low, p.high, p.measured)]
+    margin = 0.06 * (max(values) - min(values)) or 0.02 * abs(values[0]) or 0.02
+    low, high = min(values) - margin, max(values) + margin
+    if unit == "percent":
+        low, high = max(0.0, low), min(1.0, high)
+    frame = ChartFrame("published", "measured", width=340, height=310)
+    x = LinearScale(low, high, 46, frame.width - 14)
+    y = LinearScale(low, high, frame.height - 40, 12)
+    parts = draw_axes(x, y, frame, format_value, format_value)
+    parts.append(svg_line(x(low), y(low), x(high), y(high), "diagonal"))
+    for p in pairs:
+        css = f"dot {'hollow ' if p.is_distrusted else ''}c0"
+        tooltip = svg_tooltip(
+            f"{p.name}: published {format_value(p.published)}, measured {format_value(p.measured)}"
+        )
+        whisker = svg_line(x(p.published), y(p.low), x(p.published), y(p.high), "whisker c0")
+        marker = svg_element("circle", css=css, cx=x(p.published), cy=y(p.measured), r=4.5)
+        parts.append(svg_element("g", tooltip, whisker, marker))
+    description = "; ".join(
+        f"{p.name} {format_value(p.published)}, {format_value(p.measured)}" for p in pairs[:40]
+    )
+    label = f"{column}: published against measured. {description}"
+    return svg_root(frame.width, frame.height, label, *parts)

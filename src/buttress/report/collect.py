@@ -8,57 +8,69 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from buttress.errors import ButtressError, CorruptFile, UserError
-from buttress.files import read_json
-from buttress.progress import Progress
-from buttress.records.diagnosis import Diagnosis, load_diagnosis
-from buttress.records.run import Run, find_runs
-from buttress.report.analyses import Curve, Gallery, Sparsity, parse_analysis
-from buttress.report.pictures import Picture, read_pictures
-from buttress.report.suites import collect_suite
-from buttress.report.views import BrokenRun, Collection, RunView, Said, SuiteView
-from buttress.report.words import slug
+from buttress.errors import ButtressError, CorruptFileError, UserError
+from buttress.report.analyses import (
+    AnalysisPicture,
+    EpsCurveResult,
+    GalleryView,
+    SparsityView,
+    parse_analysis,
+    read_pictures,
+)
+from buttress.report.formatting import slugify
+from buttress.report.run_results import (
+    AnalysisSummary,
+    ReportData,
+    RunResults,
+    SuiteResults,
+    UnreadableRun,
+    collect_suite,
+)
+from buttress.results.diagnosis import Diagnosis, read_diagnosis
+from buttress.results.run import Run, find_runs
+from buttress.system.files import read_json
+from buttress.system.progress import Progress
 
 
 @dataclass(frozen=True)
-class Details:
+class RunDetails:
     """What only a model's own page shows; read when that page is written."""
 
     history: tuple[dict[str, Any], ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
-    galleries: tuple[Gallery, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    galleries: tuple[GalleryView, ...] = ()
+    pictures: tuple[AnalysisPicture, ...] = ()
 
 
-def collect(roots: Sequence[Path], progress: Progress) -> Collection:
+def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
     """All runs below the roots, each once."""
-    found = find_all(roots)
-    task = progress.task("reading records", len(found))
-    runs: list[RunView] = []
-    broken: list[BrokenRun] = []
-    for run, place in found:
+    located_runs = find_all_runs(roots)
+    task = progress.add_task("reading records", len(located_runs))
+    runs: list[RunResults] = []
+    unreadable: list[UnreadableRun] = []
+    for run, display_path in located_runs:
         try:
-            runs.append(collect_run(run, place))
+            runs.append(collect_run(run, display_path))
         except (ButtressError, KeyError, TypeError, ValueError, OSError) as error:
-            broken.append(BrokenRun(place, short(error, run, place)))
-        task.advance(note=place)
+            unreadable.append(UnreadableRun(display_path, error_text(error, run, display_path)))
+        task.advance(note=display_path)
     task.close()
-    return Collection(tuple(tell_apart(runs)), tuple(broken))
+    return ReportData(tuple(add_distinguishing_labels(runs)), tuple(unreadable))
 
 
-def find_all(roots: Sequence[Path]) -> list[tuple[Run, str]]:
+def find_all_runs(roots: Sequence[Path]) -> list[tuple[Run, str]]:
     """Runs with the place they are shown at: their path from the root's own folder on."""
-    found: dict[Path, tuple[Run, str]] = {}
+    located: dict[Path, tuple[Run, str]] = {}
     for root in map(Path, roots):
         if not root.exists():
             raise UserError(f"there is no folder {root} to report on; give a folder with runs")
         for run in find_runs(root):
-            place = (Path(root.resolve().name) / run.path.relative_to(root)).as_posix()
-            found.setdefault(run.path.resolve(), (run, place))
-    return list(found.values())
+            display_path = (Path(root.resolve().name) / run.path.relative_to(root)).as_posix()
+            located.setdefault(run.path.resolve(), (run, display_path))
+    return list(located.values())
 
 
-def refuse_nothing(roots: Sequence[Path]) -> None:
+def raise_no_runs(roots: Sequence[Path]) -> None:
     """There must be something to report on."""
     names = ", ".join(str(r) for r in roots) or "no folder"
     raise UserError(
@@ -67,11 +79,11 @@ def refuse_nothing(roots: Sequence[Path]) -> None:
     )
 
 
-def collect_run(run: Run, place: str) -> RunView:
+def collect_run(run: Run, place: str) -> RunResults:
     header = run.header
-    view = RunView(
+    view = RunResults(
         run=run,
-        slug=slug(str(header.get("key", place))),
+        slug=slugify(str(header.get("key", place))),
         place=place,
         spec=run.spec,
         header=header,
@@ -80,57 +92,57 @@ def collect_run(run: Run, place: str) -> RunView:
     )
     found = tuple(suites(run, place))
     trouble = tuple(reason for suite in found for reason in suite.unreadable.values())
-    return with_analyses(replace(view, suites=found, problems=trouble))
+    return add_analyses(replace(view, suites=found, problems=trouble))
 
 
-def suites(run: Run, place: str) -> list[SuiteView]:
+def suites(run: Run, place: str) -> list[SuiteResults]:
     found = (collect_suite(run.suite_folder(s), f"{place}/eval/{s}") for s in run.suites())
     return [suite for suite in found if suite is not None]
 
 
-def with_analyses(view: RunView) -> RunView:
-    sparsity: Sparsity | None = None
-    curves: list[Curve] = []
+def add_analyses(view: RunResults) -> RunResults:
+    sparsity: SparsityView | None = None
+    curves: list[EpsCurveResult] = []
     galleries: list[str] = []
     others: list[str] = []
-    said: list[Said] = []
+    summaries: list[AnalysisSummary] = []
     problems: list[str] = []
-    diagnosis = load_diagnosis(view.run.path / "doctor.json")
+    diagnosis = read_diagnosis(view.run.path / "doctor.json")
     for name in view.run.analyses():
         try:
             content = read_json(view.run.analysis_file(name))
             if reason := content.get("does_not_apply"):
-                said.append(Said(name, reason=str(reason)))
+                summaries.append(AnalysisSummary(name, reason=str(reason)))
                 continue
-            found = parse_analysis(content)
-        except (ValueError, OSError, CorruptFile) as error:
-            reason = short(error, view.run, view.place)
+            result = parse_analysis(content)
+        except (ValueError, OSError, CorruptFileError) as error:
+            reason = error_text(error, view.run, view.place)
             file = f"{view.place}/analysis/{name}.json"
             problems.append(f"{file} is unreadable, make it again ({reason})")
             continue
-        if found is not None and content.get("says"):
-            said.append(Said(name, str(content["says"])))
-        if isinstance(found, Sparsity):
-            sparsity = found
-        elif isinstance(found, Curve):
-            curves.append(found)
-        elif isinstance(found, Diagnosis):
-            diagnosis = found
+        if result is not None and content.get("says"):
+            summaries.append(AnalysisSummary(name, str(content["says"])))
+        if isinstance(result, SparsityView):
+            sparsity = result
+        elif isinstance(result, EpsCurveResult):
+            curves.append(result)
+        elif isinstance(result, Diagnosis):
+            diagnosis = result
         else:
-            (galleries if isinstance(found, Gallery) else others).append(name)
+            (galleries if isinstance(result, GalleryView) else others).append(name)
     return replace(
         view,
         sparsity=sparsity,
         curves=tuple(curves),
         galleries=tuple(galleries),
         others=tuple(others),
-        said=tuple(said),
+        said=tuple(summaries),
         diagnosis=diagnosis,
         problems=(*view.problems, *problems),
     )
 
 
-def collect_details(view: RunView) -> tuple[Details, tuple[str, ...]]:
+def read_run_details(view: RunResults) -> tuple[RunDetails, tuple[str, ...]]:
     """Epochs, summary and pictures of one run, and the files that could not be read."""
     problems: list[str] = []
     history: list[dict[str, Any]] = []
@@ -138,32 +150,32 @@ def collect_details(view: RunView) -> tuple[Details, tuple[str, ...]]:
     try:
         history = [e for e in view.run.history if isinstance(e, dict)]
         summary = view.run.summary if view.run.is_trained else {}
-    except (CorruptFile, OSError, KeyError) as error:
-        problems.append(f"{short(error, view.run, view.place)}: it is left out")
+    except (CorruptFileError, OSError, KeyError) as error:
+        problems.append(f"{error_text(error, view.run, view.place)}: it is left out")
     contents = (read_json(view.run.analysis_file(name)) for name in view.galleries)
-    galleries = [g for g in map(parse_analysis, contents) if isinstance(g, Gallery)]
+    galleries = [g for g in map(parse_analysis, contents) if isinstance(g, GalleryView)]
     pictures = read_pictures(view.run.analysis_file(name) for name in view.others)
-    return Details(tuple(history), summary, tuple(galleries), pictures), tuple(problems)
+    return RunDetails(tuple(history), summary, tuple(galleries), pictures), tuple(problems)
 
 
-def tell_apart(runs: Sequence[RunView]) -> list[RunView]:
+def add_distinguishing_labels(runs: Sequence[RunResults]) -> list[RunResults]:
     """Gives runs with the same model and training a suffix, and every run its own page."""
-    alike = Counter((r.model, r.objective, r.trained_on) for r in runs)
-    seeded = Counter((r.model, r.objective, r.trained_on, r.spec.seed) for r in runs)
-    used: Counter[str] = Counter()
+    runs_per_training = Counter((r.model, r.objective, r.trained_on) for r in runs)
+    runs_per_seed = Counter((r.model, r.objective, r.trained_on, r.spec.seed) for r in runs)
+    slug_counts: Counter[str] = Counter()
     result = []
     for r in runs:
         suffix = ""
-        if alike[r.model, r.objective, r.trained_on] > 1:
-            alone = seeded[r.model, r.objective, r.trained_on, r.spec.seed] == 1
+        if runs_per_training[r.model, r.objective, r.trained_on] > 1:
+            alone = runs_per_seed[r.model, r.objective, r.trained_on, r.spec.seed] == 1
             suffix = f"seed {r.spec.seed}" if alone else f"({r.place.rsplit('/', 1)[-1]})"
-        used[r.slug] += 1
-        own = r.slug if used[r.slug] == 1 else f"{r.slug}-{used[r.slug]}"
-        result.append(replace(r, slug=own, suffix=suffix))
+        slug_counts[r.slug] += 1
+        unique_slug = r.slug if slug_counts[r.slug] == 1 else f"{r.slug}-{slug_counts[r.slug]}"
+        result.append(replace(r, slug=unique_slug, suffix=suffix))
     return result
 
 
-def short(error: Exception, run: Run, place: str) -> str:
+def error_text(error: Exception, run: Run, display_path: str) -> str:
     """The text of an error with the run's path as the reader knows it."""
     text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-    return text.replace(str(run.path), place)
+    return text.replace(str(run.path), display_path)

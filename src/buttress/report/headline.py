@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from buttress.report.board import Board, Row
-from buttress.report.words import number_of, percent, percent_pair, span
+from buttress.report.formatting import (
+    format_interval,
+    format_percent,
+    format_percent_pair,
+    pluralize,
+)
+from buttress.report.leaderboard import Leaderboard, LeaderboardRow
 from buttress.statistics import mcnemar
 
 
@@ -23,7 +28,7 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Champion:
+class BestModel:
     """The best model against one attack."""
 
     title: str
@@ -37,7 +42,7 @@ class Champion:
     others: int  # how many more reach the same number
 
 
-def headline(board: Board) -> Headline:
+def build_headline(board: Leaderboard) -> Headline:
     rows = board.ranked
     if not rows and any(r.worst.is_doubtful for r in board.rows):
         return Headline("", f"No result of suite {board.suite} can be trusted; the notes say why.")
@@ -50,51 +55,52 @@ def headline(board: Board) -> Headline:
     images = f"{share.images} {board.split} images".replace("  ", " ")
     if share.hits == 0:
         return Headline("No model held:", f"not one of {images} survives every attack.")
-    interval = f"{percent(share.low, '')} to {percent(share.high)}"
-    counts = f"{percent(share.value)} of {images} survive every attack (95% interval {interval})."
+    interval = f"{format_percent(share.low, '')} to {format_percent(share.high)}"
+    counts = (
+        f"{format_percent(share.value)} of {images} survive every attack (95% interval {interval})."
+    )
     if len(rows) == 1:
         return Headline(f"{top[0].run.described}:", counts, notes=top[0].worst.notes)
     if len(top) > 1:
         names = " and ".join(r.run.described for r in top[:2])
         more = f" (and {len(top) - 2} more)" if len(top) > 2 else ""
-        return Headline(names, f"{more}held best, level: {counts}", contrast(rows, top[0]))
+        return Headline(names, f"{more}held best, level: {counts}", contrast_sentence(rows, top[0]))
     return Headline(
         top[0].run.described,
         f"held best: {counts}",
-        contrast(rows, top[0]),
-        lead(top[0], rows[1]),
+        contrast_sentence(rows, top[0]),
+        significance_sentence(top[0], rows[1]),
         top[0].worst.notes,
     )
 
 
-def contrast(rows: tuple[Row, ...], best: Row) -> str:
+def contrast_sentence(rows: tuple[LeaderboardRow, ...], best: LeaderboardRow) -> str:
     """How the best model that was trained the other way (standard or robust) does."""
     others = [r for r in rows if r.run.is_standard != best.run.is_standard]
     if not others or others[0].worst.share is None:
         return ""
     kind = "adversarially trained" if best.run.is_standard else "standard"
     share = others[0].worst.share
-    value = f"{percent(share.value)} ({span(share.low, share.high)})"
+    value = f"{format_percent(share.value)} ({format_interval(share.low, share.high)})"
     return f"The best {kind} model, {others[0].run.label}, keeps {value}."
 
 
-def lead(first: Row, second: Row) -> str:
+def significance_sentence(first: LeaderboardRow, second: LeaderboardRow) -> str:
     """Compares the first two image by image."""
     ahead = int(np.sum(first.suite.survived & ~second.suite.survived))
     behind = int(np.sum(second.suite.survived & ~first.suite.survived))
     assert first.worst.share is not None
     assert second.worst.share is not None
-    ours, theirs = percent_pair(first.worst.share.value, second.worst.share.value)
+    first_text, second_text = format_percent_pair(first.worst.share.value, second.worst.share.value)
     name = second.run.described
     if mcnemar(ahead, behind) > 0.05:
-        few = "on these images the order of the two may be chance"
-        return f"Second is {name} with {theirs} against {ours}: {few}."
-    return (
-        f"Second is {name} with {theirs}; the lead is more than chance (McNemar's test, p < 0.05)."
-    )
+        not_significant = "on these images the order of the two may be chance"
+        return f"Second is {name} with {second_text} against {first_text}: {not_significant}."
+    significant = "the lead is more than chance (McNemar's test, p < 0.05)"
+    return f"Second is {name} with {second_text}; {significant}."
 
 
-def champions(board: Board) -> list[Champion]:
+def best_models(board: Leaderboard) -> list[BestModel]:
     """The best model against each attack, in the order of the table."""
     found = []
     for index, column in enumerate(board.columns):
@@ -105,28 +111,31 @@ def champions(board: Board) -> list[Champion]:
         assert share is not None
         definition = column.definition
         found.append(
-            Champion(
+            BestModel(
                 title="no attack" if definition.is_clean else column.title,
                 threat=definition.threat,
                 training=column.training,
                 who=best[0].run.label,
                 how=best[0].run.objective,
                 slug=best[0].run.slug,
-                value=percent(share.value),
-                interval=span(share.low, share.high),
+                value=format_percent(share.value),
+                interval=format_interval(share.low, share.high),
                 others=len(best) - 1,
             )
         )
     return found
 
 
-def remaining(board: Board) -> str:
+def unranked_sentence(board: Leaderboard) -> str:
     """Says how many models have no rank, if any."""
-    doubted = sum(r.worst.is_doubtful for r in board.rows)
-    missing = len(board.rows) - len(board.ranked) - doubted
-    reasons = {"without a full result": missing, "with a result that cannot be trusted": doubted}
+    untrustworthy = sum(r.worst.is_doubtful for r in board.rows)
+    missing = len(board.rows) - len(board.ranked) - untrustworthy
+    reasons = {
+        "without a full result": missing,
+        "with a result that cannot be trusted": untrustworthy,
+    }
     return " ".join(
-        f"{number_of(count, 'model')} of {len(board.rows)} {reason}: not ranked."
+        f"{pluralize(count, 'model')} of {len(board.rows)} {reason}: not ranked."
         for reason, count in reasons.items()
         if count
     )

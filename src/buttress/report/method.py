@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buttress.records.corruption import CORRUPTION
-from buttress.report.board import Board, Column
-from buttress.report.views import Definition, Result
-from buttress.report.words import between, duration, meaning, pretty_threat
+from buttress.report.formatting import explain_threat, format_duration, format_range, format_threat
+from buttress.report.leaderboard import Leaderboard, LeaderboardColumn
+from buttress.report.run_results import AttackDefinition, SuiteEntryResult
+from buttress.results.attack_record import CORRUPTION_ATTACK
 
 
 @dataclass(frozen=True)
-class Step:
+class AttackMethod:
     """One attack of the suite and what it cost."""
 
     title: str
@@ -29,90 +29,90 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Method:
-    steps: tuple[Step, ...]
+class EvaluationMethod:
+    steps: tuple[AttackMethod, ...]
     facts: Mapping[str, str]
     command: str  # of the first row
 
 
-def method(board: Board) -> Method:
+def describe_method(board: Leaderboard) -> EvaluationMethod:
     results = [r for row in board.rows for r in row.results if r is not None]
     steps = tuple(
-        step(column, [r for row in board.rows if (r := row.results[i]) is not None])
+        describe_attack(column, [r for row in board.rows if (r := row.results[i]) is not None])
         for i, column in enumerate(board.columns)
     )
     first = next((r for row in board.rows for r in row.results if r is not None), None)
     command = str(first.made.get("command", "")) if first else ""
-    return Method(steps, facts(board, results), command)
+    return EvaluationMethod(steps, method_facts(board, results), command)
 
 
-def step(column: Column, results: Sequence[Result]) -> Step:
+def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResult]) -> AttackMethod:
     definition = column.definition
-    return Step(
+    return AttackMethod(
         title=column.title,
         attack=definition.attack,
-        threat=pretty_threat(definition.threat),
-        meaning=meant(definition) if results else "no result that says",
+        threat=format_threat(definition.threat),
+        meaning=explain_attack(definition) if results else "no result that says",
         training=column.training,
         args=definition.args,
-        forward=spread(r.made.get("forward") for r in results),
-        backward=spread(r.made.get("backward") for r in results),
-        seconds=seconds(results),
+        forward=format_value_range(r.made.get("forward") for r in results),
+        backward=format_value_range(r.made.get("backward") for r in results),
+        seconds=format_time_range(results),
     )
 
 
-def meant(definition: Definition) -> str:
-    if definition.attack == CORRUPTION:
+def explain_attack(definition: AttackDefinition) -> str:
+    if definition.attack == CORRUPTION_ATTACK:
         return "noise, blur, weather and compression without an adversary, on all images"
-    return meaning(definition.threat)
+    return explain_threat(definition.threat)
 
 
-def facts(board: Board, results: Sequence[Result]) -> dict[str, str]:
+def method_facts(board: Leaderboard, results: Sequence[SuiteEntryResult]) -> dict[str, str]:
     """Each fact once; where records differ, all values."""
     times = sorted(str(r.made["time"]) for r in results if r.made.get("time"))
-    found = {
+    facts = {
         "data": f"{board.dataset}, {board.split or 'unknown'} split, {board.images} images",
         "suite": board.suite,
-        "checkpoint": different(r.made.get("checkpoint") for r in results),
-        "attack seed": different(r.made.get("seed") for r in results),
+        "checkpoint": distinct_values(r.made.get("checkpoint") for r in results),
+        "attack seed": distinct_values(r.made.get("seed") for r in results),
         "made": times[0] if len(set(times)) == 1 else " to ".join([*times[:1], *times[-1:]]),
-        "machine": different(r.made.get("platform") for r in results),
-        "Python": different(r.made.get("python") for r in results),
-        **versions([r.made.get("versions") for r in results]),
+        "machine": distinct_values(r.made.get("platform") for r in results),
+        "Python": distinct_values(r.made.get("python") for r in results),
+        **package_versions([r.made.get("versions") for r in results]),
     }
-    return {k: v for k, v in found.items() if v}
+    return {k: v for k, v in facts.items() if v}
 
 
-def versions(found: Sequence[Any]) -> dict[str, str]:
+def package_versions(version_maps: Sequence[Any]) -> dict[str, str]:
     """Package -> version, or all versions that occur."""
-    maps = [v for v in found if isinstance(v, Mapping)]
+    maps = [v for v in version_maps if isinstance(v, Mapping)]
     packages = dict.fromkeys(str(name) for v in maps for name in v)
-    return {name: different(v.get(name) for v in maps) for name in packages}
+    return {name: distinct_values(v.get(name) for v in maps) for name in packages}
 
 
-def different(found: Iterable[Any]) -> str:
+def distinct_values(values: Iterable[Any]) -> str:
     """The distinct values in order, at most five."""
-    distinct = list(dict.fromkeys(str(v) for v in found if v is not None and v != ""))
+    distinct = list(dict.fromkeys(str(v) for v in values if v is not None and v != ""))
     return ", ".join(distinct[:5]) + (" …" if len(distinct) > 5 else "")
 
 
-def numbers(found: Iterable[Any]) -> list[float]:
-    kept = (float(v) for v in found if isinstance(v, int | float))
-    return [v for v in kept if math.isfinite(v)]
+def finite_numbers(values: Iterable[Any]) -> list[float]:
+    floats = (float(v) for v in values if isinstance(v, int | float))
+    return [v for v in floats if math.isfinite(v)]
 
 
-def spread(found: Iterable[Any]) -> str:
+def format_value_range(values: Iterable[Any]) -> str:
     """``40`` or ``12–40``: smallest and largest over the models."""
-    kept = numbers(found)
-    if not kept:
+    floats = finite_numbers(values)
+    if not floats:
         return ""
-    low, high = (f"{v:.0f}" if v >= 10 else f"{v:.2g}" for v in (min(kept), max(kept)))
-    return between(low, high)
+    low, high = (f"{v:.0f}" if v >= 10 else f"{v:.2g}" for v in (min(floats), max(floats)))
+    return format_range(low, high)
 
 
-def seconds(results: Sequence[Result]) -> str:
-    kept = numbers(r.made.get("seconds") for r in results)
-    if not kept:
+def format_time_range(results: Sequence[SuiteEntryResult]) -> str:
+    floats = finite_numbers(r.made.get("seconds") for r in results)
+    if not floats:
         return ""
-    low, high = duration(min(kept)), duration(max(kept))
-    return between(low, high)
+    low, high = format_duration(min(floats)), format_duration(max(floats))
+    return format_range(low, high)

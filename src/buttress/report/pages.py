@@ -10,32 +10,79 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from buttress import __version__
-from buttress.records.robustbench import Reading
 from buttress.report import figures
-from buttress.report.board import Board, Row, relation
-from buttress.report.collect import Details
-from buttress.report.compare_page import embedded
-from buttress.report.headline import champions, headline, remaining
-from buttress.report.method import method
-from buttress.report.references import references, unused
-from buttress.report.seeds import groups
-from buttress.report.studies import StudyView
-from buttress.report.study_page import Link, study_context
-from buttress.report.views import Collection, RunView
-from buttress.report.words import (
-    duration,
-    meaning,
-    number_of,
-    percent,
-    pretty_threat,
-    tenths,
+from buttress.report.collect import RunDetails
+from buttress.report.formatting import (
+    explain_threat,
+    format_duration,
+    format_percent,
+    format_tenths,
+    format_threat,
+    pluralize,
 )
+from buttress.report.headline import best_models, build_headline, unranked_sentence
+from buttress.report.leaderboard import (
+    Leaderboard,
+    LeaderboardRow,
+    relation_to_training,
+    seed_groups,
+)
+from buttress.report.method import describe_method
+from buttress.report.published_rows import build_published_rows, unused_entry_messages
+from buttress.report.run_results import ReportData, RunResults
+from buttress.report.study_page import RunLink, StudyPageData, study_context
+from buttress.results.robustbench import LeaderboardEntries
 
-NOTHING = Reading((), ())
+MAX_MODELS = 200  # models of one board; each adds its bits to the page
+
+
+def comparison_groups(boards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
+    """The boards with two models or more; the best ones, if there are too many."""
+    return [comparison_group(b) for b in boards if sum(bool(r.suite.results) for r in b.rows) > 1]
+
+
+def comparison_group(board: Leaderboard) -> dict[str, Any]:
+    parts = [board.dataset, board.split, f"suite {board.suite}", f"{board.images} images"]
+    return {
+        "title": ", ".join(p for p in parts if p),
+        "images": board.images,
+        "columns": ["worst case", *(c.title for c in board.columns)],
+        "rows": [comparison_row(r) for r in board.rows[:MAX_MODELS]],
+        "left_out": max(0, len(board.rows) - MAX_MODELS),
+    }
+
+
+def comparison_row(leaderboard_row: LeaderboardRow) -> dict[str, Any]:
+    run = leaderboard_row.run
+    training = f"{run.objective} {format_threat(run.trained_on)}".strip()
+    trust_suffix = " (untrustworthy)" if leaderboard_row.worst.is_doubtful else ""
+    worst = (
+        np.packbits(leaderboard_row.suite.survived).tobytes()
+        if leaderboard_row.worst.share
+        else b""
+    )
+    flags = [worst, *(b"" if r is None else r.flags for r in leaderboard_row.results)]
+    return {
+        "name": f"{run.label} · {training}{trust_suffix}",
+        "page": f"models/{run.slug}.html",
+        "slug": run.slug,
+        "flags": [base64.b64encode(f).decode() for f in flags],
+    }
+
+
+def embed_json(content: Any) -> Markup:
+    """JSON for a script element: no text in it can end the element or begin a comment."""
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+    return Markup("".join(escapes.get(c, c) for c in text))
+
+
+NO_ENTRIES = LeaderboardEntries((), ())
 
 
 @dataclass(frozen=True)
@@ -47,10 +94,10 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteIndex:
     """What pages link to."""
 
-    studies: Sequence[StudyView] = ()
+    studies: Sequence[StudyPageData] = ()
     groups: Sequence[Mapping[str, Any]] = ()  # models that can be compared
     slugs: Mapping[str, str] = field(default_factory=dict)  # page by the key of the run
 
@@ -59,32 +106,32 @@ class Site:
         return frozenset(row["slug"] for group in self.groups for row in group["rows"])
 
 
-class Pages:
+class PageRenderer:
     """Renders pages; one object serves a whole report."""
 
-    def __init__(self, title: str, subtitle: str, site: Site | None = None) -> None:
+    def __init__(self, title: str, subtitle: str, site: SiteIndex | None = None) -> None:
         self._environment = environment()
-        self._site = site or Site()
+        self._site = site or SiteIndex()
         self._comparable = self._site.comparable
         names = ("sort.js", "filter.js", "compare.js")
-        self._scripts = {name: script(name) for name in names}
+        self._scripts = {name: load_script(name) for name in names}
         self._shared = {
             "report_title": title,
             "subtitle": subtitle,
             "version": __version__,
-            "style": asset("style.css"),
+            "style": read_asset("style.css"),
         }
 
     def index(
         self,
-        found: Collection,
-        boards: Sequence[Board],
-        published: Reading = NOTHING,
+        data: ReportData,
+        boards: Sequence[Leaderboard],
+        published: LeaderboardEntries = NO_ENTRIES,
         problems: Sequence[str] = (),
     ) -> str:
-        contexts = [board_context(b, i, boards) for i, b in enumerate(boards, 1)]
+        contexts = [leaderboard_context(b, i, boards) for i, b in enumerate(boards, 1)]
         for context in contexts:
-            context["references"] = references(context["board"], published.rows)
+            context["references"] = build_published_rows(context["board"], published.rows)
         return self._render(
             "index.html",
             scripts=("sort.js", "filter.js"),
@@ -92,26 +139,26 @@ class Pages:
             boards=contexts,
             studies=self._site.studies,
             can_compare=bool(self._site.groups),
-            choices=choices(boards),
-            unfinished=[r for r in found.runs if r.state != "done"],
-            unevaluated=[r for r in found.runs if r.state == "done" and not evaluated(r)],
-            broken=found.broken,
+            choices=filter_choices(boards),
+            unfinished=[r for r in data.runs if r.state != "done"],
+            unevaluated=[r for r in data.runs if r.state == "done" and not is_evaluated(r)],
+            broken=data.broken,
             problems=[
                 *problems,
-                *(p for r in found.runs for p in r.problems),
-                *unused(published, boards),
+                *(p for r in data.runs for p in r.problems),
+                *unused_entry_messages(published, boards),
             ],
-            count=len(found.runs),
+            count=len(data.runs),
         )
 
     def model(
         self,
-        run: RunView,
-        places: Sequence[tuple[Board, Row]],
-        details: Details,
+        run: RunResults,
+        leaderboard_rows: Sequence[tuple[Leaderboard, LeaderboardRow]],
+        details: RunDetails,
         problems: Sequence[str] = (),
     ) -> str:
-        origin = finetuned_from(run)
+        origin = finetune_origin(run)
         return self._render(
             "model.html",
             root="../",
@@ -119,61 +166,68 @@ class Pages:
             can_compare=run.slug in self._comparable,
             pictures=details.pictures,
             origin=origin,
-            origin_run=Link(
+            origin_run=RunLink(
                 origin.get("source", ""), self._site.slugs.get(origin.get("key", ""), "")
             ),
-            places=[place_context(board, row) for board, row in places],
+            places=[run_leaderboard_context(board, row) for board, row in leaderboard_rows],
             training=figures.training_figures(details.history, run.objective),
             epochs=len(details.history),
             seconds=details.summary.get("seconds"),
             weights=figures.weight_figure(run.sparsity) if run.sparsity else None,
-            curves=own_curves(run),
+            curves=run_curve_figures(run),
             galleries=details.galleries,
             problems=[*run.problems, *problems],
             spec=json.dumps(run.spec.model_dump(mode="json"), indent=2, ensure_ascii=False),
             facts=run_facts(run),
         )
 
-    def study(self, study: StudyView, runs: Mapping[str, RunView]) -> str:
+    def study(self, study: StudyPageData, runs: Mapping[str, RunResults]) -> str:
         context = study_context(study, runs)
         return self._render("study.html", scripts=("sort.js",), root="../", **context)
 
     def compare(self) -> str:
-        flags = embedded(self._site.groups)
+        flags = embed_json(self._site.groups)
         return self._render("compare.html", scripts=("compare.js",), root="", flags=flags)
 
     def _render(self, template: str, scripts: Sequence[str] = (), **context: Any) -> str:
         used = [self._scripts[name] for name in scripts]
-        found = self._environment.get_template(template)
-        return found.render(**self._shared, scripts=used, **context)
+        page_template = self._environment.get_template(template)
+        return page_template.render(**self._shared, scripts=used, **context)
 
 
 def environment() -> Environment:
-    made = Environment(
+    env = Environment(
         loader=PackageLoader("buttress.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (duration, meaning, number_of, percent, pretty_threat, tenths)
-    made.filters.update({f.__name__: f for f in filters})
-    made.filters["svg"] = Markup  # charts escape what they are given
-    return made
+    filters = (
+        format_duration,
+        explain_threat,
+        pluralize,
+        format_percent,
+        format_threat,
+        format_tenths,
+    )
+    env.filters.update({f.__name__: f for f in filters})
+    env.filters["svg"] = Markup  # charts escape what they are given
+    return env
 
 
-def asset(name: str) -> Markup:
+def read_asset(name: str) -> Markup:
     """Our own style or script, put into the page as it is."""
     folder = resources.files("buttress.report") / "templates"
     return Markup((folder / name).read_text(encoding="utf-8"))
 
 
-def script(name: str) -> Script:
-    text = asset(name)
+def load_script(name: str) -> Script:
+    text = read_asset(name)
     return Script(text, base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
 
 
-def choices(boards: Sequence[Board]) -> dict[str, Any]:
+def filter_choices(boards: Sequence[Leaderboard]) -> dict[str, Any]:
     """What the leaderboards can be filtered by."""
     rows = [row.run for board in boards for row in board.rows]
     values = {
@@ -185,66 +239,70 @@ def choices(boards: Sequence[Board]) -> dict[str, Any]:
     return {"rows": len(rows), **{k: sorted(v - {""}) for k, v in values.items()}}
 
 
-def finetuned_from(run: RunView) -> dict[str, str]:
+def finetune_origin(run: RunResults) -> dict[str, str]:
     """Where the first weights of a run came from."""
-    found = run.header.get("finetuned_from")
-    if not isinstance(found, Mapping):
+    origin = run.header.get("finetuned_from")
+    if not isinstance(origin, Mapping):
         return {}
     return {
         str(k): v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
-        for k, v in found.items()
+        for k, v in origin.items()
         if v not in (None, "", [], {})
     }
 
 
-def board_context(board: Board, index: int, boards: Sequence[Board]) -> dict[str, Any]:
-    drawn = figures.cast(board)
+def leaderboard_context(
+    board: Leaderboard, index: int, boards: Sequence[Leaderboard]
+) -> dict[str, Any]:
+    drawn_rows = figures.select_drawn_rows(board)
     # A run's curves do not depend on the suite: they are drawn once per data set.
     first = next(b for b in boards if b.dataset == board.dataset) is board
-    curves = figures.curve_figures(drawn) if first else []
-    scatter = figures.sparsity_figure(board, drawn)
+    curves = figures.curve_figures(drawn_rows) if first else []
+    scatter = figures.sparsity_figure(board, drawn_rows)
     return {
         "board": board,
         "index": index,
         "notes": dict(enumerate(board.notes, 1)),
-        "headline": headline(board),
-        "champions": champions(board),
-        "remaining": remaining(board),
-        "groups": groups(board),
-        "panels": figures.attack_figures(board, drawn),
-        "drawn": len(drawn.rows),
-        "left_out": drawn.left_out,
+        "headline": build_headline(board),
+        "champions": best_models(board),
+        "remaining": unranked_sentence(board),
+        "groups": seed_groups(board),
+        "panels": figures.attack_figures(board, drawn_rows),
+        "drawn": len(drawn_rows.rows),
+        "left_out": drawn_rows.left_out,
         "figures": [*curves, *([scatter] if scatter else [])],
-        "method": method(board),
+        "method": describe_method(board),
     }
 
 
-def place_context(board: Board, row: Row) -> dict[str, Any]:
-    relations = [relation(c.definition.threat, row.run.trained_on) for c in board.columns]
-    used = sorted({*row.worst.notes, *(n for c in row.cells for n in c.notes)})
+def run_leaderboard_context(board: Leaderboard, row: LeaderboardRow) -> dict[str, Any]:
+    relations = [
+        relation_to_training(c.definition.threat, row.run.trained_on) for c in board.columns
+    ]
+    note_numbers = sorted({*row.worst.notes, *(n for c in row.cells for n in c.notes)})
     return {
         "board": board,
         "row": row,
         "results": list(zip(board.columns, row.cells, row.results, relations, strict=True)),
-        "notes": {n: board.notes[n - 1] for n in used},
-        "bars": figures.row_figure(board, row),
+        "notes": {n: board.notes[n - 1] for n in note_numbers},
+        "bars": figures.model_figure(board, row),
         "classes": figures.class_figure(row.suite.classes) if row.worst.share else None,
     }
 
 
-def own_curves(run: RunView) -> list[figures.Figure]:
+def run_curve_figures(run: RunResults) -> list[figures.ReportFigure]:
     return [figures.curve_figure([(run, c)], {run.model: 0}) for c in run.curves]
 
 
-def evaluated(run: RunView) -> bool:
+def is_evaluated(run: RunResults) -> bool:
     return any(suite.results for suite in run.suites)
 
 
-def run_facts(run: RunView) -> Mapping[str, str]:
+def run_facts(run: RunResults) -> Mapping[str, str]:
     """Where a run comes from."""
     header = run.header
     versions = header.get("versions")
-    found = {
+    facts = {
         "folder": run.place,
         "key": str(header.get("key", "")),
         "command": str(header.get("command", "")),
@@ -256,4 +314,4 @@ def run_facts(run: RunView) -> Mapping[str, str]:
         "Python": str(header.get("python", "")),
         **({str(k): str(v) for k, v in versions.items()} if isinstance(versions, Mapping) else {}),
     }
-    return {k: v for k, v in found.items() if v}
+    return {k: v for k, v in facts.items() if v}

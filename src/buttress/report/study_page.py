@@ -3,24 +3,88 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from buttress.files import file_name
-from buttress.records.answer import Agreement, Answer, Line, Number
-from buttress.report.agreement import Pair, against
-from buttress.report.figures import Figure
-from buttress.report.pictures import Picture, read_picture, read_pictures
-from buttress.report.studies import StudyView
-from buttress.report.views import RunView
-from buttress.report.words import between, duration, tenths
+from buttress.errors import CorruptFileError, UserError
+from buttress.report.analyses import AnalysisPicture, read_picture, read_pictures
+from buttress.report.charts import PublishedPair, draw_published_scatter
+from buttress.report.figures import ReportFigure
+from buttress.report.formatting import format_duration, format_range, format_tenths, slugify
+from buttress.report.run_results import RunResults
+from buttress.results.study_result import (
+    RankAgreement,
+    StudyResult,
+    StudyTableRow,
+    TableValue,
+    read_study_result,
+)
+from buttress.system.files import safe_file_name
 
-ROOM = 4_000_000  # characters of pictures of single runs; the rest is on the pages of the runs
+RESULT_FILE = "answer.json"
 
 
 @dataclass(frozen=True)
-class Shown:
+class StudyPageData:
+    """One study at one scale, and the folder its pictures are in."""
+
+    answer: StudyResult
+    folder: Path
+    slug: str
+
+    @property
+    def words(self) -> str:
+        """``claims: 2 hold, 1 do not, 2 undecided``."""
+        counts: Counter[str] = Counter(claim.word for claim in self.answer.claims)
+        if not counts:
+            return "no claims"
+        verbs = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
+        counts_text = [f"{counts[word]} {verb}" for word, verb in verbs.items() if counts[word]]
+        return f"claims: {', '.join(counts_text)}"
+
+
+def read_study_results(
+    roots: Sequence[Path], result_files: Sequence[Path] = ()
+) -> tuple[tuple[StudyPageData, ...], tuple[str, ...]]:
+    """All studies below the roots and in ``result_files``, and which files could not be read."""
+    studies: list[StudyPageData] = []
+    problems: list[str] = []
+    slug_counts: Counter[str] = Counter()
+    for path in find_study_results(roots, result_files):
+        try:
+            answer = read_study_result(path)
+        except (CorruptFileError, UserError, OSError) as error:
+            display_path = f"{path.parent.name}/{path.name}"
+            reason = str(error).replace(str(path), display_path)
+            problems.append(f"{display_path} is unreadable, answer the study again ({reason})")
+            continue
+        name = slugify(f"{answer.study}-{answer.scale}")
+        slug_counts[name] += 1
+        unique_slug = name if slug_counts[name] == 1 else f"{name}-{slug_counts[name]}"
+        studies.append(StudyPageData(answer, path.parent, unique_slug))
+    return tuple(studies), tuple(problems)
+
+
+def find_study_results(roots: Sequence[Path], answers: Sequence[Path] = ()) -> list[Path]:
+    """The files, each once: ``ROOT/answer.json``, and ``studies/NAME/answer.json`` below a root."""
+    found: dict[Path, Path] = {}
+    for root in map(Path, roots):
+        files = [root / RESULT_FILE, *sorted(root.rglob(f"studies/*/{RESULT_FILE}"))]
+        found.update((f.resolve(), f) for f in files if f.is_file())
+    found.update((Path(f).resolve(), Path(f)) for f in answers)
+    return list(found.values())
+
+
+MAX_PICTURE_CHARS = (
+    4_000_000  # characters of pictures of single runs; the rest is on the pages of the runs
+)
+
+
+@dataclass(frozen=True)
+class FormattedValue:
     """One number as the table shows it; a part that is not known is empty."""
 
     value: str = ""
@@ -35,7 +99,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Link:
+class RunLink:
     """A run behind a row; without a page where it is not in this report."""
 
     name: str
@@ -43,148 +107,158 @@ class Link:
 
 
 @dataclass(frozen=True)
-class TableRow:
+class FormattedRow:
     labels: tuple[str, ...]
-    cells: tuple[Shown, ...]
-    runs: tuple[Link, ...]
+    cells: tuple[FormattedValue, ...]
+    runs: tuple[RunLink, ...]
 
 
 @dataclass(frozen=True)
 class RunPicture:
     """An analysis of one run."""
 
-    run: Link
-    picture: Picture
+    run: RunLink
+    picture: AnalysisPicture
 
 
-def study_context(study: StudyView, runs: Mapping[str, RunView]) -> dict[str, Any]:
+def study_context(study: StudyPageData, runs: Mapping[str, RunResults]) -> dict[str, Any]:
     """``runs`` by their keys."""
     answer = study.answer
     notes: dict[str, int] = {}
-    rows = [table_row(line, answer, runs, notes) for line in answer.lines]
+    rows = [format_row(line, answer, runs, notes) for line in answer.lines]
     return {
         "study": study,
         "answer": answer,
         "rows": rows,
         "notes": {n: text for text, n in notes.items()},
         "has_published": any(c.published for row in rows for c in row.cells),
-        "scatters": [f for a in answer.agreement if (f := scatter_figure(a, answer))],
+        "scatters": [f for a in answer.agreement if (f := published_scatter_figure(a, answer))],
         "together": read_pictures(
-            study.folder / f"{file_name(name)}.json" for name in answer.together
+            study.folder / f"{safe_file_name(name)}.json" for name in answer.together
         ),
         "pictures": run_pictures(answer, runs),
-        "facts": facts(answer),
-        "failed": {links([key], runs)[0]: why for key, why in answer.failed.items()},
+        "facts": study_facts(answer),
+        "failed": {run_links([key], runs)[0]: reason for key, reason in answer.failed.items()},
     }
 
 
-def table_row(
-    line: Line, answer: Answer, runs: Mapping[str, RunView], notes: dict[str, int]
-) -> TableRow:
+def format_row(
+    line: StudyTableRow, answer: StudyResult, runs: Mapping[str, RunResults], notes: dict[str, int]
+) -> FormattedRow:
     cells = tuple(
-        shown(line.numbers.get(c, Number(missing="missing")), answer.units.get(c, "percent"), notes)
+        format_table_value(
+            line.numbers.get(c, TableValue(missing="missing")),
+            answer.units.get(c, "percent"),
+            notes,
+        )
         for c in answer.columns
     )
-    return TableRow(line.labels, cells, links(line.runs, runs))
+    return FormattedRow(line.labels, cells, run_links(line.runs, runs))
 
 
-def shown(number: Number, unit: str, notes: dict[str, int]) -> Shown:
-    value, published = finite(number.value), finite(number.published)
-    low, high = finite(number.low), finite(number.high)
-    known = value is not None and published is not None
+def format_table_value(number: TableValue, unit: str, notes: dict[str, int]) -> FormattedValue:
+    value, published = finite_or_none(number.value), finite_or_none(number.published)
+    low, high = finite_or_none(number.low), finite_or_none(number.high)
+    has_both = value is not None and published is not None
     parts = {"images": number.images, "seeds": number.seeds}
-    return Shown(
-        value="" if value is None else spelt(value, unit),
+    return FormattedValue(
+        value="" if value is None else format_number(value, unit),
         interval=""
         if value is None or low is None or high is None
-        else between(spelt(low, unit), spelt(high, unit)),
-        published="" if published is None else spelt(published, unit),
-        difference=signed((value or 0) - (published or 0), unit) if known else "",
+        else format_range(format_number(low, unit), format_number(high, unit)),
+        published="" if published is None else format_number(published, unit),
+        difference=format_signed((value or 0) - (published or 0), unit) if has_both else "",
         missing=number.missing or ("missing" if value is None else ""),
         notes=tuple(notes.setdefault(text, len(notes) + 1) for text in number.distrusted),
         is_doubtful=value is not None and number.untrustworthy,
-        details=", ".join(f"{count} {what}" for what, count in parts.items() if count),
+        details=", ".join(f"{count} {unit_name}" for unit_name, count in parts.items() if count),
         sort=value,
     )
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def spelt(value: float, unit: str) -> str:
-    return tenths(value) if unit == "percent" else f"{value:.4g}"
+def format_number(value: float, unit: str) -> str:
+    return format_tenths(value) if unit == "percent" else f"{value:.4g}"
 
 
-def signed(value: float, unit: str) -> str:
+def format_signed(value: float, unit: str) -> str:
     """``+1.2``: percentage points, or the number."""
     return f"{100 * value:+.1f}" if unit == "percent" else f"{value:+.3g}"
 
 
-def links(keys: Sequence[str], runs: Mapping[str, RunView]) -> tuple[Link, ...]:
+def run_links(keys: Sequence[str], runs: Mapping[str, RunResults]) -> tuple[RunLink, ...]:
     """Named by what tells the runs of a row apart: training, and seed where there are several."""
-    found = [runs[key] for key in keys if key in runs]
-    seeds = {run.spec.seed for run in found}
-    made = []
+    known_runs = [runs[key] for key in keys if key in runs]
+    seeds = {run.spec.seed for run in known_runs}
+    result = []
     for key in keys:
         run = runs.get(key)
         seed = f", seed {run.spec.seed}" if run is not None and len(seeds) > 1 else ""
-        made.append(Link(key) if run is None else Link(f"{run.objective}{seed}", run.slug))
-    return tuple(made)
+        result.append(RunLink(key) if run is None else RunLink(f"{run.objective}{seed}", run.slug))
+    return tuple(result)
 
 
-def scatter_figure(agreement: Agreement, answer: Answer) -> Figure | None:
+def published_scatter_figure(agreement: RankAgreement, answer: StudyResult) -> ReportFigure | None:
     """Published against measured, one point per row."""
     column, unit = agreement.column, answer.units.get(agreement.column, "percent")
     pairs = []
     for line in answer.lines:
         number = line.numbers.get(column)
-        value = None if number is None else finite(number.value)
-        published = None if number is None else finite(number.published)
+        value = None if number is None else finite_or_none(number.value)
+        published = None if number is None else finite_or_none(number.published)
         if number is None or value is None or published is None:
             continue
-        low, high = finite(number.low), finite(number.high)
+        low, high = finite_or_none(number.low), finite_or_none(number.high)
         name = " / ".join(line.labels)
-        pairs.append(Pair(name, published, value, value if low is None else low,
+        pairs.append(PublishedPair(name, published, value, value if low is None else low,
                           value if high is None else high, bool(number.distrusted)))  # fmt: skip
     if not pairs:
         return None
-    return Figure(column.replace("_", " "), against(pairs, column, unit), correlation(agreement))
+    return ReportFigure(
+        column.replace("_", " "),
+        draw_published_scatter(pairs, column, unit),
+        correlation_text(agreement),
+    )
 
 
-def correlation(agreement: Agreement) -> str:
+def correlation_text(agreement: RankAgreement) -> str:
     if agreement.spearman is None:
         return f"{agreement.rows} rows: too few, or too alike, for a rank correlation"
-    said = f"rank correlation {agreement.spearman:.2f}"
+    text = f"rank correlation {agreement.spearman:.2f}"
     if agreement.low is not None and agreement.high is not None:
-        said += f" (95% {agreement.low:.2f} to {agreement.high:.2f})"
-    return f"{said} over {agreement.rows} rows"
+        text += f" (95% {agreement.low:.2f} to {agreement.high:.2f})"
+    return f"{text} over {agreement.rows} rows"
 
 
-def run_pictures(answer: Answer, runs: Mapping[str, RunView]) -> dict[str, list[RunPicture]]:
+def run_pictures(
+    answer: StudyResult, runs: Mapping[str, RunResults]
+) -> dict[str, list[RunPicture]]:
     """The analyses of single runs by name; pictures as long as there is room, sentences always."""
     keys = dict.fromkeys(key for line in answer.lines for key in line.runs)
-    found: dict[str, list[RunPicture]] = {}
-    room = ROOM
+    pictures: dict[str, list[RunPicture]] = {}
+    chars_left = MAX_PICTURE_CHARS
     for name in answer.analyses:
         for run in (runs[key] for key in keys if key in runs):
             picture = read_picture(run.run.analysis_file(name))
             if picture is None or not (picture.says or picture.address or picture.reason):
                 continue
-            room -= len(picture.address)
-            if room < 0:
-                picture = Picture(picture.name, picture.says, "", picture.reason)
-            link = Link(f"{run.label} · {run.objective}", run.slug)
-            found.setdefault(name, []).append(RunPicture(link, picture))
-    return found
+            chars_left -= len(picture.address)
+            if chars_left < 0:
+                picture = AnalysisPicture(picture.name, picture.says, "", picture.reason)
+            link = RunLink(f"{run.label} · {run.objective}", run.slug)
+            pictures.setdefault(name, []).append(RunPicture(link, picture))
+    return pictures
 
 
-def facts(answer: Answer) -> dict[str, str]:
+def study_facts(answer: StudyResult) -> dict[str, str]:
     """What the study cost and what it was asked to do."""
     cost = {
         (k.removesuffix("_seconds").replace("_", " ") + " time")
         if k.endswith("seconds")
-        else k.replace("_", " "): duration(v) if k.endswith("seconds") else f"{v:,.6g}"
+        else k.replace("_", " "): format_duration(v) if k.endswith("seconds") else f"{v:,.6g}"
         for k, v in answer.cost.items()
     }
     settings = {

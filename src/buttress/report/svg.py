@@ -8,7 +8,7 @@ from html import escape
 
 
 @dataclass(frozen=True)
-class Scale:
+class LinearScale:
     """A straight line from data to pixels."""
 
     low: float
@@ -17,66 +17,66 @@ class Scale:
     stop: float
 
     def __call__(self, value: float) -> float:
-        span = self.high - self.low
-        share = (value - self.low) / span if span else 0.5
-        return self.start + share * (self.stop - self.start)
+        data_range = self.high - self.low
+        fraction = (value - self.low) / data_range if data_range else 0.5
+        return self.start + fraction * (self.stop - self.start)
 
 
-def element(name: str, *children: str, css: str = "", **attributes: object) -> str:
+def svg_element(name: str, *children: str, css: str = "", **attributes: object) -> str:
     """One element; children must be made by this module, attribute values may be anything."""
-    written = f' class="{escape(css)}"' if css else ""
+    attributes_text = f' class="{escape(css)}"' if css else ""
     for key, value in attributes.items():
-        shown = escape(value) if isinstance(value, str) else plain(value)
-        written += f' {key.replace("_", "-")}="{shown}"'
-    return f"<{name}{written}>{''.join(children)}</{name}>"
+        value_text = escape(value) if isinstance(value, str) else format_svg_number(value)
+        attributes_text += f' {key.replace("_", "-")}="{value_text}"'
+    return f"<{name}{attributes_text}>{''.join(children)}</{name}>"
 
 
-def plain(value: object) -> str:
+def format_svg_number(value: object) -> str:
     """Numbers to a hundredth of a pixel; anything else as escaped text."""
     if not isinstance(value, float):
         return escape(str(value))
-    spelt = f"{value:.2f}"
-    return spelt.rstrip("0").rstrip(".") if spelt[-1] == "0" else spelt
+    digits = f"{value:.2f}"
+    return digits.rstrip("0").rstrip(".") if digits[-1] == "0" else digits
 
 
-def text(x: float, y: float, content: str, css: str = "", anchor: str = "start") -> str:
-    return element("text", escape(content), css=css, x=x, y=y, text_anchor=anchor)
+def svg_text(x: float, y: float, content: str, css: str = "", anchor: str = "start") -> str:
+    return svg_element("text", escape(content), css=css, x=x, y=y, text_anchor=anchor)
 
 
-def tip(content: str) -> str:
+def svg_tooltip(content: str) -> str:
     """What a pointer shows when it rests on an element."""
-    return element("title", escape(content))
+    return svg_element("title", escape(content))
 
 
-def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    return element("line", css=css, x1=x1, y1=y1, x2=x2, y2=y2)
+def svg_line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
+    return svg_element("line", css=css, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def path(points: list[tuple[float, float]], css: str, *children: str) -> str:
+def svg_path(points: list[tuple[float, float]], css: str, *children: str) -> str:
     """A line through points; it breaks where a point is not finite."""
-    pieces, pen = [], "M"
+    pieces, command = [], "M"
     for x, y in points:
         if not (math.isfinite(x) and math.isfinite(y)):
-            pen = "M"
+            command = "M"
             continue
-        pieces.append(f"{pen}{plain(float(x))} {plain(float(y))}")
-        pen = "L"
-    return element("path", *children, css=css, d="".join(pieces))
+        pieces.append(f"{command}{format_svg_number(float(x))} {format_svg_number(float(y))}")
+        command = "L"
+    return svg_element("path", *children, css=css, d="".join(pieces))
 
 
-def figure(width: float, height: float, label: str, *children: str) -> str:
+def svg_root(width: float, height: float, label: str, *children: str) -> str:
     """The whole drawing, with a description for those who do not see it."""
-    return element(
+    return svg_element(
         "svg",
         *children,
         css="chart",
-        viewBox=f"0 0 {plain(float(width))} {plain(float(height))}",
+        viewBox=f"0 0 {format_svg_number(float(width))} {format_svg_number(float(height))}",
         role="img",
         aria_label=label,
     )
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
+def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers that cover a range: steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
@@ -87,6 +87,6 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [k * step for k in range(first, last + 1)]
 
 
-def shorten(name: str, room: int) -> str:
+def truncate(name: str, max_length: int) -> str:
     """A name that fits, its end replaced by dots."""
-    return name if len(name) <= room else name[: room - 1] + "…"
+    return name if len(name) <= max_length else name[: max_length - 1] + "…"

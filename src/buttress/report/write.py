@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from buttress.files import write_text
-from buttress.progress import Progress, Silent
-from buttress.records.robustbench import read_published
-from buttress.report.board import Board, Row, boards
-from buttress.report.collect import collect, collect_details, refuse_nothing
-from buttress.report.compare_page import compared
-from buttress.report.pages import Pages, Site
-from buttress.report.studies import StudyView, collect_studies
-from buttress.report.views import RunView
+from buttress.report.collect import collect_runs, raise_no_runs, read_run_details
+from buttress.report.leaderboard import Leaderboard, LeaderboardRow, build_leaderboards
+from buttress.report.pages import PageRenderer, SiteIndex, comparison_groups
+from buttress.report.run_results import RunResults
+from buttress.report.study_page import StudyPageData, read_study_results
+from buttress.results.robustbench import read_leaderboard_entries
+from buttress.system.files import write_text
+from buttress.system.progress import Progress, SilentProgress
 
-SILENT = Silent()
+SILENT = SilentProgress()
 
 
 def write_report(
@@ -26,55 +25,60 @@ def write_report(
     title: str = "Buttress report",
     subtitle: str = "",
     references: Sequence[Path] = (),
-    answers: Sequence[Path] = (),
+    study_results: Sequence[Path] = (),
     progress: Progress = SILENT,
 ) -> Path:
     """Writes ``index.html`` and one page per run and per study from the records below ``roots``.
 
     The pages need no network and no server. Each is whole or absent; ``index.html`` is written
     last, so that it never links to a page that is not there. ``references`` are files or folders
-    of RobustBench records, shown as rows of published numbers beside ours; ``answers`` are files
-    of studies that do not lie below ``roots``.
+    of RobustBench records, shown as rows of published numbers beside ours; ``study_results`` are
+    files of studies that do not lie below ``roots``.
 
     Returns:
         The path of ``index.html``.
     """
-    published = read_published(references)
-    found = collect(roots, progress)
-    studies, unread = collect_studies(roots, answers)
-    if not (found.runs or found.broken or studies or unread):
-        refuse_nothing(roots)
-    tables = boards(found.runs)
-    site = Site(studies, compared(tables), {r.key: r.slug for r in reversed(found.runs)})
-    pages = Pages(title, subtitle, site)
-    task = progress.task("writing pages", len(found.runs) + len(studies) + 1 + bool(site.groups))
-    made = chain(model_pages(pages, found.runs, tables), study_pages(pages, studies, found.runs))
-    for name, page in chain(made, [("compare.html", pages.compare())] if site.groups else []):
+    published = read_leaderboard_entries(references)
+    data = collect_runs(roots, progress)
+    studies, unreadable_studies = read_study_results(roots, study_results)
+    if not (data.runs or data.broken or studies or unreadable_studies):
+        raise_no_runs(roots)
+    leaderboards = build_leaderboards(data.runs)
+    site = SiteIndex(
+        studies, comparison_groups(leaderboards), {r.key: r.slug for r in reversed(data.runs)}
+    )
+    pages = PageRenderer(title, subtitle, site)
+    task = progress.add_task("writing pages", len(data.runs) + len(studies) + 1 + bool(site.groups))
+    rendered = chain(
+        render_model_pages(pages, data.runs, leaderboards),
+        render_study_pages(pages, studies, data.runs),
+    )
+    for name, page in chain(rendered, [("compare.html", pages.compare())] if site.groups else []):
         write_text(out / name, page)
         task.advance(note=name)
     index = out / "index.html"
-    write_text(index, pages.index(found, tables, published, unread))
+    write_text(index, pages.index(data, leaderboards, published, unreadable_studies))
     task.advance(note="index.html")
     task.close()
     return index
 
 
-def model_pages(
-    pages: Pages, runs: Sequence[RunView], tables: Sequence[Board]
+def render_model_pages(
+    pages: PageRenderer, runs: Sequence[RunResults], tables: Sequence[Leaderboard]
 ) -> Iterator[tuple[str, str]]:
     """One page at a time, so that only one is in memory."""
-    places: dict[str, list[tuple[Board, Row]]] = {}
+    rows_by_slug: dict[str, list[tuple[Leaderboard, LeaderboardRow]]] = {}
     for board in tables:
         for row in board.rows:
-            places.setdefault(row.run.slug, []).append((board, row))
+            rows_by_slug.setdefault(row.run.slug, []).append((board, row))
     for run in runs:
-        details, problems = collect_details(run)
-        page = pages.model(run, places.get(run.slug, []), details, problems)
+        details, problems = read_run_details(run)
+        page = pages.model(run, rows_by_slug.get(run.slug, []), details, problems)
         yield f"models/{run.slug}.html", page
 
 
-def study_pages(
-    pages: Pages, studies: Sequence[StudyView], runs: Sequence[RunView]
+def render_study_pages(
+    pages: PageRenderer, studies: Sequence[StudyPageData], runs: Sequence[RunResults]
 ) -> Iterator[tuple[str, str]]:
     by_key = {run.key: run for run in reversed(runs)}  # of several with one key, the first
     for study in studies:

@@ -1,49 +1,54 @@
 """Numbers with their uncertainty: shares, differences, seeds, ranks, many tests."""
 
-from buttress.statistics.intervals import Z95, Interval, mean_interval, wilson
-from buttress.statistics.many import holm
-from buttress.statistics.paired import (
-    Difference,
-    Split,
-    mcnemar,
-    paired_difference,
-    resampled_interval,
-    score_interval,
-    split_images,
+from buttress.statistics.intervals import (
+    Z95,
+    Interval,
+    bootstrap_mean_interval,
+    mean_interval,
+    wilson_interval,
 )
-from buttress.statistics.permutation import spearman_p
-from buttress.statistics.power import mcnemar_power, smallest_difference
-from buttress.statistics.ranks import Estimate, auc, spearman
-from buttress.statistics.resampling import bootstrap
+from buttress.statistics.paired import (
+    PairedCounts,
+    PairedDifference,
+    bootstrap_difference_interval,
+    count_pairs,
+    detectable_difference,
+    holm,
+    mcnemar,
+    mcnemar_power,
+    paired_difference,
+    score_interval,
+)
+from buttress.statistics.ranks import EstimateWithInterval, auc, spearman, spearman_p_value
 from buttress.statistics.seeds import (
-    Spread,
-    difference_over_seeds,
-    over_seeds,
-    over_seeds_and_images,
+    SeedSummary,
+    seed_difference,
+    summarize_seeds,
+    summarize_seeds_and_images,
 )
 
 __all__ = [
     "Z95",
-    "Difference",
-    "Estimate",
+    "EstimateWithInterval",
     "Interval",
-    "Split",
-    "Spread",
+    "PairedCounts",
+    "PairedDifference",
+    "SeedSummary",
     "auc",
-    "bootstrap",
-    "difference_over_seeds",
+    "bootstrap_difference_interval",
+    "bootstrap_mean_interval",
+    "count_pairs",
+    "detectable_difference",
     "holm",
     "mcnemar",
     "mcnemar_power",
     "mean_interval",
-    "over_seeds",
-    "over_seeds_and_images",
     "paired_difference",
-    "resampled_interval",
     "score_interval",
-    "smallest_difference",
+    "seed_difference",
     "spearman",
-    "spearman_p",
-    "split_images",
-    "wilson",
+    "spearman_p_value",
+    "summarize_seeds",
+    "summarize_seeds_and_images",
+    "wilson_interval",
 ]

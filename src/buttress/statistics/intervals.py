@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from buttress.errors import UserError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -17,16 +22,16 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson(successes: float, n: float, z: float = Z95) -> Interval:
+def wilson_interval(successes: float, n: float, z: float = Z95) -> Interval:
     """The Wilson score interval of a share: right also near 0, near 1 and for few images."""
     if n <= 0:
         return Interval(0.0, 1.0)
-    share = successes / n
-    centre = share + z * z / (2 * n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    fraction = successes / n
+    center = fraction + z * z / (2 * n)
+    half = z * math.sqrt(fraction * (1 - fraction) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    low = 0.0 if successes == 0 else max(0.0, (centre - half) / scale)
-    high = 1.0 if successes == n else min(1.0, (centre + half) / scale)
+    low = 0.0 if successes == 0 else max(0.0, (center - half) / scale)
+    high = 1.0 if successes == n else min(1.0, (center + half) / scale)
     return Interval(low, high)
 
 
@@ -40,8 +45,46 @@ def mean_interval(values: NDArray[np.float64], z: float = Z95) -> Interval:
     n = len(values)
     if n < 1:
         return Interval(0.0, 1.0)
-    centre = (float(values.sum()) + 1) / (n + 2)
-    squares = float(((values - centre) ** 2).sum()) + centre**2 + (1 - centre) ** 2
-    spread = squares / (n + 1)
-    images = max(n, n * centre * (1 - centre) / spread)
-    return wilson(float(values.mean()) * images, images, z)
+    center = (float(values.sum()) + 1) / (n + 2)
+    squares = float(((values - center) ** 2).sum()) + center**2 + (1 - center) ** 2
+    variance = squares / (n + 1)
+    effective_images = max(n, n * center * (1 - center) / variance)
+    return wilson_interval(float(values.mean()) * effective_images, effective_images, z)
+
+
+RESAMPLES = 10_000
+MAX_VALUES_IN_MEMORY = 4_000_000  # resampled values that are in memory together
+
+
+def bootstrap_mean_interval(
+    values: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """The 95% percentile interval of the mean of ``values`` over the draw of images.
+
+    The same seed gives the same interval. With fewer than about 30 values, or where nearly all of
+    them are equal, it is too narrow.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.ndim != 1 or not sample.size or resamples < 1:
+        raise UserError(
+            f"the bootstrap needs a list of values and `draws >= 1`, but got values of shape "
+            f"{sample.shape} and draws={resamples}"
+        )
+    return percentile_interval(resampled_means(sample, resamples, np.random.default_rng(seed)))
+
+
+def resampled_means(
+    values: NDArray[np.float64], resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """The mean of each resample, in pieces that bound the memory."""
+    n, step = len(values), max(1, MAX_VALUES_IN_MEMORY // len(values))
+    pieces = [
+        values[rng.integers(n, size=(min(step, resamples - start), n))].mean(axis=1)
+        for start in range(0, resamples, step)
+    ]
+    return np.concatenate(pieces)
+
+
+def percentile_interval(values: NDArray[np.float64]) -> Interval:
+    low, high = np.quantile(values, (0.025, 0.975))
+    return Interval(float(low), float(high))

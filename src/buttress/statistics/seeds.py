@@ -15,13 +15,13 @@ from buttress.statistics.intervals import Z95, Interval
 from buttress.statistics.paired import mcnemar
 
 LEVEL = 0.05
-SMALLEST = 1e-100  # p-values are not told apart below
-HALVINGS = 40
-Matrix = NDArray[np.float64]  # (seeds, images)
+MIN_P_VALUE = 1e-100  # p-values are not told apart below
+P_BISECTION_STEPS = 40
+SeedMatrix = NDArray[np.float64]  # (seeds, images)
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSummary:
     """A mean over seeds with its 95% interval."""
 
     mean: float
@@ -32,64 +32,68 @@ class Spread:
     p: float | None = None  # of a difference: two-sided, that the true one is zero
 
 
-class Term(NamedTuple):
+class VarianceComponent(NamedTuple):
     """One source of variance of a mean, and how many degrees of freedom it was estimated with."""
 
     variance: float
     freedom: float
 
 
-class Sources(NamedTuple):
+class VarianceComponents(NamedTuple):
     """What makes a mean vary, and how much of it images alone explain."""
 
-    terms: tuple[Term, ...]
-    least: Term
+    terms: tuple[VarianceComponent, ...]
+    least: VarianceComponent
 
 
-def over_seeds(values: ArrayLike) -> Spread:
+def summarize_seeds(values: ArrayLike) -> SeedSummary:
     """Mean and standard deviation over seeds, with the t interval of the mean.
 
     It covers another choice of seeds, judged on the same images.
     """
-    given = np.asarray(values, dtype=np.float64)
-    check_seeds(given.ndim == 1 and len(given) >= 2, given.shape)
-    sd, n = float(given.std(ddof=1)), len(given)
-    term = Term(sd * sd / n, n - 1)
-    judged = _judged(float(given.mean()), Sources((term,), term), (-math.inf, math.inf))
-    return Spread(float(given.mean()), sd, n, *judged)
+    array = np.asarray(values, dtype=np.float64)
+    check_seed_count(array.ndim == 1 and len(array) >= 2, array.shape)
+    sd, n = float(array.std(ddof=1)), len(array)
+    term = VarianceComponent(sd * sd / n, n - 1)
+    interval_and_error = _interval_and_error(
+        float(array.mean()), VarianceComponents((term,), term), (-math.inf, math.inf)
+    )
+    return SeedSummary(float(array.mean()), sd, n, *interval_and_error)
 
 
-def over_seeds_and_images(flags: ArrayLike) -> Spread:
+def summarize_seeds_and_images(flags: ArrayLike) -> SeedSummary:
     """Mean of (seeds, images) flags; its interval covers other seeds and other images."""
-    given = _matrix(flags)
-    check_seeds(len(given) >= 2, given.shape)
-    sd, mean = float(given.mean(axis=1).std(ddof=1)), float(given.mean())
-    judged = _judged(mean, crossed([given]), (0.0, 1.0), given.shape[1])
-    return Spread(mean, sd, len(given), *judged)
+    correct = _as_seed_matrix(flags)
+    check_seed_count(len(correct) >= 2, correct.shape)
+    sd, mean = float(correct.mean(axis=1).std(ddof=1)), float(correct.mean())
+    interval_and_error = _interval_and_error(
+        mean, crossed_variance_components([correct]), (0.0, 1.0), correct.shape[1]
+    )
+    return SeedSummary(mean, sd, len(correct), *interval_and_error)
 
 
-def difference_over_seeds(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -> Spread:
+def seed_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -> SeedSummary:
     """Mean accuracy of A minus that of B, from (seeds, images) flags on the same images.
 
     ``paired`` says that row k of both was trained with the same seed. The interval covers other
     seeds and other images.
     """
-    first, second = _matrix(a), _matrix(b)
-    check_seeds(min(len(first), len(second)) >= 2, (len(first), len(second)))
+    first, second = _as_seed_matrix(a), _as_seed_matrix(b)
+    check_seed_count(min(len(first), len(second)) >= 2, (len(first), len(second)))
     if first.shape[1] != second.shape[1] or (paired and len(first) != len(second)):
         raise UserError(f"flags must pair up, but got shapes {first.shape} and {second.shape}")
-    parts = [first - second] if paired else [first, -second]
+    matrices = [first - second] if paired else [first, -second]
     # Counted in whole images, so that swapping A and B is exact.
-    right = [int(m.sum()) / m.size for m in (first, second)]
-    sd = math.sqrt(sum(float(p.mean(axis=1).var(ddof=1)) for p in parts))
-    mean, seeds = right[0] - right[1], min(len(first), len(second))
-    sources, images = crossed(parts), first.shape[1]
-    interval, error = _judged(mean, sources, (-1.0, 1.0), images)
-    p = _p_value(abs(mean), sources) if error > 0 else mcnemar(images if mean else 0, 0)
-    return Spread(mean, sd, seeds, interval, error, p)
+    accuracies = [int(m.sum()) / m.size for m in (first, second)]
+    sd = math.sqrt(sum(float(p.mean(axis=1).var(ddof=1)) for p in matrices))
+    mean, seeds = accuracies[0] - accuracies[1], min(len(first), len(second))
+    sources, images = crossed_variance_components(matrices), first.shape[1]
+    interval, error = _interval_and_error(mean, sources, (-1.0, 1.0), images)
+    p = _bisect_p_value(abs(mean), sources) if error > 0 else mcnemar(images if mean else 0, 0)
+    return SeedSummary(mean, sd, seeds, interval, error, p)
 
 
-def crossed(parts: Sequence[Matrix]) -> Sources:
+def crossed_variance_components(parts: Sequence[SeedMatrix]) -> VarianceComponents:
     """What makes the sum of the means of (seeds, images) matrices vary.
 
     The matrices share their images, not their seeds. Every seed is judged on the same images, so
@@ -100,25 +104,29 @@ def crossed(parts: Sequence[Matrix]) -> Sources:
     images = parts[0].shape[1]
     by_image = np.sum([p.mean(axis=0) for p in parts], axis=0)
     of_images = float(by_image.var(ddof=1)) / images if images > 1 else 0.0
-    terms, left_over = [], 0.0
+    terms, residual_variance = [], 0.0
     for part in parts:
         seeds, by_seed = len(part), part.mean(axis=1, keepdims=True)
-        left = part - by_seed - part.mean(axis=0) + part.mean()
-        left_over += float((left**2).sum()) / ((seeds - 1) * max(images - 1, 1)) / (seeds * images)
-        terms.append(Term(float(by_seed.var(ddof=1)) / seeds, seeds - 1))
+        residual = part - by_seed - part.mean(axis=0) + part.mean()
+        residual_variance += (
+            float((residual**2).sum()) / ((seeds - 1) * max(images - 1, 1)) / (seeds * images)
+        )
+        terms.append(VarianceComponent(float(by_seed.var(ddof=1)) / seeds, seeds - 1))
     freedom = max(images - 1, 1)
-    image = Term(max(of_images - left_over, 0.0), freedom)
-    return Sources((together(terms), image), Term(of_images, freedom))
+    image = VarianceComponent(max(of_images - residual_variance, 0.0), freedom)
+    return VarianceComponents(
+        (pool_components(terms), image), VarianceComponent(of_images, freedom)
+    )
 
 
-def together(terms: Sequence[Term]) -> Term:
+def pool_components(terms: Sequence[VarianceComponent]) -> VarianceComponent:
     """Independent sources of the same kind as one (Welch 1938)."""
     total = sum(t.variance for t in terms)
-    below = sum(t.variance**2 / t.freedom for t in terms)
-    return Term(total, total**2 / below if below > 0 else terms[0].freedom)
+    denominator = sum(t.variance**2 / t.freedom for t in terms)
+    return VarianceComponent(total, total**2 / denominator if denominator > 0 else terms[0].freedom)
 
 
-def half_width(sources: Sources, level: float) -> float:
+def half_width(sources: VarianceComponents, level: float) -> float:
     r"""Half the width of the interval that misses the truth with probability ``level``.
 
     .. math:: \sqrt{\textstyle\sum_k t_{f_k}^2 v_k}
@@ -130,14 +138,14 @@ def half_width(sources: Sources, level: float) -> float:
     """
     from scipy.special import stdtrit
 
-    def squared(term: Term) -> float:
+    def squared(term: VarianceComponent) -> float:
         return float(stdtrit(term.freedom, level / 2)) ** 2 * term.variance
 
     return math.sqrt(max(sum(map(squared, sources.terms)), squared(sources.least)))
 
 
-def _judged(
-    mean: float, sources: Sources, bounds: tuple[float, float], images: int = 0
+def _interval_and_error(
+    mean: float, sources: VarianceComponents, bounds: tuple[float, float], images: int = 0
 ) -> tuple[Interval, float]:
     """The interval and the standard error."""
     total = sum(t.variance for t in sources.terms)
@@ -147,28 +155,28 @@ def _judged(
     return Interval(max(mean - half, bounds[0]), min(mean + half, bounds[1])), error
 
 
-def _p_value(size: float, sources: Sources) -> float:
+def _bisect_p_value(size: float, sources: VarianceComponents) -> float:
     """The level at which the interval just reaches zero."""
     if size == 0:
         return 1.0
-    low, high = math.log(SMALLEST), 0.0
-    for _ in range(HALVINGS):
+    low, high = math.log(MIN_P_VALUE), 0.0
+    for _ in range(P_BISECTION_STEPS):
         middle = (low + high) / 2
         reaches = half_width(sources, math.exp(middle)) >= size
         low, high = (middle, high) if reaches else (low, middle)
     return math.exp(high)
 
 
-def check_seeds(holds: bool, shape: object) -> None:
-    if not holds:
+def check_seed_count(is_valid: bool, shape: object) -> None:
+    if not is_valid:
         raise UserError(
             f"a spread over seeds needs two seeds at least, but got values of shape {shape}; "
             "train with further seeds"
         )
 
 
-def _matrix(flags: ArrayLike) -> Matrix:
-    given = np.asarray(flags, dtype=np.float64)
-    if given.ndim != 2 or not given.size:
-        raise UserError(f"flags must be (seeds, images), but got shape {given.shape}")
-    return given
+def _as_seed_matrix(flags: ArrayLike) -> SeedMatrix:
+    matrix = np.asarray(flags, dtype=np.float64)
+    if matrix.ndim != 2 or not matrix.size:
+        raise UserError(f"flags must be (seeds, images), but got shape {matrix.shape}")
+    return matrix

@@ -11,24 +11,31 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 @contextlib.contextmanager
-def moved_weights(
-    model: nn.Module, loss: Callable[[], Tensor], gamma: float, mean: Callable[[Tensor], Tensor]
+def perturbed_weights(
+    model: nn.Module,
+    loss: Callable[[], Tensor],
+    gamma: float,
+    all_reduce_mean: Callable[[Tensor], Tensor],
 ) -> Iterator[None]:
     r"""Weights at :math:`w + \gamma\,\lVert w \rVert\, g / \lVert g \rVert`, moved back afterwards.
 
-    g is the gradient of ``loss``, averaged over processes by ``mean``, for each tensor of more than
-    one dimension; BatchNorm statistics stay as they are while it is computed. A step taken inside
-    is kept: what is taken back is the displacement, not the step.
+    g is the gradient of ``loss``, averaged over processes by ``all_reduce_mean``, for each tensor
+    of more than one dimension; BatchNorm statistics stay as they are while it is computed. A step
+    taken inside is kept: what is taken back is the displacement, not the step.
     """
     weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    with statistics_kept(model):
+    with frozen_batchnorm_statistics(model):
         grads = torch.autograd.grad(loss(), weights, allow_unused=True)
     steps = []
     with torch.no_grad():
         for weight, grad in zip(weights, grads, strict=True):
-            slope = torch.zeros_like(weight) if grad is None else mean(grad)
-            size = slope.norm()
-            step = slope * (gamma * weight.norm() / size) if size > 0 else torch.zeros_like(weight)
+            gradient = torch.zeros_like(weight) if grad is None else all_reduce_mean(grad)
+            gradient_norm = gradient.norm()
+            step = (
+                gradient * (gamma * weight.norm() / gradient_norm)
+                if gradient_norm > 0
+                else torch.zeros_like(weight)
+            )
             weight.add_(step)
             steps.append(step)
     try:
@@ -40,15 +47,17 @@ def moved_weights(
 
 
 @contextlib.contextmanager
-def statistics_kept(model: nn.Module) -> Iterator[None]:
+def frozen_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
     """BatchNorm uses the statistics of the batch, but does not remember them."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    kept = [(m, m.track_running_stats, m.running_mean, m.running_var) for m in norms]
+    batchnorms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    saved_state = [(m, m.track_running_stats, m.running_mean, m.running_var) for m in batchnorms]
     try:
-        for norm in norms:  # without running statistics a BatchNorm neither uses nor moves them
+        for (
+            norm
+        ) in batchnorms:  # without running statistics a BatchNorm neither uses nor moves them
             norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
         yield
     finally:
-        for norm, tracks, average, variance in kept:
-            norm.track_running_stats = tracks
+        for norm, tracks_running_stats, average, variance in saved_state:
+            norm.track_running_stats = tracks_running_stats
             norm.running_mean, norm.running_var = average, variance

@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from buttress.errors import UserError
-from buttress.models.checkpoint import tree_digest
-from buttress.models.load import Wanted, find_trained, read_run
-from buttress.models.sources.run import refuse_code_inside
-from buttress.models.transfer import Transferred, transfer
-from buttress.progress import Progress, Silent
-from buttress.records.run import WHICH, Run, Which
-from buttress.records.spec import Recipe, RunSpec
-from buttress.training.logs import Listener
-from buttress.training.ranks import is_first
+from buttress.models.loading.checkpoint import content_digest
+from buttress.models.loading.load import ModelRequest, load_trained_weights, read_run_checkpoint
+from buttress.models.loading.run import reject_embedded_code
+from buttress.models.loading.transfer import TransferReport, transfer_weights
+from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
+from buttress.results.run_spec import Recipe, RunSpec
+from buttress.system.progress import Progress, SilentProgress
+from buttress.training.distributed import is_rank_zero
+from buttress.training.loggers import EpochLogger
 from buttress.training.recipe import load_recipe
-from buttress.training.train import build, resolve, train_run
+from buttress.training.train import build_model, resolve_run_spec, train_run
 
 
-class Source(NamedTuple):
+class InitialWeights(NamedTuple):
     """Trained weights, and what is known about them."""
 
     weights: dict[str, Tensor]
     model: str
-    about: dict[str, Any]  # for the header of the new run
+    provenance: dict[str, Any]  # for the header of the new run
     model_args: dict[str, Any]
     recipe: Recipe | None
 
@@ -43,13 +43,13 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     limit: int | None = None,
-    changes: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
     device: str = "auto",
     devices: int = 1,
     compile: bool = False,
-    listeners: Sequence[Listener] = (),
+    loggers: Sequence[EpochLogger] = (),
     progress: Progress | None = None,
-    which: Which = "best",
+    checkpoint: CheckpointName = "best",
 ) -> Run:
     """Trains on from given weights, on other images; called again, it goes on where it stopped.
 
@@ -66,41 +66,46 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         model_args: further arguments of the model, like ``{"patch": 4}``, beside those of the run.
         seed: decides new weights, order, augmentation and attack noise.
         limit: train on the first images only.
-        changes: ``key=value`` changes of the recipe.
+        overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device.
         compile: compile the network with torch.
-        listeners: who is told of each epoch.
+        loggers: who is told of each epoch.
         progress: where to show progress.
-        which: the ``best`` or the ``last`` epoch of a run.
+        checkpoint: the ``best`` or the ``last`` epoch of a run.
     """
-    progress = progress or Silent()
-    given = read_source(str(source), Wanted(model=model, pretrained=pretrained), which)
-    chosen = given.recipe if recipe is None else recipe
-    if chosen is None:
+    progress = progress or SilentProgress()
+    initial = load_initial_weights(
+        str(source), ModelRequest(model=model, pretrained=pretrained), checkpoint
+    )
+    chosen_recipe = initial.recipe if recipe is None else recipe
+    if chosen_recipe is None:
         raise UserError(f"{source} is no run with a recipe of its own; name a recipe")
-    spec = resolve(
-        given.model, dataset, load_recipe(chosen, changes), seed=seed, limit=limit,
-        model_args={**given.model_args, **(model_args or {})},
+    spec = resolve_run_spec(
+        initial.model, dataset, load_recipe(chosen_recipe, overrides), seed=seed, limit=limit,
+        model_args={**initial.model_args, **(model_args or {})},
     )  # fmt: skip
-    start, moved = begun(spec, given)
-    if is_first():
-        progress.log(f"{source}: {moved}")
+    initial_state, transfer_report = build_initial_state(spec, initial)
+    if is_rank_zero():
+        progress.log(f"{source}: {transfer_report}")
     return train_run(
-        spec.model_copy(update={"start": tree_digest(start)}), out, start=start,
-        finetuned_from={**given.about, **described(moved)}, device=device, devices=devices,
-        compile=compile, listeners=listeners, progress=progress,
+        spec.model_copy(update={"start": content_digest(initial_state)}), out,
+        initial_state=initial_state,
+        finetuned_from={**initial.provenance, **transfer_record(transfer_report)},
+        device=device, devices=devices, compile=compile, loggers=loggers, progress=progress,
     )  # fmt: skip
 
 
-def begun(spec: RunSpec, given: Source) -> tuple[dict[str, Tensor], Transferred]:
+def build_initial_state(
+    spec: RunSpec, initial: InitialWeights
+) -> tuple[dict[str, Tensor], TransferReport]:
     """The weights a run begins with: those given as far as they fit, and what became of them."""
-    network = build(spec)
-    moved = transfer(network, given.weights)
-    return network.state_dict(), moved
+    network = build_model(spec)
+    transfer_report = transfer_weights(network, initial.weights)
+    return network.state_dict(), transfer_report
 
 
-def begin_with(
+def finetune_run(
     source: str | Path,
     spec: RunSpec,
     out: str | Path,
@@ -109,43 +114,54 @@ def begin_with(
     progress: Progress | None = None,
 ) -> Run:
     """Trains the run ``spec``, whose start is named already, from the best weights of another."""
-    given = read_source(str(source), Wanted(), "best")
-    start, moved = begun(spec, given)
+    initial = load_initial_weights(str(source), ModelRequest(), "best")
+    initial_state, transfer_report = build_initial_state(spec, initial)
     return train_run(
-        spec, out, start=start, finetuned_from={**given.about, **described(moved)},
+        spec, out, initial_state=initial_state,
+        finetuned_from={**initial.provenance, **transfer_record(transfer_report)},
         device=device, progress=progress,
     )  # fmt: skip
 
 
-def read_source(source: str, wanted: Wanted, which: Which) -> Source:
+def load_initial_weights(
+    source: str, request: ModelRequest, checkpoint: CheckpointName
+) -> InitialWeights:
     """The weights to begin with, from a run or from any other source of trained weights."""
-    if which not in WHICH:
-        raise UserError(f"which must be one of {', '.join(WHICH)}, but got {which!r}")
+    if checkpoint not in CHECKPOINT_NAMES:
+        raise UserError(
+            f"which must be one of {', '.join(CHECKPOINT_NAMES)}, but got {checkpoint!r}"
+        )
     path = Path(source).expanduser()
     run = Run(path)
     if run.exists:
-        return _from_run(run, wanted.model, which)
-    trained = find_trained(source, wanted)
+        return _load_run_weights(run, request.model, checkpoint)
+    trained = load_trained_weights(source, request)
     name = path.resolve().name if path.exists() else source
-    about = {"source": name, "digest": tree_digest(dict(trained.weights))}
-    return Source(dict(trained.weights), trained.model, about, dict(trained.options), None)
+    provenance = {"source": name, "digest": content_digest(dict(trained.weights))}
+    return InitialWeights(
+        dict(trained.weights), trained.model, provenance, dict(trained.options), None
+    )
 
 
-def _from_run(run: Run, model: str | None, which: Which) -> Source:
+def _load_run_weights(run: Run, model: str | None, checkpoint: CheckpointName) -> InitialWeights:
     spec = run.spec
     if model is not None:
         raise UserError(
             f"{run.path} is a run of the model {spec.model!r}; leave the model out, or name the "
-            f"file {run.checkpoint(which)} to load its weights into another"
+            f"file {run.checkpoint(checkpoint)} to load its weights into another"
         )
-    refuse_code_inside(spec.model, run.path)
-    weights = read_run(run, which)
-    about = {"source": run.path.resolve().name, "key": spec.key(), "which": which}
-    about["digest"] = tree_digest(weights)
-    return Source(weights, spec.model, about, dict(spec.model_args), spec.recipe)
+    reject_embedded_code(spec.model, run.path)
+    weights = read_run_checkpoint(run, checkpoint)
+    provenance = {"source": run.path.resolve().name, "key": spec.key(), "which": checkpoint}
+    provenance["digest"] = content_digest(weights)
+    return InitialWeights(weights, spec.model, provenance, dict(spec.model_args), spec.recipe)
 
 
-def described(moved: Transferred) -> dict[str, Any]:
+def transfer_record(transfer_report: TransferReport) -> dict[str, Any]:
     """What a run's header says; tensors that were loaded as they are are only counted."""
-    rest = {k: list(v) for k, v in moved._asdict().items() if k != "loaded"}
-    return {"loaded": len(moved.loaded), **rest}
+    other_names = {
+        "resized": list(transfer_report.resized),
+        "new": list(transfer_report.initialized),
+        "unused": list(transfer_report.unused),
+    }
+    return {"loaded": len(transfer_report.loaded), **other_names}

@@ -13,31 +13,34 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from buttress.attacks.call import How, create_attack, run_attack
-from buttress.attacks.freeze import frozen
+from buttress.attacks.core import create_attack
 from buttress.data import Augmentation, Dataset, Mixing
+from buttress.engine.fast_model import Twin
+from buttress.engine.run import AttackOptions, run_attack
 from buttress.errors import RunError
-from buttress.models.checkpoint import load_checkpoint, save_checkpoint
-from buttress.progress import Progress, Task
-from buttress.records.run import Run
-from buttress.records.spec import RunSpec
-from buttress.spec import digest
-from buttress.streams import Streams, seed_of
-from buttress.threat import Threat
-from buttress.training.average import Averaged
-from buttress.training.awp import moved_weights
-from buttress.training.batches import Batches, Piece
-from buttress.training.guard import MOST_ROLLBACKS, has_collapsed, has_diverged
-from buttress.training.objectives import OBJECTIVES, Found, Objective, Step
-from buttress.training.optimise import build_optimiser, rate_factor
-from buttress.training.twin import Twin
+from buttress.models.eval_mode import eval_mode
+from buttress.models.loading.checkpoint import load_checkpoint, save_checkpoint
+from buttress.results.run import Run
+from buttress.results.run_spec import RunSpec
+from buttress.system.files import digest
+from buttress.system.progress import Progress, ProgressTask
+from buttress.system.rng import SampleRNG, derive_seed
+from buttress.threats.norm_ball import Threat
+from buttress.training.averaging import AveragedWeights
+from buttress.training.awp import perturbed_weights
+from buttress.training.guards import MAX_ROLLBACKS, has_collapsed, has_diverged
+from buttress.training.objectives import OBJECTIVES, AdversarialBatch, Objective, TrainingBatch
+from buttress.training.sampler import BatchSampler, BatchShard
+from buttress.training.schedules import build_optimizer, learning_rate_factor
 
-Told = Callable[[dict[str, Any]], None]
-LOOK = 20  # steps between two looks at whether the loss is finite, where a look makes a device wait
+EpochCallback = Callable[[dict[str, Any]], None]
+FINITE_CHECK_INTERVAL = (
+    20  # steps between two looks at whether the loss is finite, where a look makes a device wait
+)
 
 
 @dataclass
-class Progressed:
+class TrainingState:
     """How far a run is: what a checkpoint holds beside weights and optimiser."""
 
     epoch: int = 0
@@ -47,7 +50,7 @@ class Progressed:
     events: list[dict[str, Any]] = field(default_factory=list)  # what guards noticed and did
 
     @property
-    def rollbacks(self) -> int:
+    def num_rollbacks(self) -> int:
         return sum(event["kind"] == "rollback" for event in self.events)
 
 
@@ -58,320 +61,381 @@ class Trainer:
         self, run: Run, model: nn.Module, spec: RunSpec, fabric: Fabric, *, compile: bool = False
     ) -> None:
         self.run, self.spec, self.recipe, self.fabric = run, spec, spec.recipe, fabric
-        self.plain = model
-        optimiser = build_optimiser(model, self.recipe.optimiser)
-        self.peaks = [group["lr"] for group in optimiser.param_groups]
-        seen: Any = torch.compile(model) if compile else model
-        self.model, self.optimiser = fabric.setup(seen, optimiser)
-        self.objective = self._objective(0)
+        self.module = model
+        optimizer = build_optimizer(model, self.recipe.optimiser)
+        self.base_lrs = [group["lr"] for group in optimizer.param_groups]
+        compiled_model: Any = torch.compile(model) if compile else model
+        self.model, self.optimizer = fabric.setup(compiled_model, optimizer)
+        self.objective = self._create_objective(0)
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None
-        self._eps = 0.0 if self.threat is None else self.threat.eps
-        spec_of = self.recipe.average
-        self.average = None if spec_of is None else Averaged(model, spec_of)
-        self.augmentation = Augmentation.of(self.recipe.augmentation)
-        self.memory: dict[str, Tensor] = {}
-        self.twin: Twin | None = None
-        self.at = Progressed()
+        self.target_eps = 0.0 if self.threat is None else self.threat.eps
+        averaging_spec = self.recipe.average
+        self.averaged_weights = (
+            None if averaging_spec is None else AveragedWeights(model, averaging_spec)
+        )
+        self.augmentation = Augmentation.from_spec(self.recipe.augmentation)
+        self.objective_memory: dict[str, Tensor] = {}
+        self.fast_model: Twin | None = None
+        self.state = TrainingState()
 
-    def _objective(self, rollbacks: int) -> Objective:
+    def _create_objective(self, rollbacks: int) -> Objective:
         """The recipe's, with a longer attack after each time that it was deceived."""
         spec = self.recipe.objective
-        made: Objective = OBJECTIVES.create(spec.name, spec.args)
+        objective: Objective = OBJECTIVES.create(spec.name, spec.args)
         for _ in range(rollbacks):
-            made = made.stronger()
-        return made
+            objective = objective.with_stronger_attack()
+        return objective
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint."""
-        if self.average is None:
-            self.plain.load_state_dict(state["model"])
+        if self.averaged_weights is None:
+            self.module.load_state_dict(state["model"])
         else:
-            self.average.restore(state)
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.memory = dict(state.get("memory", {}))
-        score, events = tuple(state["best_score"]), list(state.get("events", []))
-        self.at = Progressed(
-            state["epoch"], state["best_epoch"], score, list(state["history"]), events
+            self.averaged_weights.load_state_dict(state)
+        self.optimizer.load_state_dict(state["optimiser"])
+        self.objective_memory = dict(state.get("memory", {}))
+        best_score, events = tuple(state["best_score"]), list(state.get("events", []))
+        self.state = TrainingState(
+            state["epoch"], state["best_epoch"], best_score, list(state["history"]), events
         )
-        self.objective = self._objective(self.at.rollbacks)
+        self.objective = self._create_objective(self.state.num_rollbacks)
         if self.fabric.is_global_zero:
-            self.run.write_history(self.at.history)
+            self.run.write_history(self.state.history)
 
-    def fit(self, batches: Batches, val: Dataset, progress: Progress, told: Told) -> None:
+    def fit(
+        self, sampler: BatchSampler, val_data: Dataset, progress: Progress, on_epoch: EpochCallback
+    ) -> None:
         """Trains the epochs that are missing."""
-        self.twin = Twin(self.plain, batches.first(8).to(self.fabric.device))
-        task = progress.task(f"train {self.spec.model}", self.recipe.epochs * batches.images)
-        task.advance(self.at.epoch * batches.images)
+        self.fast_model = Twin(self.module, sampler.first_images(8).to(self.fabric.device))
+        task = progress.add_task(
+            f"train {self.spec.model}", self.recipe.epochs * sampler.num_images
+        )
+        task.advance(self.state.epoch * sampler.num_images)
         try:
-            while self.at.epoch < self.recipe.epochs:
+            while self.state.epoch < self.recipe.epochs:
                 started = time.perf_counter()
-                row = self._epoch(batches, task)
-                trained = time.perf_counter() - started
-                row |= self._validate(val)
-                row["seconds"] = round(time.perf_counter() - started, 3)
-                row["images_per_second"] = round(batches.images / trained, 1)
-                self._end(row, progress, told)
-                task.advance(0, note=_note(row, self.recipe.epochs))
+                metrics = self._train_epoch(sampler, task)
+                train_seconds = time.perf_counter() - started
+                metrics |= self._validate(val_data)
+                metrics["seconds"] = round(time.perf_counter() - started, 3)
+                metrics["images_per_second"] = round(sampler.num_images / train_seconds, 1)
+                self._end_epoch(metrics, progress, on_epoch)
+                task.advance(0, note=_progress_note(metrics, self.recipe.epochs))
         finally:
             task.close()
 
-    def _epoch(self, batches: Batches, task: Task) -> dict[str, Any]:
-        epoch, fabric = self.at.epoch, self.fabric
+    def _train_epoch(self, sampler: BatchSampler, task: ProgressTask) -> dict[str, Any]:
+        epoch, fabric = self.state.epoch, self.fabric
         # Dropout draws from the global generator; seeded per epoch, a resumed epoch is the same.
-        torch.manual_seed(seed_of(self.spec.seed, "epoch", epoch, *self._salt()))
+        torch.manual_seed(derive_seed(self.spec.seed, "epoch", epoch, *self._rank_salt()))
         self.model.train()
         sums = torch.zeros(3, device=fabric.device)  # loss, hits, images
-        steps, started, seen = batches.steps, time.perf_counter(), 0
-        for index, rows in enumerate(batches.of(epoch)):
-            piece = batches.piece(rows, fabric.global_rank, fabric.world_size)
-            for again in range(self.objective.repeats):
-                share = (index + again / self.objective.repeats) / steps
-                self._set_rate(epoch + share)
-                loss, hits = self._step(batches, piece, epoch, share)
-            sums += torch.stack([loss * len(piece), hits, hits.new_tensor(len(piece))])
-            if fabric.device.type == "cpu" or index % LOOK == LOOK - 1:
-                self._stop_if_wild(float(sums[0]))
-            seen += len(rows)
-            rate = seen / (time.perf_counter() - started)
-            task.advance(batches.images / steps, f"epoch {epoch + 1}  {rate:.0f} images/s")
+        steps, started, images_done = sampler.steps_per_epoch, time.perf_counter(), 0
+        for index, indices in enumerate(sampler.epoch_batches(epoch)):
+            shard = sampler.shard(indices, fabric.global_rank, fabric.world_size)
+            for repeat in range(self.objective.repeats):
+                epoch_fraction = (index + repeat / self.objective.repeats) / steps
+                self._set_learning_rate(epoch + epoch_fraction)
+                loss, correct = self._train_step(sampler, shard, epoch, epoch_fraction)
+            sums += torch.stack([loss * len(shard), correct, correct.new_tensor(len(shard))])
+            if (
+                fabric.device.type == "cpu"
+                or index % FINITE_CHECK_INTERVAL == FINITE_CHECK_INTERVAL - 1
+            ):
+                self._require_finite(float(sums[0]))
+            images_done += len(indices)
+            images_per_second = images_done / (time.perf_counter() - started)
+            task.advance(
+                sampler.num_images / steps, f"epoch {epoch + 1}  {images_per_second:.0f} images/s"
+            )
         sums = fabric.all_reduce(sums, reduce_op="sum")
-        mean, accuracy = float(sums[0] / sums[2]), float(sums[1] / sums[2])
-        self._stop_if_wild(mean)
-        rate = self.optimiser.param_groups[0]["lr"]
-        return {"epoch": epoch + 1, "lr": rate, "loss": mean, "train_accuracy": accuracy}
+        mean_loss, accuracy = float(sums[0] / sums[2]), float(sums[1] / sums[2])
+        self._require_finite(mean_loss)
+        images_per_second = self.optimizer.param_groups[0]["lr"]
+        return {
+            "epoch": epoch + 1,
+            "lr": images_per_second,
+            "loss": mean_loss,
+            "train_accuracy": accuracy,
+        }
 
-    def _salt(self) -> tuple[int, ...]:
+    def _rank_salt(self) -> tuple[int, ...]:
         """What makes the dropout of the further processes another; the first has none."""
         return (self.fabric.global_rank,) if self.fabric.global_rank else ()
 
-    def _stop_if_wild(self, loss: float) -> None:
+    def _require_finite(self, loss: float) -> None:
         """A loss that is not finite ends training at once."""
         if math.isfinite(loss):
             return
         raise RunError(
-            f"the loss is not finite in epoch {self.at.epoch + 1} of {self.run.path}; the "
-            f"checkpoint of epoch {self.at.epoch} is kept; lower the learning rate "
+            f"the loss is not finite in epoch {self.state.epoch + 1} of {self.run.path}; the "
+            f"checkpoint of epoch {self.state.epoch} is kept; lower the learning rate "
             "(optimiser.lr) and train again"
         )
 
-    def _step(
-        self, batches: Batches, piece: Piece, epoch: int, share: float
+    def _train_step(
+        self, sampler: BatchSampler, shard: BatchShard, epoch: int, epoch_fraction: float
     ) -> tuple[Tensor, Tensor]:
         """One step of the optimiser: the loss of this process's images, and how many are right."""
-        self.optimiser.zero_grad(set_to_none=True)
-        parts = [self._given(batches, p, epoch, share) for p in piece.split(self.recipe.accumulate)]
-        founds = [self.objective.search(self.plain, step) for step in parts]
-        with self._weights(parts, founds, epoch + share):
-            total, right = self._backward(parts, founds, piece)
+        self.optimizer.zero_grad(set_to_none=True)
+        micro_batches = [
+            self._prepare_batch(sampler, p, epoch, epoch_fraction)
+            for p in shard.split(self.recipe.accumulate)
+        ]
+        adversarial = [self.objective.find_adversarial(self.module, step) for step in micro_batches]
+        with self._awp_context(micro_batches, adversarial, epoch + epoch_fraction):
+            total, correct = self._backward(micro_batches, adversarial, shard)
             if self.recipe.clip_norm is not None:
                 self.fabric.clip_gradients(
-                    self.model, self.optimiser, max_norm=self.recipe.clip_norm
+                    self.model, self.optimizer, max_norm=self.recipe.clip_norm
                 )
-            self.optimiser.step()
-        if self.average is not None:
-            self.average.update(epoch + share)
-        return total, right
+            self.optimizer.step()
+        if self.averaged_weights is not None:
+            self.averaged_weights.update(epoch + epoch_fraction)
+        return total, correct
 
     def _backward(
-        self, parts: list[Step], founds: list[Found | None], piece: Piece
+        self,
+        micro_batches: list[TrainingBatch],
+        adversarial: list[AdversarialBatch | None],
+        shard: BatchShard,
     ) -> tuple[Tensor, Tensor]:
         total = torch.zeros((), device=self.fabric.device)
-        right = torch.zeros((), device=self.fabric.device)
-        for number, (step, found) in enumerate(zip(parts, founds, strict=True)):
-            is_last = number == len(parts) - 1
+        correct = torch.zeros((), device=self.fabric.device)
+        for number, (batch, adversarial_batch) in enumerate(
+            zip(micro_batches, adversarial, strict=True)
+        ):
+            is_last = number == len(micro_batches) - 1
             with self.fabric.no_backward_sync(self.model, enabled=not is_last):
-                loss = self.objective.loss(self.model, step, found)
-                part = loss.total * (len(step.y) / len(piece))
+                loss = self.objective.loss(self.model, batch, adversarial_batch)
+                weighted_loss = loss.loss * (len(batch.y) / len(shard))
                 if self.recipe.l1 and is_last:
-                    part = part + self.recipe.l1 * size_of_weights(self.plain)
+                    weighted_loss = weighted_loss + self.recipe.l1 * weight_l1_norm(self.module)
                 # Processes average their gradients; images, not processes, weigh alike.
-                self.fabric.backward(part * (len(piece) * self.fabric.world_size / piece.whole))
-            self.objective.learn(step, found)
-            total += part.detach()
-            right += (loss.logits.argmax(1) == step.attacked().y).sum()
-        return total, right
+                self.fabric.backward(
+                    weighted_loss * (len(shard) * self.fabric.world_size / shard.batch_size)
+                )
+            self.objective.after_backward(batch, adversarial_batch)
+            total += weighted_loss.detach()
+            correct += (loss.logits.argmax(1) == batch.with_attack_labels().y).sum()
+        return total, correct
 
-    def _weights(
-        self, parts: list[Step], founds: list[Found | None], now: float
+    def _awp_context(
+        self,
+        micro_batches: list[TrainingBatch],
+        adversarial: list[AdversarialBatch | None],
+        epoch: float,
     ) -> contextlib.AbstractContextManager[None]:
         """The weights at which the gradient is taken: those of now, or moved against the loss."""
         spec = self.recipe.awp
-        if spec is None or now < spec.from_epoch:
+        if spec is None or epoch < spec.from_epoch:
             return contextlib.nullcontext()
 
         def loss() -> Tensor:
             with self.fabric.autocast():
-                pairs = zip(parts, founds, strict=True)
+                pairs = zip(micro_batches, adversarial, strict=True)
                 return torch.stack(
-                    [self.objective.loss(self.plain, s, f).total * len(s.y) for s, f in pairs]
+                    [self.objective.loss(self.module, s, f).loss * len(s.y) for s, f in pairs]
                 ).sum()
 
-        def mean(grad: Tensor) -> Tensor:
-            found: Any = self.fabric.all_reduce(grad, reduce_op="mean")
-            return torch.as_tensor(found)
+        def all_reduce_mean(grad: Tensor) -> Tensor:
+            averaged: Any = self.fabric.all_reduce(grad, reduce_op="mean")
+            return torch.as_tensor(averaged)
 
-        return moved_weights(self.plain, loss, spec.gamma, mean)
+        return perturbed_weights(self.module, loss, spec.gamma, all_reduce_mean)
 
-    def _given(self, batches: Batches, piece: Piece, epoch: int, share: float) -> Step:
+    def _prepare_batch(
+        self, sampler: BatchSampler, shard: BatchShard, epoch: int, epoch_fraction: float
+    ) -> TrainingBatch:
         """The images of a piece as the objective sees them."""
-        batch, now = batches.take(piece.rows), epoch + share
-        streams = Streams(self.spec.seed, f"train/{epoch}", batch.ids)
-        changed = self.augmentation
-        x, mixing = changed.mix(changed(batch.x, streams), streams)
+        batch, fractional_epoch = sampler.load(shard.indices), epoch + epoch_fraction
+        streams = SampleRNG(self.spec.seed, f"train/{epoch}", batch.ids)
+        augmentation = self.augmentation
+        x, mixing = augmentation.mix(augmentation(batch.x, streams), streams)
         device = self.fabric.device
         x, y = x.to(device), batch.y.to(device)
-        mixed = None
+        mixing_on_device = None
         if mixing is not None:
-            mixed = Mixing(mixing.partner.to(device), mixing.weight.to(device))
-        threat = self._threat(now)
-        strength = 1.0 if threat is None or not self._eps else threat.eps / self._eps
-        stretch = 1.0 if self.recipe.step_follows_eps or not strength else 1 / strength
-        assert self.twin is not None
-        return Step(
+            mixing_on_device = Mixing(mixing.partner.to(device), mixing.weight.to(device))
+        threat = self._threat_at(fractional_epoch)
+        eps_fraction = (
+            1.0 if threat is None or not self.target_eps else threat.eps / self.target_eps
+        )
+        step_scale = 1.0 if self.recipe.step_follows_eps or not eps_fraction else 1 / eps_fraction
+        assert self.fast_model is not None
+        return TrainingBatch(
             x,
             y,
             threat,
             streams,
-            epoch=now,
-            strength=strength,
-            stretch=stretch,
-            smoothing=self.recipe.label_smoothing,
-            mixed=mixed,
-            places=piece.places,
-            memory=self.memory,
-            searched=self._searched() if self.objective.needs_threat else None,
+            epoch=fractional_epoch,
+            eps_fraction=eps_fraction,
+            step_scale=step_scale,
+            label_smoothing=self.recipe.label_smoothing,
+            mixing=mixing_on_device,
+            batch_positions=shard.batch_positions,
+            memory=self.objective_memory,
+            attack_model=self._attack_model() if self.objective.needs_threat else None,
         )
 
-    def _searched(self) -> nn.Module:
-        assert self.twin is not None
-        form = self.twin.refreshed()
-        return form if self.recipe.precision == "32-true" else _Autocast(form, self.fabric)
+    def _attack_model(self) -> nn.Module:
+        assert self.fast_model is not None
+        fast_form = self.fast_model.refresh()
+        return (
+            fast_form
+            if self.recipe.precision == "32-true"
+            else AutocastModel(fast_form, self.fabric)
+        )
 
-    def _threat(self, epoch: float) -> Threat | None:
+    def _threat_at(self, epoch: float) -> Threat | None:
         """The adversary at a (fractional) epoch: weaker while eps warms up."""
         recipe = self.recipe
         if recipe.eps_by_epoch:
             epoch = math.floor(epoch)
-        gone, length = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
-        if self.threat is None or gone >= length:
+        epochs_since_start, warmup_epochs = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
+        if self.threat is None or epochs_since_start >= warmup_epochs:
             return self.threat
-        share = max(gone, 0.0) / length
+        eps_fraction = max(epochs_since_start, 0.0) / warmup_epochs
         if recipe.eps_warmup == "sine":
-            share = (1 + math.sin(math.pi * (share - 0.5))) / 2
-        return self.threat.scaled(share)
+            eps_fraction = (1 + math.sin(math.pi * (eps_fraction - 0.5))) / 2
+        return self.threat.scaled(eps_fraction)
 
-    def _set_rate(self, epoch: float) -> None:
-        factor = rate_factor(self.recipe.schedule, epoch, self.recipe.epochs)
-        for group, peak in zip(self.optimiser.param_groups, self.peaks, strict=True):
-            group["lr"] = peak * factor
+    def _set_learning_rate(self, epoch: float) -> None:
+        factor = learning_rate_factor(self.recipe.schedule, epoch, self.recipe.epochs)
+        for group, base_lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = base_lr * factor
 
-    def _validate(self, val: Dataset) -> dict[str, Any]:
+    def _validate(self, val_data: Dataset) -> dict[str, Any]:
         """Clean and robust accuracy on images that training never sees."""
-        spec, number = self.recipe.validation, self.at.epoch + 1
-        is_due = number % spec.every == 0 and number >= spec.from_epoch
-        if not is_due and number != self.recipe.epochs:
-            return {"val_clean": None, "val_robust": None, "val_images": len(val)}
+        spec, epoch = self.recipe.validation, self.state.epoch + 1
+        is_due = epoch % spec.every == 0 and epoch >= spec.from_epoch
+        if not is_due and epoch != self.recipe.epochs:
+            return {"val_clean": None, "val_robust": None, "val_images": len(val_data)}
         fabric = self.fabric
-        chosen = create_attack(spec.attack.name, **spec.attack.args)
-        how = How(self.spec.seed, stop_when_broken=True, workers=1)
-        mine = val.select(torch.arange(fabric.global_rank, len(val), fabric.world_size))
-        hits = torch.zeros(2, device=fabric.device)
-        model = self.plain if self.average is None else self.average.module
-        for x, y, ids in mine.batches(256):
-            x, y = x.to(fabric.device), y.to(fabric.device)
-            with frozen(model), torch.no_grad():
-                kept = model(x).argmax(1) == y
-            hits[0] += kept.sum()
-            if self.threat is not None and kept.any():
-                here = ids[kept.cpu()]
-                out = run_attack(chosen, model, x[kept], y[kept], self.threat, ids=here, how=how)
-                hits[1] += (~out.broken).sum()
-        hits = fabric.all_reduce(hits, reduce_op="sum")
-        robust = None if self.threat is None else float(hits[1]) / len(val)
-        clean = float(hits[0]) / len(val)
-        return {"val_clean": clean, "val_robust": robust, "val_images": len(val)}
-
-    def _end(self, row: dict[str, Any], progress: Progress, told: Told) -> None:
-        """Ends an epoch: guards, the best checkpoint, the last one, then the readable history."""
-        at = self.at
-        if has_diverged(at.history, row["loss"]):
-            raise RunError(
-                f"the loss grew to {row['loss']:.3g} in epoch {row['epoch']} of {self.run.path}, "
-                f"from {at.history[0]['loss']:.3g} in the first; the checkpoint of epoch "
-                f"{at.epoch} is kept; lower the learning rate (optimiser.lr) and train again"
-            )
-        pair = (row["val_robust"] or 0.0, row["val_clean"] or 0.0)
-        score = pair if self.recipe.validation.by == "robust" else pair[::-1]
-        row["best"] = row["val_clean"] is not None and score > at.best_score
-        at.epoch, at.history = at.epoch + 1, [*at.history, row]
-        if has_collapsed(at.history) and self._collapsed(row, progress):
-            return
-        if row["best"]:
-            at.best_epoch, at.best_score = at.epoch, score
-            self._save("best")
-        self._save("last")
-        if self.fabric.is_global_zero:
-            self.run.write_history(at.history)
-            told(row)
-
-    def _collapsed(self, row: dict[str, Any], progress: Progress) -> bool:
-        """Says so, and goes back to the best epoch if the recipe wants that: then True."""
-        at, what = self.at, self.recipe.on_collapse
-        words = (
-            f"epoch {row['epoch']}: catastrophic overfitting: {row['val_robust']:.0%} under the "
-            f"validation attack, {row['train_accuracy']:.0%} under the training attack"
+        attack = create_attack(spec.attack.name, **spec.attack.args)
+        options = AttackOptions(self.spec.seed, stop_when_fooled=True, workers=1)
+        rank_data = val_data.select(
+            torch.arange(fabric.global_rank, len(val_data), fabric.world_size)
         )
-        if what == "stop":
-            raise RunError(f"{words}; the best checkpoint is kept; use more attack steps")
-        if what == "warn" or at.rollbacks >= MOST_ROLLBACKS:
-            at.events = [*at.events, {"kind": "collapse", "epoch": row["epoch"]}]
-            progress.log(f"{words}; use more attack steps or on_collapse: rollback")
+        counts = torch.zeros(2, device=fabric.device)
+        model = (
+            self.module if self.averaged_weights is None else self.averaged_weights.evaluated_module
+        )
+        for x, y, ids in rank_data.batches(256):
+            x, y = x.to(fabric.device), y.to(fabric.device)
+            with eval_mode(model), torch.no_grad():
+                is_correct = model(x).argmax(1) == y
+            counts[0] += is_correct.sum()
+            if self.threat is not None and is_correct.any():
+                correct_ids = ids[is_correct.cpu()]
+                outcome = run_attack(
+                    attack,
+                    model,
+                    x[is_correct],
+                    y[is_correct],
+                    self.threat,
+                    ids=correct_ids,
+                    options=options,
+                )
+                counts[1] += (~outcome.fooled).sum()
+        counts = fabric.all_reduce(counts, reduce_op="sum")
+        robust = None if self.threat is None else float(counts[1]) / len(val_data)
+        clean = float(counts[0]) / len(val_data)
+        return {"val_clean": clean, "val_robust": robust, "val_images": len(val_data)}
+
+    def _end_epoch(
+        self, metrics: dict[str, Any], progress: Progress, on_epoch: EpochCallback
+    ) -> None:
+        """Ends an epoch: guards, the best checkpoint, the last one, then the readable history."""
+        state = self.state
+        if has_diverged(state.history, metrics["loss"]):
+            raise RunError(
+                f"the loss grew to {metrics['loss']:.3g} in epoch {metrics['epoch']} of "
+                f"{self.run.path}, from {state.history[0]['loss']:.3g} in the first; the "
+                f"checkpoint of epoch {state.epoch} is kept; lower the learning rate "
+                "(optimiser.lr) and train again"
+            )
+        robust_and_clean = (metrics["val_robust"] or 0.0, metrics["val_clean"] or 0.0)
+        score = (
+            robust_and_clean if self.recipe.validation.by == "robust" else robust_and_clean[::-1]
+        )
+        metrics["best"] = metrics["val_clean"] is not None and score > state.best_score
+        state.epoch, state.history = state.epoch + 1, [*state.history, metrics]
+        if has_collapsed(state.history) and self._handle_collapse(metrics, progress):
+            return
+        if metrics["best"]:
+            state.best_epoch, state.best_score = state.epoch, score
+            self._save_checkpoint("best")
+        self._save_checkpoint("last")
+        if self.fabric.is_global_zero:
+            self.run.write_history(state.history)
+            on_epoch(metrics)
+
+    def _handle_collapse(self, metrics: dict[str, Any], progress: Progress) -> bool:
+        """Says so, and goes back to the best epoch if the recipe wants that: then True."""
+        state, action = self.state, self.recipe.on_collapse
+        message = (
+            f"epoch {metrics['epoch']}: catastrophic overfitting: {metrics['val_robust']:.0%} "
+            f"under the validation attack, {metrics['train_accuracy']:.0%} under the "
+            "training attack"
+        )
+        if action == "stop":
+            raise RunError(f"{message}; the best checkpoint is kept; use more attack steps")
+        if action == "warn" or state.num_rollbacks >= MAX_ROLLBACKS:
+            state.events = [*state.events, {"kind": "collapse", "epoch": metrics["epoch"]}]
+            progress.log(f"{message}; use more attack steps or on_collapse: rollback")
             return False
-        event = {"kind": "rollback", "epoch": row["epoch"], "to": at.best_epoch}
-        events = [*at.events, event]
+        event = {"kind": "rollback", "epoch": metrics["epoch"], "to": state.best_epoch}
+        events = [*state.events, event]
         self.fabric.barrier()
-        self.restore({**load_checkpoint(self.run.checkpoint("best")), "events": events})
-        progress.log(f"{words}; back to epoch {at.best_epoch} with {self.objective}")
-        self._save("last")  # so that a kill from here on goes on from here
+        self.load_state({**load_checkpoint(self.run.checkpoint("best")), "events": events})
+        progress.log(f"{message}; back to epoch {state.best_epoch} with {self.objective}")
+        self._save_checkpoint("last")  # so that a kill from here on goes on from here
         return True
 
-    def _save(self, which: Any) -> None:
-        state = self._state()
+    def _save_checkpoint(self, name: Any) -> None:
+        state = self._checkpoint_content()
         if self.fabric.is_global_zero:
-            save_checkpoint(self.run.checkpoint(which), state)
+            save_checkpoint(self.run.checkpoint(name), state)
         self.fabric.barrier()
 
-    def _state(self) -> dict[str, Any]:
-        weights = {"model": self.plain.state_dict()}
+    def _checkpoint_content(self) -> dict[str, Any]:
+        weights = {"model": self.module.state_dict()}
         return {
-            **(weights if self.average is None else self.average.state()),
-            "optimiser": self.optimiser.state_dict(),
-            "epoch": self.at.epoch,
-            "best_epoch": self.at.best_epoch,
-            "best_score": list(self.at.best_score),
-            "history": self.at.history,
-            "events": self.at.events,
-            "memory": self._whole_memory(),
+            **(weights if self.averaged_weights is None else self.averaged_weights.state_dict()),
+            "optimiser": self.optimizer.state_dict(),
+            "epoch": self.state.epoch,
+            "best_epoch": self.state.best_epoch,
+            "best_score": list(self.state.best_score),
+            "history": self.state.history,
+            "events": self.state.events,
+            "memory": self._gather_objective_memory(),
             "spec": digest(self.spec.identity()),
         }
 
-    def _whole_memory(self) -> dict[str, Tensor]:
+    def _gather_objective_memory(self) -> dict[str, Tensor]:
         """What objectives keep; each process holds the rows of its own images, and zeros."""
-        world = self.fabric.world_size
-        if world == 1 or not self.memory:
-            return self.memory
-        whole = {}
-        for name, kept in self.memory.items():
-            own = torch.zeros_like(kept)
-            own[self.fabric.global_rank :: world] = kept[self.fabric.global_rank :: world]
-            longest = self.fabric.all_reduce(torch.tensor(len(own)), reduce_op="max")
-            most = int(torch.as_tensor(longest))
-            own = torch.cat([own, own.new_zeros(most - len(own), *own.shape[1:])])
-            whole[name] = torch.as_tensor(self.fabric.all_reduce(own, reduce_op="sum")).cpu()
-        return whole
+        world_size = self.fabric.world_size
+        if world_size == 1 or not self.objective_memory:
+            return self.objective_memory
+        gathered = {}
+        for name, tensor in self.objective_memory.items():
+            rank_part = torch.zeros_like(tensor)
+            rank_part[self.fabric.global_rank :: world_size] = tensor[
+                self.fabric.global_rank :: world_size
+            ]
+            longest = self.fabric.all_reduce(torch.tensor(len(rank_part)), reduce_op="max")
+            max_length = int(torch.as_tensor(longest))
+            rank_part = torch.cat(
+                [rank_part, rank_part.new_zeros(max_length - len(rank_part), *rank_part.shape[1:])]
+            )
+            gathered[name] = torch.as_tensor(
+                self.fabric.all_reduce(rank_part, reduce_op="sum")
+            ).cpu()
+        return gathered
 
 
-class _Autocast(nn.Module):
+class AutocastModel(nn.Module):
     """A network in the precision of training."""
 
     def __init__(self, inner: nn.Module, fabric: Fabric) -> None:
@@ -384,15 +448,15 @@ class _Autocast(nn.Module):
         return logits.float()
 
 
-def size_of_weights(model: nn.Module) -> Tensor:
+def weight_l1_norm(model: nn.Module) -> Tensor:
     """The sum of the sizes of all weights; biases and norms, which have one dimension, are not."""
     return torch.stack([p.abs().sum() for p in model.parameters() if p.ndim > 1]).sum()
 
 
-def _note(row: dict[str, Any], epochs: int) -> str:
-    parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.2f}"]
-    if row["val_clean"] is not None:
-        parts.append(f"clean {row['val_clean']:.0%}")
-    if row["val_robust"] is not None:
-        parts.append(f"robust {row['val_robust']:.0%}")
-    return "  ".join([*parts, f"{row['images_per_second']:.0f} images/s"])
+def _progress_note(metrics: dict[str, Any], epochs: int) -> str:
+    parts = [f"epoch {metrics['epoch']}/{epochs}", f"loss {metrics['loss']:.2f}"]
+    if metrics["val_clean"] is not None:
+        parts.append(f"clean {metrics['val_clean']:.0%}")
+    if metrics["val_robust"] is not None:
+        parts.append(f"robust {metrics['val_robust']:.0%}")
+    return "  ".join([*parts, f"{metrics['images_per_second']:.0f} images/s"])

@@ -6,38 +6,39 @@ from pathlib import Path
 from typing import Any
 
 from buttress.attacks.core import ATTACKS
+from buttress.config import PresetFolder, apply_overrides
 from buttress.errors import UserError
-from buttress.records.spec import Recipe
-from buttress.shelf import Shelf
-from buttress.spec import override
+from buttress.results.run_spec import Recipe
 from buttress.training.objectives import OBJECTIVES
 
-RECIPES = Shelf("recipe", "buttress.training", "recipes")
+RECIPES = PresetFolder("recipe", "buttress.training", "recipes")
 
 
 def list_recipes() -> list[str]:
     return RECIPES.names()
 
 
-def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = ()) -> Recipe:
+def load_recipe(name: str | Path | Recipe, overrides: tuple[str, ...] = ()) -> Recipe:
     """A recipe by name or from a YAML file, with ``key=value`` changes, fully checked."""
     if isinstance(name, Recipe):
         raw: dict[str, Any] = name.model_dump(mode="json")
-        where = f"recipe {name.name or 'given'}"
+        origin = f"recipe {name.name or 'given'}"
     else:
-        where, raw = RECIPES.read(name)
+        origin, raw = RECIPES.load(name)
         if not isinstance(raw, dict):
-            raise UserError(f"{where}: a recipe is a mapping of keys, but got {type(raw).__name__}")
-    recipe = Recipe.parse(override(raw, changes), where)
-    _check(recipe, where)
+            raise UserError(
+                f"{origin}: a recipe is a mapping of keys, but got {type(raw).__name__}"
+            )
+    recipe = Recipe.parse(apply_overrides(raw, overrides), origin)
+    _check_recipe(recipe, origin)
     return recipe
 
 
-def _check(recipe: Recipe, where: str) -> None:
+def _check_recipe(recipe: Recipe, origin: str) -> None:
     """Names and arguments are tried before anything starts."""
     objective = OBJECTIVES.create(recipe.objective.name, recipe.objective.args)
     ATTACKS.create(recipe.validation.attack.name, recipe.validation.attack.args)
     if objective.needs_threat and recipe.threat is None:
         raise UserError(
-            f"{where}: objective {recipe.objective.name!r} needs a threat, like threat: Linf:8/255"
+            f"{origin}: objective {recipe.objective.name!r} needs a threat, like threat: Linf:8/255"
         )

@@ -12,29 +12,39 @@ from typing import Any
 import torch
 from torch import distributed
 
-from buttress.allocator import keep_freed_memory
-from buttress.cores import usable_cores
-from buttress.data import Dataset, facts_of, load_dataset
-from buttress.data.mixed import Mixed
-from buttress.errors import ButtressError, CorruptFile, UserError
-from buttress.files import discard_leftovers
+from buttress.data import Dataset, dataset_facts, load_dataset
+from buttress.data.mixed import MixedDataset
+from buttress.engine.fast_model import use_channels_last
+from buttress.errors import ButtressError, CorruptFileError, UserError
 from buttress.models import MODELS, Classifier, create_model
-from buttress.models.checkpoint import load_checkpoint, save_checkpoint, tree_digest
-from buttress.progress import Progress, Silent
-from buttress.records.run import CHOSEN_ON_TEST, DONE, WHICH, Run, Which, command_line
-from buttress.records.spec import Recipe, RunSpec
-from buttress.spec import digest
-from buttress.statistics import Interval, wilson
-from buttress.streams import seed_of
-from buttress.training.batches import Batches
-from buttress.training.guard import warnings_of
-from buttress.training.logs import Heard, Listener
+from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
+from buttress.models.sync_batchnorm import convert_sync_batchnorm
+from buttress.results.run import (
+    CHECKPOINT_NAMES,
+    DONE_FILE,
+    SELECTED_ON_TEST_WARNING,
+    CheckpointName,
+    Run,
+    command_line,
+)
+from buttress.results.run_spec import Recipe, RunSpec
+from buttress.statistics import Interval, wilson_interval
+from buttress.system.cpu import available_cpus, disable_malloc_trim
+from buttress.system.files import digest, remove_temporary_files
+from buttress.system.progress import Progress, SilentProgress
+from buttress.system.rng import derive_seed
+from buttress.training.distributed import (
+    create_fabric,
+    is_distributed_process,
+    is_rank_zero,
+    worker_processes,
+)
+from buttress.training.guards import training_warnings
+from buttress.training.loggers import EpochLogger, LoggerGroup
 from buttress.training.loop import Trainer
 from buttress.training.objectives import OBJECTIVES
-from buttress.training.ranks import is_first, is_launched, make_fabric, ranks
 from buttress.training.recipe import load_recipe
-from buttress.training.sync import synchronise
-from buttress.training.twin import laid_out
+from buttress.training.sampler import BatchSampler
 
 
 def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
@@ -46,11 +56,11 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
     seed: int = 0,
     limit: int | None = None,
     model_args: Mapping[str, Any] | None = None,
-    changes: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
     device: str = "auto",
     devices: int = 1,
     compile: bool = False,
-    listeners: Sequence[Listener] = (),
+    loggers: Sequence[EpochLogger] = (),
     progress: Progress | None = None,
 ) -> Run:
     """Trains a model, or goes on where an earlier call stopped; a finished run returns at once.
@@ -63,24 +73,29 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         seed: decides weights, order, augmentation and attack noise.
         limit: train on the first images only.
         model_args: further arguments of the model.
-        changes: ``key=value`` changes of the recipe.
+        overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device; the numbers stay nearly the same.
         compile: compile the network with torch, which takes a minute and a compiler.
-        listeners: who is told of each epoch.
+        loggers: who is told of each epoch.
         progress: where to show progress.
     """
-    progress = progress or Silent()
-    spec = resolve(
-        model, dataset, load_recipe(recipe, changes), seed=seed, limit=limit, model_args=model_args
+    progress = progress or SilentProgress()
+    spec = resolve_run_spec(
+        model,
+        dataset,
+        load_recipe(recipe, overrides),
+        seed=seed,
+        limit=limit,
+        model_args=model_args,
     )
     return train_run(
-        spec, out, device=device, devices=devices, compile=compile, listeners=listeners,
+        spec, out, device=device, devices=devices, compile=compile, loggers=loggers,
         progress=progress,
     )  # fmt: skip
 
 
-def resolve(
+def resolve_run_spec(
     model: str,
     dataset: str,
     recipe: Recipe,
@@ -90,7 +105,7 @@ def resolve(
     model_args: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """Everything that decides a run's numbers, from the names of its parts."""
-    data = facts_of(dataset)
+    data = dataset_facts(dataset)
     channels, height, _ = data.shape
     mean, std = {
         True: (data.mean, data.std),
@@ -113,7 +128,7 @@ def resolve(
     return RunSpec.parse(fields, f"training {model}")
 
 
-def build(spec: RunSpec) -> Classifier:
+def build_model(spec: RunSpec) -> Classifier:
     """The network of a run with its initial weights."""
     return create_model(
         spec.model,
@@ -123,7 +138,7 @@ def build(spec: RunSpec) -> Classifier:
         mean=spec.mean,
         std=spec.std,
         options=spec.model_args,
-        seed=seed_of(spec.seed, "weights") % 2**63,
+        seed=derive_seed(spec.seed, "weights") % 2**63,
     )
 
 
@@ -131,150 +146,164 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     spec: RunSpec,
     out: str | Path,
     *,
-    start: Mapping[str, Any] | None = None,
+    initial_state: Mapping[str, Any] | None = None,
     finetuned_from: Mapping[str, Any] | None = None,
     device: str = "auto",
     devices: int = 1,
     compile: bool = False,
-    listeners: Sequence[Listener] = (),
+    loggers: Sequence[EpochLogger] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Trains what a spec says into a directory, from the weights ``start`` if they are given.
+    """Trains what a spec says into a directory, from the weights ``initial_state`` if given.
 
     ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
     """
-    progress, run = progress or Silent(), Run(out)
-    most = max(usable_cores(), torch.cuda.device_count(), 8)
-    if not 1 <= devices <= most:
-        raise UserError(f"`1 <= devices <= {most}` must hold here, but got devices={devices}")
-    build(spec)  # a wrong name or size is an error before anything is written ...
-    check_extra(spec)
+    progress, run = progress or SilentProgress(), Run(out)
+    max_devices = max(available_cpus(), torch.cuda.device_count(), 8)
+    if not 1 <= devices <= max_devices:
+        raise UserError(
+            f"`1 <= devices <= {max_devices}` must hold here, but got devices={devices}"
+        )
+    build_model(spec)  # a wrong name or size is an error before anything is written ...
+    check_extra_data(spec)
     if not run.exists:
         load_dataset(spec.dataset, "train")  # ... and so are missing images
-    if not is_first():
-        return follow(run, spec, device, compile)
-    run.open(spec, command_line(), category_of(spec.model), finetuned_from)
-    if start is not None:
-        keep_start(run, spec, start, progress)
-    discard_leftovers(run.path)
+    if not is_rank_zero():
+        return train_as_worker(run, spec, device, compile)
+    run.open(spec, command_line(), model_category(spec.model), finetuned_from)
+    if initial_state is not None:
+        save_initial_weights(run, spec, initial_state, progress)
+    remove_temporary_files(run.path)
     if is_finished(run, progress):
         return run
-    state = last_good(run, progress)  # damaged files are gone before others read them
+    state = load_resume_state(run, progress)  # damaged files are gone before others read them
     if state is not None and not run.checkpoint("last").is_file():
         # Lost after the best epoch, which may be the final one: then no epoch would write it again.
         save_checkpoint(run.checkpoint("last"), state)
-    began = time.perf_counter()
-    heard = Heard(run, spec, listeners)
+    started = time.perf_counter()
+    loggers_group = LoggerGroup(run, spec, loggers)
     try:
-        with ranks(run.path, device, devices):
-            take_part(run, spec, device, compile=compile, progress=progress, heard=heard)
+        with worker_processes(run.path, device, devices):
+            train_in_process(
+                run, spec, device, compile=compile, progress=progress, logger_group=loggers_group
+            )
     except (ButtressError, RuntimeError, OSError) as error:
         with contextlib.suppress(OSError):
-            run.fail(f"{type(error).__name__}: {error}", run.path / DONE)
+            run.fail(f"{type(error).__name__}: {error}", run.path / DONE_FILE)
         raise
-    run.finish(summary_of(run, spec, time.perf_counter() - began))
-    heard.end()
+    run.finish(summarize_run(run, spec, time.perf_counter() - started))
+    loggers_group.on_end()
     for warning in run.summary["warnings"]:
         progress.log(warning)
-    if is_launched():
+    if is_distributed_process():
         distributed.barrier()  # those who follow return when the run is whole
     return run
 
 
-def follow(run: Run, spec: RunSpec, device: str, compile: bool) -> Run:
+def train_as_worker(run: Run, spec: RunSpec, device: str, compile: bool) -> Run:
     """What all processes but the first do where torchrun has started them: they write nothing."""
-    if not is_finished(run, Silent()):
-        take_part(run, spec, device, compile=compile)
+    if not is_finished(run, SilentProgress()):
+        train_in_process(run, spec, device, compile=compile)
         distributed.barrier()
     return run
 
 
-def take_part(
+def train_in_process(
     run: Run,
     spec: RunSpec,
     device: str,
     *,
     compile: bool = False,
     progress: Progress | None = None,
-    heard: Heard | None = None,
+    logger_group: LoggerGroup | None = None,
 ) -> None:
     """Trains in this process, which may be one of several."""
-    keep_freed_memory()
-    fabric = make_fabric(device, int(os.environ.get("WORLD_SIZE", "1")), spec.recipe.precision)
-    progress = progress or Silent()
-    data, val = load_data(spec, progress)
+    disable_malloc_trim()
+    fabric = create_fabric(device, int(os.environ.get("WORLD_SIZE", "1")), spec.recipe.precision)
+    progress = progress or SilentProgress()
+    sampler, val_data = load_training_data(spec, progress)
     with torch.random.fork_rng():
-        model: torch.nn.Module = build(spec)
+        model: torch.nn.Module = build_model(spec)
         if spec.start is not None:
-            model.load_state_dict(load_start(run, spec))
+            model.load_state_dict(load_initial_checkpoint(run, spec))
         if fabric.world_size > 1:
-            model = synchronise(model, fabric.device.type == "cuda")
-        trainer = Trainer(run, laid_out(model), spec, fabric, compile=compile)
-        if (state := last_good(run, Silent())) is not None:
-            trainer.restore(state)
+            model = convert_sync_batchnorm(model, fabric.device.type == "cuda")
+        trainer = Trainer(run, use_channels_last(model), spec, fabric, compile=compile)
+        if (state := load_resume_state(run, SilentProgress())) is not None:
+            trainer.load_state(state)
         fabric.barrier()
-        trainer.fit(data, val, progress, heard.epoch if heard else lambda row: None)
+        trainer.fit(
+            sampler, val_data, progress, logger_group.on_epoch if logger_group else lambda row: None
+        )
 
 
-def load_data(spec: RunSpec, progress: Progress) -> tuple[Batches, Dataset]:
+def load_training_data(spec: RunSpec, progress: Progress) -> tuple[BatchSampler, Dataset]:
     """The training batches of a run, and the images that its best epoch is chosen by."""
     recipe, size = spec.recipe, spec.image_size
-    part = "train" if recipe.select_on == "val" else "train+val"  # as those did who chose on test
-    data = load_dataset(spec.dataset, part, limit=spec.limit, image_size=size, progress=progress)
+    train_split = (
+        "train" if recipe.select_on == "val" else "train+val"
+    )  # as those did who chose on test
+    data = load_dataset(
+        spec.dataset, train_split, limit=spec.limit, image_size=size, progress=progress
+    )
     val = load_dataset(spec.dataset, recipe.select_on, limit=recipe.validation.limit,
                        image_size=size, progress=progress)  # fmt: skip
-    mixed = None
+    mixed_dataset = None
     if recipe.extra is not None:
-        more = load_dataset(recipe.extra.dataset, "train", image_size=size, progress=progress)
-        mixed = Mixed(data, more, recipe.extra.share)
-    return Batches(data, recipe.batch_size, spec.seed, mixed), val
+        extra_data = load_dataset(recipe.extra.dataset, "train", image_size=size, progress=progress)
+        mixed_dataset = MixedDataset(data, extra_data, recipe.extra.share)
+    return BatchSampler(data, recipe.batch_size, spec.seed, mixed_dataset), val
 
 
-def check_extra(spec: RunSpec) -> None:
+def check_extra_data(spec: RunSpec) -> None:
     objective = OBJECTIVES.get(spec.recipe.objective.name)
-    if objective.needs_extra and spec.recipe.extra is None:
+    if objective.needs_extra_data and spec.recipe.extra is None:
         raise UserError(
             f"objective {spec.recipe.objective.name!r} needs more images, like "
             "--set extra.dataset=npz:PATH"
         )
 
 
-def keep_start(run: Run, spec: RunSpec, start: Mapping[str, Any], progress: Progress) -> None:
+def save_initial_weights(
+    run: Run, spec: RunSpec, initial_state: Mapping[str, Any], progress: Progress
+) -> None:
     """Writes the weights that a run begins with, unless they are there and whole."""
     try:
-        load_start(run, spec)
+        load_initial_checkpoint(run, spec)
     except FileNotFoundError:
-        save_checkpoint(run.checkpoint("start"), {"model": dict(start)})
-    except CorruptFile as error:
+        save_checkpoint(run.checkpoint("start"), {"model": dict(initial_state)})
+    except CorruptFileError as error:
         progress.log(f"{error}; writing it again")
-        save_checkpoint(run.checkpoint("start"), {"model": dict(start)})
+        save_checkpoint(run.checkpoint("start"), {"model": dict(initial_state)})
 
 
-def load_start(run: Run, spec: RunSpec) -> dict[str, Any]:
+def load_initial_checkpoint(run: Run, spec: RunSpec) -> dict[str, Any]:
     """The weights that a run begins with."""
     weights: dict[str, Any] = load_checkpoint(run.checkpoint("start"))["model"]
     is_named = (spec.start or "").startswith("run:")  # in a study, before they are known
-    if not is_named and tree_digest(weights) != spec.start:
-        raise CorruptFile(f"{run.checkpoint('start')} holds other weights than the run began with")
+    if not is_named and content_digest(weights) != spec.start:
+        raise CorruptFileError(
+            f"{run.checkpoint('start')} holds other weights than the run began with"
+        )
     return weights
 
 
-def summary_of(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
+def summarize_run(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
     """How a run ended: what ``done.json`` holds."""
     rows = run.history
     best = next(row for row in reversed(rows) if row["best"])
     last = next(row for row in reversed(rows) if row["val_clean"] is not None)
     events = load_checkpoint(run.checkpoint("last")).get("events", [])
-    warnings = warnings_of(rows, spec.num_classes)
+    warnings = training_warnings(rows, spec.num_classes)
     if spec.recipe.select_on == "test":
-        warnings.append(CHOSEN_ON_TEST)
+        warnings.append(SELECTED_ON_TEST_WARNING)
     return {
         "epochs": rows[-1]["epoch"],
         "best_epoch": best["epoch"],
         "best_val_clean": best["val_clean"],
         "best_val_robust": best["val_robust"],
-        "best_val_clean_interval": val_interval(best, "val_clean"),
-        "best_val_robust_interval": val_interval(best, "val_robust"),
+        "best_val_clean_interval": accuracy_interval(best, "val_clean"),
+        "best_val_robust_interval": accuracy_interval(best, "val_robust"),
         "val_images": best.get("val_images"),
         "last_val_clean": last["val_clean"],
         "last_val_robust": last["val_robust"],
@@ -286,41 +315,41 @@ def summary_of(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
     }
 
 
-def val_interval(row: Mapping[str, Any], key: str) -> Interval | None:
+def accuracy_interval(metrics: Mapping[str, Any], key: str) -> Interval | None:
     """The 95% interval of a validation accuracy; None where there is none, or no count."""
-    share, images = row.get(key), row.get("val_images")
-    if share is None or not images:
+    accuracy, images = metrics.get(key), metrics.get("val_images")
+    if accuracy is None or not images:
         return None
-    return wilson(round(share * images), images)
+    return wilson_interval(round(accuracy * images), images)
 
 
 # What commands read of a run that is done.
-SAID = {"best_epoch", "best_val_clean", "best_val_robust", "last_val_robust", "selected_on",
+SUMMARY_KEYS = {"best_epoch", "best_val_clean", "best_val_robust", "last_val_robust", "selected_on",
         "warnings", "seconds"}  # fmt: skip
 
 
-def last_good(run: Run, progress: Progress) -> dict[str, Any] | None:
+def load_resume_state(run: Run, progress: Progress) -> dict[str, Any] | None:
     """The state to go on from; a damaged checkpoint is named and what it held is done again."""
-    states: dict[Which, dict[str, Any] | None] = {}
-    for which in WHICH:
+    states: dict[CheckpointName, dict[str, Any] | None] = {}
+    for name in CHECKPOINT_NAMES:
         try:
-            states[which] = load_checkpoint(run.checkpoint(which))
-            _of_this_run(run, which, states[which])
+            states[name] = load_checkpoint(run.checkpoint(name))
+            _check_checkpoint_owner(run, name, states[name])
         except FileNotFoundError:
-            states[which] = None
-        except CorruptFile as error:
+            states[name] = None
+        except CorruptFileError as error:
             progress.log(f"{error}; training that part again")
-            run.checkpoint(which).unlink()
-            states[which] = None
+            run.checkpoint(name).unlink()
+            states[name] = None
     best, last = states["best"], states["last"]
     if last is not None and (best is None or best["epoch"] < last["best_epoch"]):
         return None  # the best weights are lost and only training again brings them back
     return last or best
 
 
-def _of_this_run(run: Run, which: Which, state: dict[str, Any] | None) -> None:
+def _check_checkpoint_owner(run: Run, name: CheckpointName, state: dict[str, Any] | None) -> None:
     if state is not None and state.get("spec") != digest(run.spec.identity()):
-        raise CorruptFile(f"{run.checkpoint(which)} belongs to another run")
+        raise CorruptFileError(f"{run.checkpoint(name)} belongs to another run")
 
 
 def is_finished(run: Run, progress: Progress) -> bool:
@@ -329,18 +358,18 @@ def is_finished(run: Run, progress: Progress) -> bool:
         return False
     try:
         summary, epochs = run.summary, run.history
-        whole = len(epochs) == summary.get("epochs") and summary.keys() >= SAID
-        for which in WHICH:
-            _of_this_run(run, which, load_checkpoint(run.checkpoint(which)))
-    except (CorruptFile, FileNotFoundError) as error:
+        is_complete = len(epochs) == summary.get("epochs") and summary.keys() >= SUMMARY_KEYS
+        for name in CHECKPOINT_NAMES:
+            _check_checkpoint_owner(run, name, load_checkpoint(run.checkpoint(name)))
+    except (CorruptFileError, FileNotFoundError) as error:
         progress.log(f"{error}; doing it again")
-        whole = False
-    if not whole:
-        (run.path / DONE).unlink(missing_ok=True)
-    return whole
+        is_complete = False
+    if not is_complete:
+        (run.path / DONE_FILE).unlink(missing_ok=True)
+    return is_complete
 
 
-def category_of(model: str) -> str:
+def model_category(model: str) -> str:
     """cnn, transformer or hybrid for a registered model; empty for others."""
     tags = MODELS.entry(model).tags if model in MODELS else ()
     return next((t for t in ("cnn", "transformer", "hybrid") if t in tags), "")

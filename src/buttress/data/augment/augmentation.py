@@ -7,18 +7,20 @@ from typing import Literal
 
 from torch import Tensor
 
-from buttress.data.augment.auto import auto_augment
-from buttress.data.augment.bits import like, to_bytes
-from buttress.data.augment.crop import random_crop
+from buttress.data.augment.color import match_dtype, to_uint8
+from buttress.data.augment.crops import random_crop, random_flip, random_resized_crop
 from buttress.data.augment.erasing import random_erasing
-from buttress.data.augment.flip import random_flip
 from buttress.data.augment.geometry import random_rotation
-from buttress.data.augment.jitter import colour_jitter
-from buttress.data.augment.mixing import Mixed, mix_batch
-from buttress.data.augment.rand import rand_augment
-from buttress.data.augment.resized_crop import random_resized_crop
-from buttress.records.augmentation import AugmentationSpec, Jitter, Rand, ResizedCrop
-from buttress.streams import Streams
+from buttress.data.augment.mixing import MixedBatch, mix_batch
+from buttress.data.augment.operations import color_jitter
+from buttress.data.augment.policies import auto_augment, rand_augment
+from buttress.results.run_spec import (
+    AugmentationSpec,
+    ColorJitterSpec,
+    RandAugmentSpec,
+    ResizedCropSpec,
+)
+from buttress.system.rng import SampleRNG
 
 
 @dataclass(frozen=True)
@@ -29,42 +31,42 @@ class Augmentation:
     float image is rounded to 256 levels there.
     """
 
-    resized_crop: ResizedCrop | None = None
+    resized_crop: ResizedCropSpec | None = None
     crop: int = 0  # shifts by up to this many pixels, with black moving in
     flip: bool = False  # mirrors half of the images
     rotation: float = 0.0  # degrees, either way
-    jitter: Jitter | None = None
+    jitter: ColorJitterSpec | None = None
     auto: Literal["none", "cifar10", "imagenet"] = "none"
-    rand: Rand | None = None
+    rand: RandAugmentSpec | None = None
     erasing: float = 0.0  # probability
     mixup: float = 0.0  # alpha
     cutmix: float = 0.0  # alpha
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        checked = AugmentationSpec.parse(given, "augmentation")
-        for name in given:  # so that a number or a mapping may stand for a part of the spec
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        checked = AugmentationSpec.parse(values, "augmentation")
+        for name in values:  # so that a number or a mapping may stand for a part of the spec
             object.__setattr__(self, name, getattr(checked, name))
 
     @classmethod
-    def of(cls, spec: AugmentationSpec | str) -> Augmentation:
+    def from_spec(cls, spec: AugmentationSpec | str) -> Augmentation:
         """The augmentation that a recipe asks for, or one of `list_augmentations` by its name."""
         if isinstance(spec, str):
             spec = AugmentationSpec.parse(spec, "augmentation")
         return cls(**{field.name: getattr(spec, field.name) for field in fields(cls)})
 
-    def __call__(self, x: Tensor, streams: Streams, epoch: int = 0) -> Tensor:
+    def __call__(self, x: Tensor, streams: SampleRNG, epoch: int = 0) -> Tensor:
         """The batch ``x`` (N, C, H, W), uint8 or float, as epoch ``epoch`` sees it.
 
         The draw belongs to (seed, purpose, epoch, sample id): how samples are put into batches,
         and which worker has them, changes nothing.
         """
-        streams = _of_epoch(streams, epoch)
+        streams = _epoch_streams(streams, epoch)
         if not len(x):
             return x
         if self.resized_crop is not None:
             options = self.resized_crop.model_dump()
-            x = like(random_resized_crop(to_bytes(x), streams, **options), x)
+            x = match_dtype(random_resized_crop(to_uint8(x), streams, **options), x)
         if self.crop:
             x = random_crop(x, self.crop, streams)
         if self.flip:
@@ -72,20 +74,29 @@ class Augmentation:
         if self.rotation:
             x = random_rotation(x, self.rotation, streams)
         if self.jitter or self.auto != "none" or self.rand:
-            x = like(self._change_levels(to_bytes(x), streams), x)
+            x = match_dtype(self._adjust_colors(to_uint8(x), streams), x)
         return random_erasing(x, self.erasing, streams) if self.erasing else x
 
-    def _change_levels(self, x: Tensor, streams: Streams) -> Tensor:
+    def _adjust_colors(self, x: Tensor, streams: SampleRNG) -> Tensor:
         if self.jitter is not None:
-            x = colour_jitter(x, streams, **self.jitter.model_dump())
+            x = color_jitter(x, streams, **self.jitter.model_dump())
         if self.auto != "none":
             x = auto_augment(x, self.auto, streams)
-        return x if self.rand is None else rand_augment(x, streams, **self.rand.model_dump())
+        if self.rand is None:
+            return x
+        return rand_augment(
+            x,
+            streams,
+            num_ops=self.rand.ops,
+            magnitude=self.rand.magnitude,
+            std=self.rand.std,
+            probability=self.rand.probability,
+        )
 
-    def mix(self, x: Tensor, streams: Streams, epoch: int = 0) -> Mixed:
+    def mix(self, x: Tensor, streams: SampleRNG, epoch: int = 0) -> MixedBatch:
         """The batch under MixUp or CutMix, and how labels mix: a function of the batch's ids."""
-        return mix_batch(x, _of_epoch(streams, epoch), mixup=self.mixup, cutmix=self.cutmix)
+        return mix_batch(x, _epoch_streams(streams, epoch), mixup=self.mixup, cutmix=self.cutmix)
 
 
-def _of_epoch(streams: Streams, epoch: int) -> Streams:
+def _epoch_streams(streams: SampleRNG, epoch: int) -> SampleRNG:
     return replace(streams, purpose=f"{streams.purpose}/epoch {epoch}")

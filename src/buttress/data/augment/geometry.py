@@ -11,25 +11,25 @@ import math
 import torch
 from torch import Tensor
 
-from buttress.streams import Streams
+from buttress.system.rng import SampleRNG
 
-_ONE = 65536  # Pillow counts in units of 2^-16 pixels
+_FIXED_POINT = 65536  # Pillow counts in units of 2^-16 pixels
 
 
-def affine(x: Tensor, matrices: Tensor, fill: float) -> Tensor:
+def apply_affine(x: Tensor, matrices: Tensor, fill: float) -> Tensor:
     """Each image (N, C, H, W) under its own map (N, 6) float64; ``fill`` comes in from outside."""
     n, channels, height, width = x.shape
-    index = _source(matrices.to(x.device), height, width)
+    index = _source_index(matrices.to(x.device), height, width)
     border = x.new_full((n, channels, 1), fill)
     pixels = torch.cat([x.flatten(2), border], 2)  # the last one stands for all outside
     return pixels.gather(2, index.unsqueeze(1).expand(-1, channels, -1)).view_as(x)
 
 
-def _source(matrices: Tensor, height: int, width: int) -> Tensor:
+def _source_index(matrices: Tensor, height: int, width: int) -> Tensor:
     """(N, H*W) which pixel each pixel comes from; H*W if from outside."""
     a, b, c, d, e, f = matrices.unbind(1)
     terms = torch.stack([a, b, c + (a + b) / 2, d, e, f + (d + e) / 2])
-    a, b, c, d, e, f = (terms * _ONE + 0.5).floor().long().unsqueeze(2)  # each (N, 1)
+    a, b, c, d, e, f = (terms * _FIXED_POINT + 0.5).floor().long().unsqueeze(2)  # each (N, 1)
     u, v = torch.arange(width, device=a.device), torch.arange(height, device=a.device)
     columns = ((c + a * u).unsqueeze(1) + (b * v).unsqueeze(2)) >> 16  # (N, H, W)
     rows = ((f + d * u).unsqueeze(1) + (e * v).unsqueeze(2)) >> 16
@@ -41,22 +41,22 @@ def _source(matrices: Tensor, height: int, width: int) -> Tensor:
 
 def shear_x(amount: Tensor, size: tuple[int, int]) -> Tensor:
     """Rows move by ``amount`` times their distance from the top edge."""
-    return _matrices(amount, b=amount)
+    return _affine_matrices(amount, b=amount)
 
 
 def shear_y(amount: Tensor, size: tuple[int, int]) -> Tensor:
     """Columns move by ``amount`` times their distance from the left edge."""
-    return _matrices(amount, d=amount)
+    return _affine_matrices(amount, d=amount)
 
 
 def translate_x(share: Tensor, size: tuple[int, int]) -> Tensor:
     """The image moves to the left by this share of its width."""
-    return _matrices(share, c=share * size[1])
+    return _affine_matrices(share, c=share * size[1])
 
 
 def translate_y(share: Tensor, size: tuple[int, int]) -> Tensor:
     """The image moves up by this share of its height."""
-    return _matrices(share, f=share * size[0])
+    return _affine_matrices(share, f=share * size[0])
 
 
 def rotate(degrees: Tensor, size: tuple[int, int]) -> Tensor:
@@ -69,7 +69,7 @@ def rotate(degrees: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.stack([cos, -sin, c, sin, cos, f], 1)
 
 
-def _matrices(like: Tensor, **entries: Tensor) -> Tensor:
+def _affine_matrices(like: Tensor, **entries: Tensor) -> Tensor:
     """(N, 6) the identity with some entries changed."""
     matrices = torch.tensor([[1.0, 0, 0, 0, 1, 0]], dtype=torch.float64).repeat(len(like), 1)
     for name, values in entries.items():
@@ -77,7 +77,7 @@ def _matrices(like: Tensor, **entries: Tensor) -> Tensor:
     return matrices
 
 
-def random_rotation(x: Tensor, degrees: float, streams: Streams) -> Tensor:
+def random_rotation(x: Tensor, degrees: float, streams: SampleRNG) -> Tensor:
     """Each image turned by up to ``degrees`` either way, with black coming in."""
-    share = streams.fractions(1, "rotation").squeeze(1)
-    return affine(x, rotate((2 * share - 1) * degrees, (x.shape[2], x.shape[3])), 0)
+    share = streams.draw_fractions(1, "rotation").squeeze(1)
+    return apply_affine(x, rotate((2 * share - 1) * degrees, (x.shape[2], x.shape[3])), 0)

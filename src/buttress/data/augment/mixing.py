@@ -13,8 +13,8 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from buttress.data.pixels import to_unit
-from buttress.streams import Streams
+from buttress.data.pixels import to_float
+from buttress.system.rng import SampleRNG
 
 
 class Mixing(NamedTuple):
@@ -24,14 +24,16 @@ class Mixing(NamedTuple):
     weight: Tensor  # (N,) float32, the share of the image's own label
 
 
-class Mixed(NamedTuple):
+class MixedBatch(NamedTuple):
     """A batch that was mixed; ``mixing`` is None where nothing was to be mixed."""
 
     x: Tensor
     mixing: Mixing | None
 
 
-def mix_batch(x: Tensor, streams: Streams, *, mixup: float = 0.0, cutmix: float = 0.0) -> Mixed:
+def mix_batch(
+    x: Tensor, streams: SampleRNG, *, mixup: float = 0.0, cutmix: float = 0.0
+) -> MixedBatch:
     """The batch under MixUp or CutMix, with equal chances where both have a positive alpha.
 
     Args:
@@ -40,44 +42,48 @@ def mix_batch(x: Tensor, streams: Streams, *, mixup: float = 0.0, cutmix: float 
         mixup: alpha of MixUp: the weight is drawn from Beta(alpha, alpha).
         cutmix: alpha of CutMix, likewise.
     """
-    x = x if x.is_floating_point() else to_unit(x)
+    x = x if x.is_floating_point() else to_float(x)
     if not len(x) or not (mixup or cutmix):
-        return Mixed(x, None)
-    partner = partners(streams).to(x.device)
-    which, share, row, column = batch_fractions(streams, 4)
-    is_cut = bool(cutmix) and (not mixup or which < 0.5)
+        return MixedBatch(x, None)
+    partner = draw_partners(streams).to(x.device)
+    choice, beta_quantile, row, column = batch_fractions(streams, 4)
+    is_cut = bool(cutmix) and (not mixup or choice < 0.5)
     alpha = cutmix if is_cut else mixup
-    weight = float(betaincinv(alpha, alpha, share))  # the Beta distribution, inverted
+    weight = float(betaincinv(alpha, alpha, beta_quantile))  # the Beta distribution, inverted
     if is_cut:
-        box = cut_box(weight, (row, column), (x.shape[2], x.shape[3]))
+        box = cutmix_box(weight, (row, column), (x.shape[2], x.shape[3]))
         x, weight = cut(x, partner, box)
     else:
-        own = torch.tensor(weight, dtype=x.dtype, device=x.device)
-        x = own * x + (1 - own) * x.index_select(0, partner)
-    return Mixed(x, Mixing(partner, torch.full((len(x),), weight, device=x.device)))
+        own_weight = torch.tensor(weight, dtype=x.dtype, device=x.device)
+        x = own_weight * x + (1 - own_weight) * x.index_select(0, partner)
+    return MixedBatch(x, Mixing(partner, torch.full((len(x),), weight, device=x.device)))
 
 
-def partners(streams: Streams) -> Tensor:
+def draw_partners(streams: SampleRNG) -> Tensor:
     """(N,) the next row in a ring drawn at random, so that no image has itself for a partner."""
-    ring = streams.keys("mix partner").argsort()
+    ring = streams.sample_keys("mix partner").argsort()
     partner = torch.empty_like(ring)
     partner[ring] = ring.roll(-1)
     return partner
 
 
-def batch_fractions(streams: Streams, count: int) -> list[float]:
+def batch_fractions(streams: SampleRNG, count: int) -> list[float]:
     """Numbers in [0, 1) that belong to the ids together, in any order."""
-    whole = streams.keys("mix").sum().view(1)
-    return Streams(streams.seed, streams.purpose, whole).fractions(count, "mix batch")[0].tolist()
+    batch_key = streams.sample_keys("mix").sum().view(1)
+    return (
+        SampleRNG(streams.seed, streams.purpose, batch_key)
+        .draw_fractions(count, "mix batch")[0]
+        .tolist()
+    )
 
 
-def cut_box(
-    weight: float, centre: tuple[float, float], size: tuple[int, int]
+def cutmix_box(
+    weight: float, center: tuple[float, float], size: tuple[int, int]
 ) -> tuple[slice, slice]:
     """A window of share 1 - ``weight`` about a place in the image, cut off at the edges."""
     sides = []
-    for place, side in zip(centre, size, strict=True):
-        middle, length = int(place * side), int(side * math.sqrt(1 - weight))
+    for fraction, side in zip(center, size, strict=True):
+        middle, length = int(fraction * side), int(side * math.sqrt(1 - weight))
         sides.append(slice(max(0, middle - length // 2), min(side, middle + (length + 1) // 2)))
     return sides[0], sides[1]
 
@@ -87,5 +93,5 @@ def cut(x: Tensor, partner: Tensor, box: tuple[slice, slice]) -> tuple[Tensor, f
     out = x.clone()
     window = out[:, :, box[0], box[1]]
     window.copy_(x[:, :, box[0], box[1]].index_select(0, partner))
-    lost = window.shape[2] * window.shape[3] / (x.shape[2] * x.shape[3])
-    return out, 1 - lost
+    replaced_fraction = window.shape[2] * window.shape[3] / (x.shape[2] * x.shape[3])
+    return out, 1 - replaced_fraction

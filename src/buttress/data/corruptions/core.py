@@ -14,19 +14,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from buttress.data.corruptions.levels import to_levels, whole
 from buttress.errors import UserError
 from buttress.registry import Registry
-from buttress.streams import Streams
+from buttress.system.rng import SampleRNG
+
+# What arithmetic leaves just below a level is that level: float64 errs by far less than this.
+ROUNDING_EPSILON = 1e-6
+
+
+def to_levels(x: Tensor) -> Tensor:
+    """Images in [0, 1] as whole numbers from 0 to 255, the nearest, in float64."""
+    return x.double().mul(255).round_()
+
+
+def truncate_levels(values: Tensor) -> Tensor:
+    """Values from 0 to 255 with their fractions cut off, as the published arrays have it."""
+    return (values + ROUNDING_EPSILON).floor_()
+
+
+def to_grayscale(x: Tensor) -> Tensor:
+    """(N, 1, H, W) the luma of Rec. 601."""
+    if x.shape[1] == 1:
+        return x
+    return 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
+
 
 # Images (N, C, H, W) float64 in [0, 1], the constants of one severity, the noise of the samples.
-Corruption = Callable[[Tensor, Any, Streams], Tensor]
+Corruption = Callable[[Tensor, Any, SampleRNG], Tensor]
 CORRUPTIONS: Registry[Corruption] = Registry("corruption")
-PAPER = "arXiv:1903.12261"
+CORRUPTIONS_PAPER = "arXiv:1903.12261"
 SEVERITIES = (1, 2, 3, 4, 5)
-LARGEST_SMALL = 64  # pixels: the constants of CIFAR-10-C up to here, of ImageNet-C above
-SMALLEST = 8
-VALUES_AT_ONCE = 1 << 19  # of images in float64: 4 MiB
+MAX_SMALL_IMAGE = 64  # pixels: the constants of CIFAR-10-C up to here, of ImageNet-C above
+MIN_IMAGE_SIZE = 8
+MAX_VALUES_PER_CHUNK = 1 << 19  # of images in float64: 4 MiB
 
 
 def list_corruptions(tag: str | None = None) -> list[str]:
@@ -45,22 +65,22 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Tensor, seed: int = 0) -> 
         seed: of the noise.
     """
     entry = CORRUPTIONS.entry(name)
-    _check(x, severity, ids)
-    constants = constants_of(entry.name, severity, (x.shape[2], x.shape[3]))
-    streams = Streams(seed, f"corruption {entry.name} {severity}", ids.detach().cpu().long())
+    _check_inputs(x, severity, ids)
+    constants = severity_constants(entry.name, severity, (x.shape[2], x.shape[3]))
+    streams = SampleRNG(seed, f"corruption {entry.name} {severity}", ids.detach().cpu().long())
     clean = x.detach().cpu()
     out = torch.empty(x.shape, dtype=torch.float32)
-    for rows in torch.arange(len(x)).split(max(1, VALUES_AT_ONCE // math.prod(x.shape[1:]))):
+    for rows in torch.arange(len(x)).split(max(1, MAX_VALUES_PER_CHUNK // math.prod(x.shape[1:]))):
         piece = to_levels(clean[rows]) / 255
         changed = entry.value(piece, constants, streams.select(rows))
-        out[rows] = whole(changed.clamp(0, 1) * 255).float().div_(255)
+        out[rows] = truncate_levels(changed.clamp(0, 1) * 255).float().div_(255)
     return out.to(x.device, x.dtype)
 
 
-def constants_of(name: str, severity: int, size: tuple[int, int]) -> Any:
+def severity_constants(name: str, severity: int, size: tuple[int, int]) -> Any:
     """The constants of a severity for images of this height and width."""
-    kind = "small" if max(size) <= LARGEST_SMALL else "large"
-    return CORRUPTIONS.entry(name).extra[kind][severity - 1]
+    kind = "small" if max(size) <= MAX_SMALL_IMAGE else "large"
+    return CORRUPTIONS.entry(name).metadata[kind][severity - 1]
 
 
 def check_severity(severity: int) -> int:
@@ -69,12 +89,12 @@ def check_severity(severity: int) -> int:
     return int(severity)
 
 
-def _check(x: Tensor, severity: int, ids: Tensor) -> None:
+def _check_inputs(x: Tensor, severity: int, ids: Tensor) -> None:
     check_severity(severity)
-    if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < SMALLEST:
+    if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < MIN_IMAGE_SIZE:
         raise UserError(
             "images must have shape (N, C, H, W) with 1 or 3 channels and at least "
-            f"{SMALLEST} pixels each way, but got {tuple(x.shape)}"
+            f"{MIN_IMAGE_SIZE} pixels each way, but got {tuple(x.shape)}"
         )
     if not x.is_floating_point() or bool((x < 0).any()) or not bool((x <= 1).all()):
         raise UserError(

@@ -1,32 +1,38 @@
 """What a check is: it looks at a model or at records and returns a finding, or nothing.
 
-There are four kinds, told by their tag: ``look`` needs a few passes over some images (`Patient`),
-``ball`` asks about the threat (`Patient`), ``records`` compares what attacks did (`Chart`), and
-``attack`` attacks the model (`Patient`). Evaluations run all but the last by themselves.
+There are four kinds, told by their tag: ``look`` needs a few passes over some images, ``ball``
+asks about the threat and ``attack`` attacks the model (all of a `ModelUnderTest`); ``records``
+compares what attacks did (`AttackRecords`). Evaluations run all but ``attack`` by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS
-from buttress.attacks.freeze import frozen, gives_gradients, on_device_of
 from buttress.attacks.losses import cross_entropy
 from buttress.data import Dataset
-from buttress.records.diagnosis import Evidence, Finding, Severity
-from buttress.records.evaluation import AttackRecord
+from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.registry import Registry
-from buttress.threat import Threat
+from buttress.results.attack_record import AttackRecord
+from buttress.results.diagnosis import (
+    Evidence,
+    Finding,
+    FindingSeverity,
+    deduplicate_findings,
+    parse_findings,
+)
+from buttress.threats.norm_ball import Threat
 
-Check = Callable[..., Finding | None]  # of a Patient or of a Chart
-CHECKS: Registry[Check] = Registry("check")
+CheckFunction = Callable[..., Finding | None]  # of a Patient or of a Chart
+CHECKS: Registry[CheckFunction] = Registry("check")
 
-LOOK = 64  # images at once: more would not fit where images are large
+PROBE_IMAGES = 64  # images at once: more would not fit where images are large
 CLEAN = "clean"
 
 
@@ -34,73 +40,75 @@ def list_checks(tag: str | None = None) -> list[str]:
     return CHECKS.names(tag)
 
 
-def finding(
-    check: Check, severity: Severity, said: str, remedy: str, evidence: Evidence
+def make_finding(
+    check: CheckFunction, severity: FindingSeverity, message: str, remedy: str, evidence: Evidence
 ) -> Finding:
     """A finding under the name that its check is registered with."""
     name = next(e.name for e in CHECKS if e.value is check)
-    return Finding(name=name, severity=severity, said=said, remedy=remedy, evidence=evidence)
+    return Finding(name=name, severity=severity, said=message, remedy=remedy, evidence=evidence)
 
 
 @dataclass(frozen=True)
-class Patient:
+class ModelUnderTest:
     """A model and the images it is looked at with; what several checks need is computed once."""
 
     model: nn.Module
     data: Dataset
     threat: Threat
     seed: int = 0
-    passes: int = 1  # that the weakest attack of an evaluation averages, for randomised models
+    averaged_passes: int = (
+        1  # that the weakest attack of an evaluation averages, for randomised models
+    )
 
     @cached_property
     def x(self) -> Tensor:
-        return on_device_of(self.model, self.data.take(torch.arange(len(self.data))).x)
+        return to_model_device(self.model, self.data.take(torch.arange(len(self.data))).x)
 
     @cached_property
     def y(self) -> Tensor:
         return self.data.labels.to(self.x.device)
 
-    def answer(self, x: Tensor) -> Tensor:
+    def compute_logits(self, x: Tensor) -> Tensor:
         """(N, K) logits, in evaluation mode."""
-        with frozen(self.model), torch.no_grad():
-            return torch.cat([self.model(part) for part in x.split(LOOK)])
+        with eval_mode(self.model), torch.no_grad():
+            return torch.cat([self.model(part) for part in x.split(PROBE_IMAGES)])
 
     @cached_property
     def logits(self) -> Tensor:
-        return self.answer(self.x)
+        return self.compute_logits(self.x)
 
     @property
-    def right(self) -> Tensor:
+    def is_correct(self) -> Tensor:
         return self.logits.argmax(1) == self.y
 
-    def slopes(self, temperature: float = 1.0) -> Tensor | None:
+    def input_gradients(self, temperature: float = 1.0) -> Tensor | None:
         """(n, C, H, W) gradients of the cross-entropy of the first images; None if there is no way.
 
         Logits are divided by the temperature first.
         """
         if self.is_black_box:
             return None
-        point = self.x[:LOOK].detach().clone().requires_grad_(True)
-        with frozen(self.model), torch.enable_grad():
-            logits = self.model(point)
+        x = self.x[:PROBE_IMAGES].detach().clone().requires_grad_(True)
+        with eval_mode(self.model), torch.enable_grad():
+            logits = self.model(x)
             if not logits.requires_grad:
                 return None
-            total = cross_entropy(logits / temperature, self.y[:LOOK]).sum()
-            (slope,) = torch.autograd.grad(total, point, allow_unused=True)
-        return None if slope is None else slope.detach()
+            total = cross_entropy(logits / temperature, self.y[:PROBE_IMAGES]).sum()
+            (gradient,) = torch.autograd.grad(total, x, allow_unused=True)
+        return None if gradient is None else gradient.detach()
 
     @property
     def is_black_box(self) -> bool:
         """Whether the model never gives gradients, and says so."""
-        return not gives_gradients(self.model)
+        return not is_differentiable(self.model)
 
     @cached_property
-    def slope(self) -> Tensor | None:
-        return self.slopes()
+    def input_gradient(self) -> Tensor | None:
+        return self.input_gradients()
 
 
 @dataclass(frozen=True)
-class Chart:
+class AttackRecords:
     """What attacks did to the same images of one model."""
 
     records: Sequence[AttackRecord]
@@ -110,20 +118,69 @@ class Chart:
         return next((r for r in self.records if r.name == CLEAN), None)
 
     @property
-    def groups(self) -> dict[str, list[AttackRecord]]:
+    def by_threat(self) -> dict[str, list[AttackRecord]]:
         """The attacks of each threat."""
-        found: dict[str, list[AttackRecord]] = {}
+        groups: dict[str, list[AttackRecord]] = {}
         for record in self.records:
             if threat := record.meta.get("threat"):
-                found.setdefault(threat, []).append(record)
-        return found
+                groups.setdefault(threat, []).append(record)
+        return groups
 
 
-def tagged(records: Sequence[AttackRecord], *tags: str) -> list[AttackRecord]:
+def with_attack_tags(records: Sequence[AttackRecord], *tags: str) -> list[AttackRecord]:
     """The records of attacks that have one of the tags."""
-    return [r for r in records if set(tags) & set(tags_of(r))]
+    return [r for r in records if set(tags) & set(attack_tags(r))]
 
 
-def tags_of(record: AttackRecord) -> tuple[str, ...]:
+def attack_tags(record: AttackRecord) -> tuple[str, ...]:
     name = str(record.meta.get("attack", ""))
     return ATTACKS.entry(name).tags if name in ATTACKS else ()
+
+
+# The order in which they are run: a model with the wrong number of classes cannot be attacked.
+CHECK_KINDS = ("look", "ball", "attack", "records")
+CLASS_COUNT_CHECK = "class_count"
+
+
+def checks_of_kind(kind: str) -> list[str]:
+    """The names of the checks of a kind, in the order they are run."""
+    return sorted(CHECKS.names(kind), key=lambda name: name != CLASS_COUNT_CHECK)
+
+
+def run_checks(subject: ModelUnderTest | AttackRecords, kind: str) -> list[Finding]:
+    """What the checks of a kind find."""
+    results = (CHECKS.get(name)(subject) for name in checks_of_kind(kind))
+    return [f for f in results if f is not None]
+
+
+def add_record_findings(record: AttackRecord, previous: Sequence[AttackRecord]) -> AttackRecord:
+    """The record with what is seen beside those before it, unless one of them says so already."""
+    known_findings = {f.name: f for r in previous for f in parse_findings(r.meta)}
+    findings = list(parse_findings(record.meta))
+    for finding in run_checks(AttackRecords([*previous, record]), "records"):
+        if (
+            finding.name not in known_findings
+            or deduplicate_findings([known_findings[finding.name], finding])[0] == finding
+        ):
+            findings.append(finding)
+    return with_findings(record, findings)
+
+
+def recompute_record_findings(records: Mapping[str, AttackRecord]) -> dict[str, AttackRecord]:
+    """Records put together from parts: what is seen beside each other is looked for again."""
+    updated: dict[str, AttackRecord] = {}
+    for name, record in records.items():
+        other_findings = [f for f in parse_findings(record.meta) if "records" not in check_tags(f)]
+        updated[name] = add_record_findings(
+            with_findings(record, other_findings), list(updated.values())
+        )
+    return updated
+
+
+def with_findings(record: AttackRecord, findings: Iterable[Finding]) -> AttackRecord:
+    dumped = [f.model_dump(mode="json") for f in findings]
+    return replace(record, meta={**record.meta, "findings": dumped})
+
+
+def check_tags(finding: Finding) -> tuple[str, ...]:
+    return CHECKS.entry(finding.name).tags if finding.name in CHECKS else ()

@@ -6,21 +6,30 @@ import math
 
 import torch
 
+from buttress.attacks.core import Attack, create_attack
 from buttress.attacks.losses import margin
-from buttress.evaluation.doctor.core import CHECKS, LOOK, Patient, finding
-from buttress.records.diagnosis import Finding
-from buttress.threat import TINY
+from buttress.attacks.problem import Problem
+from buttress.engine.batching import last_iterate
+from buttress.engine.run import AttackOptions, run_attack
+from buttress.evaluation.doctor.attack_results import CHANCE_FACTOR
+from buttress.evaluation.doctor.core import CHECKS, PROBE_IMAGES, ModelUnderTest, make_finding
+from buttress.models.eval_mode import eval_mode
+from buttress.results.diagnosis import Finding
+from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import TINY, Threat
 
-BLIND = 0.1  # of the images: fewer flat ones barely move an accuracy
-GENTLE = 1.0  # the mean margin between logits after they are divided: nothing saturates there
+MAX_FLAT_FRACTION = 0.1  # of the images: fewer flat ones barely move an accuracy
+TARGET_MARGIN = (
+    1.0  # the mean margin between logits after they are divided: nothing saturates there
+)
 
 
 @CHECKS.register("no_gradient_path", tags=("look",), paper="arXiv:1802.00420")
-def no_gradient_path(patient: Patient) -> Finding | None:
+def no_gradient_path(patient: ModelUnderTest) -> Finding | None:
     """No gradient can reach the image."""
-    if patient.is_black_box or patient.slope is not None:
+    if patient.is_black_box or patient.input_gradient is not None:
         return None
-    return finding(
+    return make_finding(
         no_gradient_path,
         "untrustworthy",
         "no gradient reaches the image: a layer is detached from the graph, so the gradient of the "
@@ -31,59 +40,138 @@ def no_gradient_path(patient: Patient) -> Finding | None:
 
 
 @CHECKS.register("zero_gradient", tags=("look",), paper="arXiv:1802.00420")
-def zero_gradient(patient: Patient) -> Finding | None:
+def zero_gradient(patient: ModelUnderTest) -> Finding | None:
     """Gradients are zero for many images, and not because logits are large."""
-    share, gentle = flat_shares(patient)
-    if gentle <= BLIND:
+    fraction, tempered = flat_gradient_fractions(patient)
+    if tempered <= MAX_FLAT_FRACTION:
         return None
-    return finding(
+    return make_finding(
         zero_gradient,
         "untrustworthy",
-        f"the gradient of the loss is exactly zero for {share:.0%} of the images looked at: "
+        f"the gradient of the loss is exactly zero for {fraction:.0%} of the images looked at: "
         "gradient attacks cannot see, so the robust accuracy is likely too high",
         "look for rounding, quantisation, thresholds or dead units; attack without gradients "
         "(square), or put a smooth function in their place for the backward pass",
-        {"flat_images": share, "flat_images_gentle": gentle},
+        {"flat_images": fraction, "flat_images_gentle": tempered},
     )
 
 
 @CHECKS.register("saturated_gradient", tags=("look",), paper="arXiv:1608.04644")
-def saturated_gradient(patient: Patient) -> Finding | None:
+def saturated_gradient(patient: ModelUnderTest) -> Finding | None:
     """Gradients vanish because logits are large, and come back when these are divided."""
-    share, gentle = flat_shares(patient)
-    if share <= BLIND or gentle > BLIND:
+    fraction, tempered = flat_gradient_fractions(patient)
+    if fraction <= MAX_FLAT_FRACTION or tempered > MAX_FLAT_FRACTION:
         return None
-    divisor = temperature(patient)
-    return finding(
+    divisor = logit_temperature(patient)
+    return make_finding(
         saturated_gradient,
         "untrustworthy",
-        f"the gradient of the cross-entropy vanishes for {share:.0%} of the images looked at and "
-        f"comes back when logits are divided by {divisor:.3g}: the logits are so large that the "
-        "softmax saturates (exactly zero in single precision)",
+        f"the gradient of the cross-entropy vanishes for {fraction:.0%} of the images looked at "
+        f"and comes back when logits are divided by {divisor:.3g}: the logits are so large that "
+        "the softmax saturates (exactly zero in single precision)",
         "use attacks on margins (fast, apgd-t, autoattack), or divide the logits",
-        {"flat_images": share, "flat_images_gentle": gentle, "divided_by": divisor},
+        {"flat_images": fraction, "flat_images_gentle": tempered, "divided_by": divisor},
     )
 
 
-def flat_shares(patient: Patient) -> tuple[float, float]:
+def flat_gradient_fractions(subject: ModelUnderTest) -> tuple[float, float]:
     """The share of images without a usable gradient, as it is and with logits made small."""
-    if patient.slope is None or not patient.slope.isfinite().all():
+    if subject.input_gradient is None or not subject.input_gradient.isfinite().all():
         return 0.0, 0.0  # each has its own finding
-    share = _flat(patient.slope)
-    if share <= BLIND:
-        return share, share
-    gentle = patient.slopes(temperature(patient))
-    assert gentle is not None
-    return share, _flat(gentle)
+    fraction = _flat_fraction(subject.input_gradient)
+    if fraction <= MAX_FLAT_FRACTION:
+        return fraction, fraction
+    tempered = subject.input_gradients(logit_temperature(subject))
+    assert tempered is not None
+    return fraction, _flat_fraction(tempered)
 
 
-def temperature(patient: Patient) -> float:
-    """What logits are divided by so that their mean margin is `GENTLE`."""
-    gap = margin(patient.logits[:LOOK].float(), patient.y[:LOOK]).abs().mean()
-    found = float(gap) / GENTLE
-    return found if math.isfinite(found) and found > 1 else 1.0
+def logit_temperature(subject: ModelUnderTest) -> float:
+    """What logits are divided by so that their mean margin is `TARGET_MARGIN`."""
+    mean_margin = (
+        margin(subject.logits[:PROBE_IMAGES].float(), subject.y[:PROBE_IMAGES]).abs().mean()
+    )
+    divisor = float(mean_margin) / TARGET_MARGIN
+    return divisor if math.isfinite(divisor) and divisor > 1 else 1.0
 
 
-def _flat(slope: torch.Tensor) -> float:
+def _flat_fraction(gradient: torch.Tensor) -> float:
     """Steps of unit length divide by the norm plus `TINY`: below it they lose their length."""
-    return float((slope.flatten(1).double().norm(dim=1) <= TINY).float().mean())
+    return float((gradient.flatten(1).double().norm(dim=1) <= TINY).float().mean())
+
+
+ASCENT_ARGS: dict[str, object] = {"steps": 10, "rel_step": 0.1, "start": "clean"}
+MAX_STUCK_FRACTION = (
+    0.2  # of the images: where ten small steps along the gradient do not raise the margin
+)
+UNBOUNDED_PGD_ARGS: dict[str, object] = {"steps": 20, "rel_step": 0.25, "restarts": 2}
+MAX_ROBUST_FRACTION = (
+    0.05  # of the images may be left in a ball that holds a grey image: the attack may miss some
+)
+
+
+@CHECKS.register("loss_does_not_rise", tags=("attack",), paper="arXiv:1902.06705")
+def loss_does_not_increase(patient: ModelUnderTest) -> Finding | None:
+    """Small steps along the gradient do not bring an image nearer to another class."""
+    x, y = patient.x[:PROBE_IMAGES], patient.y[:PROBE_IMAGES]
+    ids = patient.data.ids[:PROBE_IMAGES]
+    problem = Problem(patient.model, x, y, patient.threat, SampleRNG(patient.seed, "doctor", ids))
+    with eval_mode(patient.model):
+        last_point = last_iterate(_ascent_attack(), problem)
+    margin_increase = margin(patient.compute_logits(last_point), y) - margin(
+        patient.logits[:PROBE_IMAGES], y
+    )
+    is_correct = patient.is_correct[:PROBE_IMAGES]
+    if not is_correct.any():
+        return None
+    stuck = float((margin_increase[is_correct] <= 0).float().mean())
+    if stuck <= MAX_STUCK_FRACTION:
+        return None
+    return make_finding(
+        loss_does_not_increase,
+        "untrustworthy",
+        f"{ASCENT_ARGS['steps']} small steps along the gradient do not bring {stuck:.0%} of the "
+        "images nearer to another class: the gradient does not show where the loss rises",
+        "look for randomness, rounding, saturation or a detached layer; attack without gradients "
+        "(square)",
+        {"stuck": stuck, "mean_rise": float(margin_increase[is_correct].mean())},
+    )
+
+
+@CHECKS.register("survives_any_eps", tags=("attack",), paper="arXiv:1902.06705")
+def robust_at_any_eps(patient: ModelUnderTest) -> Finding | None:
+    """Images survive in a ball in which each can become the same grey image."""
+    x, y = patient.x[:PROBE_IMAGES], patient.y[:PROBE_IMAGES]
+    norm = patient.threat.norm
+    distance_to_gray = patient.threat.perturbation_size(x, x.new_full(x.shape, 0.5))
+    threat = Threat(norm, 0.5 if norm == "Linf" else float(distance_to_gray.max()))
+    how = AttackOptions(patient.seed, stop_when_fooled=True)
+    ids = patient.data.ids[:PROBE_IMAGES]
+    out = run_attack(
+        create_attack("pgd", **UNBOUNDED_PGD_ARGS),
+        patient.model,
+        x,
+        y,
+        threat,
+        ids=ids,
+        options=how,
+    )
+    robust_fraction = 1 - float(out.fooled.float().mean())
+    chance = 1 / patient.data.num_classes
+    if (
+        robust_fraction <= MAX_ROBUST_FRACTION
+        or float(patient.is_correct.float().mean()) <= CHANCE_FACTOR * chance
+    ):
+        return None
+    return make_finding(
+        robust_at_any_eps,
+        "untrustworthy",
+        f"{robust_fraction:.0%} of the images survive pgd in {threat}, where each can be turned "
+        "into the same grey image: the attack fails, not the adversary",
+        "look for masked gradients: randomness, rounding, saturation or a detached layer",
+        {"left": robust_fraction, "eps": threat.eps},
+    )
+
+
+def _ascent_attack() -> Attack:
+    return create_attack("pgd", **ASCENT_ARGS)

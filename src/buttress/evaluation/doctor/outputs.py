@@ -2,59 +2,123 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from buttress.evaluation.doctor.core import CHECKS, LOOK, Patient, finding
-from buttress.evaluation.doctor.watch import still_training, watched
-from buttress.records.diagnosis import Finding, Severity
+from buttress.evaluation.doctor.core import CHECKS, PROBE_IMAGES, ModelUnderTest, make_finding
+from buttress.models.eval_mode import eval_mode
+from buttress.results.diagnosis import Finding, FindingSeverity
 
-ROUNDING = 1e-3  # of the spread of the logits: kernels for other batch sizes differ by far less
-PASSES = 5  # as AutoAttack's own check has it
-ALONE = 8  # images that are also looked at one by one
+RANDOM_FUNCTIONS = re.compile(
+    r"(rand(int|n|perm)?(_like)?|bernoulli|multinomial|normal|poisson|rrelu|random|uniform"
+    r"|exponential)_?"
+)
+DROPOUT_FUNCTIONS = re.compile(r"(alpha_|feature_)?dropout[123]?d?")
+BATCH_NORM = "batch_norm"
+
+
+class FunctionRecorder(TorchFunctionMode):
+    """Notes the names of such functions while it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random: dict[str, None] = {}  # in the order they were called
+        self.batch_statistics: dict[str, None] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name, keyword_args = getattr(func, "__name__", ""), dict(kwargs or {})
+        is_on = keyword_args.get("training", True in [a for a in args if isinstance(a, bool)])
+        if RANDOM_FUNCTIONS.fullmatch(name) or (DROPOUT_FUNCTIONS.fullmatch(name) and is_on):
+            self.random[name.rstrip("_")] = None
+        if name == BATCH_NORM and is_on:
+            self.batch_statistics[name] = None
+        return func(*args, **keyword_args)
+
+
+def record_functions(model: nn.Module, x: Tensor) -> FunctionRecorder:
+    """What a network calls in evaluation mode."""
+    watch = FunctionRecorder()
+    with eval_mode(model), torch.no_grad(), watch:
+        model(x)
+    return watch
+
+
+def modules_ignoring_eval(model: nn.Module) -> list[str]:
+    """The kinds of modules that stay in training mode when evaluation mode is asked for."""
+    with eval_mode(model):
+        return list(dict.fromkeys(_training_module_types(model)))
+
+
+def modules_in_training(model: nn.Module) -> list[str]:
+    """The kinds of modules that are in training mode now, those that matter first."""
+    kinds = list(dict.fromkeys(_training_module_types(model)))
+    return sorted(kinds, key=lambda k: "Dropout" not in k and "BatchNorm" not in k)
+
+
+def _training_module_types(model: nn.Module) -> Iterator[str]:
+    return (type(m).__name__ for m in model.modules() if m.training)
+
+
+ROUNDING_TOLERANCE = (
+    1e-3  # of the spread of the logits: kernels for other batch sizes differ by far less
+)
+REPEATED_PASSES = 5  # as AutoAttack's own check has it
+SINGLE_IMAGES = 8  # images that are also looked at one by one
 
 
 @CHECKS.register("class_count", tags=("look",))
-def class_count(patient: Patient) -> Finding | None:
+def class_count(patient: ModelUnderTest) -> Finding | None:
     """The model returns another number of classes than the data has."""
-    returned, wanted = patient.logits.shape[1], patient.data.num_classes
-    if returned == wanted:
+    returned, expected = patient.logits.shape[1], patient.data.num_classes
+    if returned == expected:
         return None
-    return finding(
+    return make_finding(
         class_count,
         "untrustworthy",
-        f"the model returns {returned} classes and the data has {wanted}",
+        f"the model returns {returned} classes and the data has {expected}",
         "load the model with the right number of classes, or use the data it was trained on",
-        {"returned": returned, "classes": wanted},
+        {"returned": returned, "classes": expected},
     )
 
 
 @CHECKS.register("not_finite", tags=("look",))
-def not_finite(patient: Patient) -> Finding | None:
+def nonfinite_outputs(patient: ModelUnderTest) -> Finding | None:
     """Outputs or gradients are infinite or not a number."""
-    outputs = _share(~patient.logits.isfinite().all(1))
-    slope = patient.slope
-    slopes = 0.0 if slope is None else _share(~slope.flatten(1).isfinite().all(1))
-    if outputs == slopes == 0:
+    outputs = _fraction(~patient.logits.isfinite().all(1))
+    gradient = patient.input_gradient
+    gradients = 0.0 if gradient is None else _fraction(~gradient.flatten(1).isfinite().all(1))
+    if outputs == gradients == 0:
         return None
-    what = "outputs are" if outputs else "gradients are"
-    return finding(
-        not_finite,
+    quantity = "outputs are" if outputs else "gradients are"
+    return make_finding(
+        nonfinite_outputs,
         "untrustworthy",
-        f"some {what} not finite ({max(outputs, slopes):.0%} of the images looked at): attacks "
-        "stop there and such images may count as survivors",
+        f"some {quantity} not finite ({max(outputs, gradients):.0%} of the images looked at): "
+        "attacks stop there and such images may count as survivors",
         "look for a division by zero, a logarithm of zero or an overflow in the network",
-        {"outputs": outputs, "gradients": slopes},
+        {"outputs": outputs, "gradients": gradients},
     )
 
 
 @CHECKS.register("probabilities", tags=("look",))
-def probabilities(patient: Patient) -> Finding | None:
+def outputs_are_probabilities(patient: ModelUnderTest) -> Finding | None:
     """The outputs are probabilities, not logits."""
     sums = patient.logits.sum(1)
     if not ((patient.logits >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
         return None
-    return finding(
-        probabilities,
+    return make_finding(
+        outputs_are_probabilities,
         "untrustworthy",
         "the outputs are probabilities, not logits: they are not negative and add up to 1, so "
         "losses saturate and attacks are too weak",
@@ -64,57 +128,83 @@ def probabilities(patient: Patient) -> Finding | None:
 
 
 @CHECKS.register("random_outputs", tags=("look",), paper="arXiv:1802.00420")
-def random_outputs(patient: Patient) -> Finding | None:
+def random_outputs(patient: ModelUnderTest) -> Finding | None:
     """The same images get different outputs."""
-    x = patient.x[:LOOK]
-    rows = torch.stack([patient.answer(x) for _ in range(PASSES)])
-    change = float((rows - rows[0]).abs().max()) / _spread(rows[0])
-    if not change > ROUNDING:
+    x = patient.x[:PROBE_IMAGES]
+    logits = torch.stack([patient.compute_logits(x) for _ in range(REPEATED_PASSES)])
+    change = float((logits - logits[0]).abs().max()) / _logit_std(logits[0])
+    if not change > ROUNDING_TOLERANCE:
         return None
-    labels = rows.argmax(2)
-    moved = _share((labels != labels[0]).any(0))
-    cause = ", ".join([*watched(patient.model, x[:2]).random, *still_training(patient.model)])
-    averaged = patient.passes > 1
-    severity: Severity = "warning" if averaged else "untrustworthy"
-    return finding(
+    labels = logits.argmax(2)
+    changed_fraction = _fraction((labels != labels[0]).any(0))
+    cause = ", ".join(
+        [*record_functions(patient.model, x[:2]).random, *modules_ignoring_eval(patient.model)]
+    )
+    averaged = patient.averaged_passes > 1
+    severity: FindingSeverity = "warning" if averaged else "untrustworthy"
+    return make_finding(
         random_outputs,
         severity,
-        f"{PASSES} passes over the same images differ{f' ({cause})' if cause else ''}: the model "
-        "is randomised, and attacks that assume a fixed model are too weak",
+        f"{REPEATED_PASSES} passes over the same images differ{f' ({cause})' if cause else ''}: "
+        "the model is randomised, and attacks that assume a fixed model are too weak",
         "turn the randomness off for evaluation, or attack the mean of many passes "
         "(autoattack with version=rand)",
-        {"change": change, "predictions_moved": moved, "cause": cause or "unknown"},
+        {"change": change, "predictions_moved": changed_fraction, "cause": cause or "unknown"},
     )
 
 
 @CHECKS.register("batch_dependent", tags=("look",))
-def batch_dependent(patient: Patient) -> Finding | None:
+def batch_dependent_outputs(patient: ModelUnderTest) -> Finding | None:
     """An image gets other outputs alone than among others."""
-    x = patient.x[: max(2, min(LOOK, len(patient.x)))]
-    together, again = patient.answer(x)[:ALONE], patient.answer(x)[:ALONE]
-    alone = torch.cat([patient.answer(image[None]) for image in x[:ALONE]])
-    noise = float((together - again).abs().max())
-    change = (float((together - alone).abs().max()) - 2 * noise) / _spread(together)
-    if len(x) < 2 or noise / _spread(together) > ROUNDING or not change > ROUNDING:
+    x = patient.x[: max(2, min(PROBE_IMAGES, len(patient.x)))]
+    batched, batched_again = (
+        patient.compute_logits(x)[:SINGLE_IMAGES],
+        patient.compute_logits(x)[:SINGLE_IMAGES],
+    )
+    single = torch.cat([patient.compute_logits(image[None]) for image in x[:SINGLE_IMAGES]])
+    noise = float((batched - batched_again).abs().max())
+    change = (float((batched - single).abs().max()) - 2 * noise) / _logit_std(batched)
+    if (
+        len(x) < 2
+        or noise / _logit_std(batched) > ROUNDING_TOLERANCE
+        or not change > ROUNDING_TOLERANCE
+    ):
         return None  # what is random anyway has its own finding
-    moved = _share(together.argmax(1) != alone.argmax(1))
-    by_batch = bool(watched(patient.model, x[:2]).by_batch)
+    changed_fraction = _fraction(batched.argmax(1) != single.argmax(1))
+    by_batch = bool(record_functions(patient.model, x[:2]).batch_statistics)
     cause = "BatchNorm uses the statistics of the batch" if by_batch else "unknown"
-    return finding(
-        batch_dependent,
+    return make_finding(
+        batch_dependent_outputs,
         "untrustworthy",
         "an image gets other outputs alone than among others"
         f"{f': {cause}' if by_batch else ''}, so verdicts depend on the batch size and order",
         "make BatchNorm use its running statistics (track_running_stats, evaluation mode)",
-        {"change": change, "predictions_moved": moved, "cause": cause},
+        {"change": change, "predictions_moved": changed_fraction, "cause": cause},
     )
 
 
-def _spread(logits: torch.Tensor) -> float:
+def _logit_std(logits: torch.Tensor) -> float:
     """How far logits lie apart: what a change of them is measured by."""
-    found = float(logits.float().std())
-    return found if found > 0 else 1.0
+    std = float(logits.float().std())
+    return std if std > 0 else 1.0
 
 
-def _share(flags: torch.Tensor) -> float:
+def _fraction(flags: torch.Tensor) -> float:
     return float(flags.float().mean())
+
+
+@CHECKS.register("training_mode", tags=("look",))
+def training_mode(patient: ModelUnderTest) -> Finding | None:
+    """Modules are in training mode, where dropout drops and BatchNorm looks at the batch."""
+    kinds = modules_in_training(patient.model)
+    if not kinds:
+        return None
+    mode_dependent = [k for k in kinds if "Dropout" in k or "BatchNorm" in k]
+    names = f" ({', '.join(mode_dependent)} act differently there)" if mode_dependent else ""
+    return make_finding(
+        training_mode,
+        "warning",
+        f"the model was in training mode{names}; it was evaluated in evaluation mode and put back",
+        "call model.eval() before you measure anything yourself",
+        {"modules": ", ".join(kinds[:5])},
+    )

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from buttress.attacks.targets import Target
+from buttress.attacks.targets import TargetRule
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
     cross_entropy,
-    images_of,
 )
-from buttress.training.objectives.inner import Adversarial, worst_images
+from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
 @OBJECTIVES.register("alp", paper="arXiv:1803.06373", tags=("adversarial",))
 @dataclass(frozen=True)
-class ALP(Adversarial):
+class ALP(AdversarialObjective):
     r"""Cross-entropy on clean and attacked images, and their logits pulled together.
 
     .. math:: \tfrac12\bigl(\mathrm{CE}(f(x), y) + \mathrm{CE}(f(x'), y)\bigr)
@@ -32,13 +32,23 @@ class ALP(Adversarial):
     """
 
     weight: float = 0.5
-    target: Target = "none"
+    target: TargetRule = "none"
 
-    def search(self, model: nn.Module, step: Step) -> Found:
-        return Found(worst_images(model, step, self.pgd(step, target=self.target)))
+    def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
+        return AdversarialBatch(
+            run_inner_attack(model, batch, self.create_attack(batch, target=self.target))
+        )
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        clean, moved = model(torch.cat([step.x, images_of(found)])).chunk(2)
-        both = cross_entropy(clean, step) + cross_entropy(moved, step)
-        total = both / 2 + self.weight * (clean - moved).square().mean()
-        return Loss(total, moved.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        clean_logits, adversarial_logits = model(
+            torch.cat([batch.x, adversarial_images(adversarial)])
+        ).chunk(2)
+        cross_entropies = cross_entropy(clean_logits, batch) + cross_entropy(
+            adversarial_logits, batch
+        )
+        total = (
+            cross_entropies / 2 + self.weight * (clean_logits - adversarial_logits).square().mean()
+        )
+        return LossOutput(total, adversarial_logits.detach())

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.problem import Seen
+from buttress.attacks.problem import ModelOutput
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
     cross_entropy,
-    images_of,
 )
-from buttress.training.objectives.inner import Adversarial, worst_images
+from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
 @OBJECTIVES.register("fat", paper="arXiv:2002.11242", tags=("adversarial",))
 @dataclass(frozen=True)
-class FAT(Adversarial):
+class FAT(AdversarialObjective):
     r"""Cross-entropy on images that PGD stops moving tau steps after they are misclassified.
 
     tau is 0 at first and grows by one at each of the epochs ``slower``. BatchNorm statistics move
@@ -30,18 +30,26 @@ class FAT(Adversarial):
 
     slower: tuple[float, ...] = (50.0, 90.0)
 
-    def search(self, model: nn.Module, step: Step) -> Found:
-        tau = sum(step.epoch >= epoch for epoch in self.slower)
-        left = torch.full_like(step.y, tau)  # steps that a misclassified image may still take
+    def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
+        tau = sum(batch.epoch >= epoch for epoch in self.slower)
+        steps_left = torch.full_like(
+            batch.y, tau
+        )  # steps that a misclassified image may still take
 
-        def stay(seen: Seen) -> Tensor:
-            is_wrong = seen.logits.argmax(1) != step.y
-            holds = is_wrong & (left <= 0)
-            left.sub_(is_wrong.long())
-            return holds
+        def freeze_misclassified(output: ModelOutput) -> Tensor:
+            is_wrong = output.logits.argmax(1) != batch.y
+            is_frozen = is_wrong & (steps_left <= 0)
+            steps_left.sub_(is_wrong.long())
+            return is_frozen
 
-        return Found(worst_images(model, step, self.pgd(step), stay=stay))
+        return AdversarialBatch(
+            run_inner_attack(
+                model, batch, self.create_attack(batch), freeze_samples=freeze_misclassified
+            )
+        )
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        logits = model(images_of(found))
-        return Loss(cross_entropy(logits, step), logits.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        logits = model(adversarial_images(adversarial))
+        return LossOutput(cross_entropy(logits, batch), logits.detach())

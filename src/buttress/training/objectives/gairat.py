@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.problem import Seen
+from buttress.attacks.problem import ModelOutput
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
     cross_entropy,
-    images_of,
 )
-from buttress.training.objectives.inner import Adversarial, worst_images
+from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
 @OBJECTIVES.register("gairat", paper="arXiv:2010.01736", tags=("adversarial",))
 @dataclass(frozen=True)
-class GAIRAT(Adversarial):
+class GAIRAT(AdversarialObjective):
     r"""Weighted cross-entropy on attacked images; images that fall early weigh most.
 
     .. math:: \overline{w\, \mathrm{CE}(f(x'), y)}, \quad
@@ -35,22 +35,26 @@ class GAIRAT(Adversarial):
     shift: float = -1.0
     burn_in: float = 60.0
 
-    def search(self, model: nn.Module, step: Step) -> Found:
-        kappa = torch.zeros_like(step.y)
+    def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
+        kappa = torch.zeros_like(batch.y)
 
-        def count(seen: Seen) -> Tensor | None:
-            kappa.add_((seen.logits.argmax(1) == step.y).long())
+        def count_correct(output: ModelOutput) -> Tensor | None:
+            kappa.add_((output.logits.argmax(1) == batch.y).long())
             return None
 
-        x_adv = worst_images(model, step, self.pgd(step), stay=count)
+        x_adv = run_inner_attack(
+            model, batch, self.create_attack(batch), freeze_samples=count_correct
+        )
         weight = 1 + torch.tanh(self.shift + 5 * (1 - 2 * kappa.to(x_adv.dtype) / self.steps))
-        return Found(x_adv, weight / weight.mean())
+        return AdversarialBatch(x_adv, weight / weight.mean())
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        logits = model(images_of(found))
-        each = cross_entropy(logits, step, "none")
-        if step.epoch >= self.burn_in:
-            assert found is not None
-            assert found.weight is not None
-            each = each * found.weight
-        return Loss(each.mean(), logits.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        logits = model(adversarial_images(adversarial))
+        losses = cross_entropy(logits, batch, "none")
+        if batch.epoch >= self.burn_in:
+            assert adversarial is not None
+            assert adversarial.sample_weights is not None
+            losses = losses * adversarial.sample_weights
+        return LossOutput(losses.mean(), logits.detach())

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from buttress.attacks.pgd import Start
+from buttress.attacks.pgd import StartRule
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
-    images_of,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
 )
-from buttress.training.objectives.inner import Adversarial
+from buttress.training.objectives.inner_maximization import AdversarialObjective
 
 TINY = 1e-12
 
 
 @OBJECTIVES.register("mart", tags=("adversarial",))
 @dataclass(frozen=True)
-class MART(Adversarial):
+class MART(AdversarialObjective):
     r"""A boosted cross-entropy on attacked images, and a KL weighted by clean mistakes.
 
     .. math:: -\log p_y(x') - \log\bigl(1 - \max_{k \ne y} p_k(x')\bigr)
@@ -32,15 +32,19 @@ class MART(Adversarial):
     move twice: for x' and for x. The constants that keep logarithms finite are the authors'.
     """
 
-    start: Start = "gaussian"
+    start: StartRule = "gaussian"
     weight: float = 6.0
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        clean, moved = model(step.x), model(images_of(found))
-        p, q, y = clean.softmax(1), moved.softmax(1), step.y[:, None]
-        wrong = q.scatter(1, y, -1.0).amax(1)  # the largest probability of another class
-        boosted = -moved.log_softmax(1).gather(1, y)[:, 0] - torch.log(1.0001 - wrong + TINY)
-        apart = (p * (torch.log(p + TINY) - torch.log(q + TINY))).sum(1)
-        miss = 1.0000001 - p.gather(1, y)[:, 0]
-        total = boosted.mean() + self.weight * (apart * miss).mean()
-        return Loss(total, moved.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        clean_logits, adversarial_logits = model(batch.x), model(adversarial_images(adversarial))
+        p, q, y = clean_logits.softmax(1), adversarial_logits.softmax(1), batch.y[:, None]
+        best_other = q.scatter(1, y, -1.0).amax(1)  # the largest probability of another class
+        boosted_ce = -adversarial_logits.log_softmax(1).gather(1, y)[:, 0] - torch.log(
+            1.0001 - best_other + TINY
+        )
+        divergence = (p * (torch.log(p + TINY) - torch.log(q + TINY))).sum(1)
+        clean_error = 1.0000001 - p.gather(1, y)[:, 0]
+        total = boosted_ce.mean() + self.weight * (divergence * clean_error).mean()
+        return LossOutput(total, adversarial_logits.detach())

@@ -10,25 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.attacks.core import column
-from buttress.attacks.freeze import frozen
+from buttress.attacks.core import broadcast_to_images
 from buttress.errors import UserError
-from buttress.streams import seed_of
-from buttress.threat import Threat
+from buttress.models.eval_mode import eval_mode
+from buttress.system.rng import derive_seed
+from buttress.threats.norm_ball import Threat
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
     cross_entropy,
-    images_of,
 )
-from buttress.training.objectives.inner import Adversarial, worst_images
+from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
 @OBJECTIVES.register("multi_norm", paper="arXiv:1904.13000", tags=("adversarial",))
 @dataclass(frozen=True)
-class MultiNorm(Adversarial):
+class MultiNorm(AdversarialObjective):
     r"""Cross-entropy on the worst images of several balls.
 
     With ``how="max"`` each image is the one of the norm with the largest loss, with ``"avg"`` the
@@ -49,31 +49,36 @@ class MultiNorm(Adversarial):
         for text in self.threats:
             Threat.parse(text)
 
-    def search(self, model: nn.Module, step: Step) -> Found:
-        threats = [Threat.parse(text).scaled(step.strength) for text in self.threats]
+    def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
+        threats = [Threat.parse(text).scaled(batch.eps_fraction) for text in self.threats]
         if self.how == "random":
-            ids = "/".join(map(str, step.streams.ids.tolist()))
-            drawn = seed_of(step.streams.seed, step.streams.purpose, "norm", ids)
-            threats = [threats[drawn % len(threats)]]
-        found = [worst_images(model, step, self.pgd(step), threat=threat) for threat in threats]
+            ids = "/".join(map(str, batch.streams.ids.tolist()))
+            norm_seed = derive_seed(batch.streams.seed, batch.streams.purpose, "norm", ids)
+            threats = [threats[norm_seed % len(threats)]]
+        candidates = [
+            run_inner_attack(model, batch, self.create_attack(batch), threat=threat)
+            for threat in threats
+        ]
         if self.how == "max":
-            found = [_worst(model, step.attacked(), found)]
-        return Found(torch.cat(found))
+            candidates = [_select_worst(model, batch.with_attack_labels(), candidates)]
+        return AdversarialBatch(torch.cat(candidates))
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        logits = model(images_of(found))
-        return Loss(cross_entropy(logits, step), logits.detach()[: len(step.y)])
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        logits = model(adversarial_images(adversarial))
+        return LossOutput(cross_entropy(logits, batch), logits.detach()[: len(batch.y)])
 
 
-def _worst(model: nn.Module, step: Step, found: Sequence[Tensor]) -> Tensor:
+def _select_worst(model: nn.Module, batch: TrainingBatch, candidates: Sequence[Tensor]) -> Tensor:
     """Each image from the attack under which its loss is largest."""
-    best, top = found[0], None
-    with frozen(model), torch.no_grad():
-        for x_adv in found:
-            loss = F.cross_entropy(model(x_adv), step.y, reduction="none")
-            if top is None:
-                top = loss
+    worst_x, worst_loss = candidates[0], None
+    with eval_mode(model), torch.no_grad():
+        for x_adv in candidates:
+            loss = F.cross_entropy(model(x_adv), batch.y, reduction="none")
+            if worst_loss is None:
+                worst_loss = loss
                 continue
-            best = torch.where(column(loss > top), x_adv, best)
-            top = top.maximum(loss)
-    return best
+            worst_x = torch.where(broadcast_to_images(loss > worst_loss), x_adv, worst_x)
+            worst_loss = worst_loss.maximum(loss)
+    return worst_x

@@ -8,18 +8,18 @@ from torch import nn
 
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
     cross_entropy,
-    images_of,
 )
-from buttress.training.objectives.inner import Adversarial
+from buttress.training.objectives.inner_maximization import AdversarialObjective
 
 
 @OBJECTIVES.register("pgd_at", paper="arXiv:1706.06083", tags=("adversarial",))
 @dataclass(frozen=True)
-class PGDAT(Adversarial):
+class PGDAT(AdversarialObjective):
     r"""Cross-entropy on the worst images that PGD finds in the ball.
 
     .. math:: \max_{x' \in B_\epsilon(x)} \mathrm{CE}(f(x'), y)
@@ -28,6 +28,8 @@ class PGDAT(Adversarial):
     adversarial batch then passes once in training mode. Any norm.
     """
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        logits = model(images_of(found))
-        return Loss(cross_entropy(logits, step), logits.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        logits = model(adversarial_images(adversarial))
+        return LossOutput(cross_entropy(logits, batch), logits.detach())

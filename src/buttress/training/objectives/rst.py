@@ -20,4 +20,4 @@ class RST(TRADES):
     part of a batch they are, a half in the paper. BatchNorm statistics move twice.
     """
 
-    needs_extra = True
+    needs_extra_data = True

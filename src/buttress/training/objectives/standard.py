@@ -8,19 +8,21 @@ from torch import nn
 
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
+    AdversarialBatch,
+    LossOutput,
     Objective,
-    Step,
+    TrainingBatch,
     cross_entropy,
 )
 
 
 @OBJECTIVES.register("standard", tags=("natural",))
 @dataclass(frozen=True)
-class Standard(Objective):
+class StandardTraining(Objective):
     r"""Cross-entropy on the images as they are: :math:`\mathrm{CE}(f(x), y)`."""
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        logits = model(step.x)
-        return Loss(cross_entropy(logits, step), logits.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        logits = model(batch.x)
+        return LossOutput(cross_entropy(logits, batch), logits.detach())

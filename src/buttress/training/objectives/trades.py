@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from buttress.attacks.losses import kl
-from buttress.attacks.pgd import Start
+from buttress.attacks.losses import kl_divergence
+from buttress.attacks.pgd import StartRule
 from buttress.training.objectives.core import (
     OBJECTIVES,
-    Found,
-    Loss,
-    Step,
+    AdversarialBatch,
+    LossOutput,
+    TrainingBatch,
+    adversarial_images,
     cross_entropy,
-    images_of,
 )
-from buttress.training.objectives.inner import Adversarial, worst_images
+from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
 @OBJECTIVES.register("trades", paper="arXiv:1901.08573", tags=("adversarial",))
 @dataclass(frozen=True)
-class TRADES(Adversarial):
+class TRADES(AdversarialObjective):
     r"""Cross-entropy on the images, and beta times how far predictions can be moved.
 
     .. math:: \mathrm{CE}(f(x), y) + \beta\, \mathrm{KL}(p(x) \,\Vert\, p(x'))
@@ -30,13 +30,19 @@ class TRADES(Adversarial):
     training mode, so BatchNorm statistics move twice. The accuracy that is logged is the clean one.
     """
 
-    start: Start = "gaussian"
+    start: StartRule = "gaussian"
     beta: float = 6.0
 
-    def search(self, model: nn.Module, step: Step) -> Found:
-        return Found(worst_images(model, step, self.pgd(step, loss="kl")))
+    def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
+        return AdversarialBatch(
+            run_inner_attack(model, batch, self.create_attack(batch, loss="kl"))
+        )
 
-    def loss(self, model: nn.Module, step: Step, found: Found | None) -> Loss:
-        clean = model(step.x)
-        apart = kl(model(images_of(found)), clean).mean()
-        return Loss(cross_entropy(clean, step) + self.beta * apart, clean.detach())
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        clean_logits = model(batch.x)
+        divergence = kl_divergence(model(adversarial_images(adversarial)), clean_logits).mean()
+        return LossOutput(
+            cross_entropy(clean_logits, batch) + self.beta * divergence, clean_logits.detach()
+        )

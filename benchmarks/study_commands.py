@@ -1,0 +1,128 @@
+"""How status, plan and report of a study grow with its runs.
+
+    python benchmarks/study_commands.py --runs 250,1000 --out docs/measured/scale.md
+
+Makes up finished runs (valid files, random verdicts) and measures the commands on them, each in a
+process of its own: wall time, processor time and peak memory, the start of Python included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import yaml
+
+from buttress.results.attack_record import AttackRecord, write_attack_record
+from buttress.results.run import Run, provenance
+from buttress.studies import RunJob, StudySpec, jobs_of, load_study
+from buttress.studies.jobs import tasks_of_job
+
+IMAGES = 100
+PROVENANCE = provenance("made up")
+COMMANDS = ("status", "plan", "report")
+
+
+class CommandCost(NamedTuple):
+    runs: int
+    command: str
+    seconds: float
+    cpu_seconds: float
+    megabytes: float
+
+
+def make_study(runs: int) -> StudySpec:
+    """The quickstart with many seeds."""
+    quickstart = load_study("quickstart")
+    seeds = list(range(-(-runs // 8)))
+    grid = {**quickstart.grid, "seeds": seeds, "analyses": [], "test_limit": IMAGES}
+    return quickstart.model_copy(update={"name": f"many-{runs}", "grid": grid})
+
+
+def write_fake_run(work: RunJob) -> None:
+    """Writes a run as training and evaluation would have left it."""
+    run, spec = Run(work.folder), work.spec
+    generator = np.random.default_rng(spec.seed)
+    run.open(spec, "made up", "cnn")
+    rows = [
+        {"epoch": e, "loss": 1 / e, "train_accuracy": 0.5, "lr": 0.1, "eps": 0.0,
+         "val_clean": 0.5, "val_robust": 0.3, "best": e == 1, "seconds": 1.0}
+        for e in range(1, spec.recipe.epochs + 1)
+    ]  # fmt: skip
+    run.write_history(rows)
+    best = {"best_epoch": 1, "best_val_clean": 0.5, "best_val_robust": 0.3}
+    last = {"last_val_clean": 0.5, "last_val_robust": 0.3, "selected_on": "val"}
+    rest = {"epochs": len(rows), "events": [], "warnings": [], "seconds": float(len(rows))}
+    run.finish({**best, **last, **rest, "seconds_here": float(len(rows))})
+    ids, labels = np.arange(IMAGES), generator.integers(0, 10, IMAGES)
+    attacks = [task for task in tasks_of_job(work) if task.kind == "attack"]
+    names = [task.file.stem for task in attacks]
+    correct = np.ones(IMAGES, dtype=bool)
+    for position, task in enumerate(attacks):
+        correct = correct & (generator.random(IMAGES) < 0.8)
+        meta = {**task.identity, "position": position, "seconds": 1.0, "forward": 10.0,
+                "backward": 10.0, "warnings": [], "suite": "quickstart", "seed": 0,
+                "classes": [str(c) for c in range(10)], "suite_attacks": names,
+                "dataset": "digits", "split": "test", "weights": "made up", "data": "made up",
+                "not_finite": 0, "parts": [], "prepared": [], **PROVENANCE}  # fmt: skip
+        predictions = np.where(correct, labels, (labels + 1) % 10)
+        flat = np.zeros(IMAGES, dtype=np.float32)
+        write_attack_record(
+            task.file,
+            AttackRecord(names[position], ids, labels, predictions, correct, flat, flat, meta),
+        )
+
+
+def measure_command(command: str, file: Path, root: Path, runs: int) -> CommandCost:
+    call = [sys.executable, "-m", "buttress.cli.main", "study", command, str(file)]
+    started = time.perf_counter()
+    child = subprocess.Popen(
+        [*call, "--out", str(root), "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, code, usage = os.wait4(child.pid, 0)
+    child.returncode = code
+    if code:
+        raise SystemExit(f"{' '.join(call)} ended with {code}")
+    seconds = time.perf_counter() - started
+    return CommandCost(
+        runs, command, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    )
+
+
+def measure_study(runs: int) -> list[CommandCost]:
+    with tempfile.TemporaryDirectory() as folder:
+        root, file = Path(folder) / "results", Path(folder) / f"many-{runs}.yaml"
+        study = make_study(runs)
+        content = study.model_dump(mode="json", exclude={"name"}, exclude_defaults=True)
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        works = jobs_of(study, "smoke", root)[:runs]
+        for work in works:
+            write_fake_run(work)
+        return [measure_command(command, file, root, len(works)) for command in COMMANDS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", default="250,1000")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    rows = [row for count in args.runs.split(",") for row in measure_study(int(count))]
+    lines = ["| runs | command | seconds | processor seconds | peak memory, MB |",
+             "| ---: | --- | ---: | ---: | ---: |"]  # fmt: skip
+    for r in rows:
+        numbers = f"{r.seconds:.1f} | {r.cpu_seconds:.1f} | {r.megabytes:.0f}"
+        lines.append(f"| {r.runs} | `study {r.command}` | {numbers} |")
+    print("\n".join(lines))
+    if args.out is not None:
+        args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

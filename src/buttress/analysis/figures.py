@@ -1,0 +1,32 @@
+"""Draws results into a picture file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from buttress.analysis.core import PlotFunction
+from buttress.errors import UserError
+from buttress.system.files import atomic_write
+
+FIGURE_FORMATS = (".png", ".svg", ".pdf")
+FIGURE_SIZE = (11, 4.5)
+
+
+def save_figure(plot: PlotFunction, results: Mapping[str, Any], path: Path) -> None:
+    """Writes the picture of one or several results; the file's ending says which format."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    suffix = path.suffix.lower()
+    if suffix not in FIGURE_FORMATS:
+        raise UserError(f"a picture is .png, .svg or .pdf, but got {path}")
+    # The same result gives the same file: no date, ids from the content alone.
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    with mpl.rc_context({"svg.hashsalt": "buttress"}), atomic_write(path) as temporary:
+        figure = Figure(figsize=FIGURE_SIZE, layout="constrained")
+        FigureCanvasAgg(figure)
+        plot(results, figure)
+        figure.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata)

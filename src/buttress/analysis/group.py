@@ -1,0 +1,130 @@
+"""How well the runs of a group hold: one suite or attack, read from their evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buttress.analysis.subject import RunGroup
+from buttress.config import Spec
+from buttress.errors import UserError
+from buttress.results.comparison_sides import check_whole
+from buttress.results.evaluation import Evaluation, load_evaluation
+from buttress.results.run import Run
+
+CLEAN, WORST = "clean", "worst_case"
+
+
+class AccuracyInterval(Spec):
+    """A share of images with its 95% interval over the draw of images."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RunScore:
+    """One evaluated run."""
+
+    label: str
+    run: Run
+    robust: AccuracyInterval
+    clean: AccuracyInterval
+    images: int
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """The evaluated runs of a group, and what a reader must know about them."""
+
+    suite: str
+    attack: str
+    found: tuple[RunScore, ...]
+    missing: tuple[str, ...]  # labels of runs without this evaluation
+    notes: tuple[str, ...]
+
+
+def group_scores(group: RunGroup, suite: str = "", attack: str = WORST) -> GroupScores:
+    """The accuracy of each run under a suite's worst case or one of its attacks.
+
+    Raises:
+        UserError: fewer than two runs were evaluated alike.
+    """
+    suite_name = suite or _common_suite(group.runs)
+    scores: list[RunScore] = []
+    evaluations: list[Evaluation] = []
+    missing: list[str] = []
+    for label, run in zip(group.labels, group.runs, strict=True):
+        if suite_name not in run.suites():
+            missing.append(label)
+            continue
+        evaluation = load_evaluation(run.suite_folder(suite_name))
+        check_whole(str(run.path), evaluation)
+        evaluations.append(evaluation)
+        scores.append(_run_score(label, run, evaluation, attack))
+    if len(scores) < 2:
+        raise UserError(
+            f"two runs or more must be evaluated with suite {suite_name!r}, but {len(scores)} of "
+            f"{len(group)} are; `buttress evaluate RUN --suite {suite_name}` does one"
+        )
+    return GroupScores(
+        suite_name,
+        attack,
+        tuple(scores),
+        tuple(missing),
+        _comparability_notes(evaluations, missing),
+    )
+
+
+def _common_suite(runs: Sequence[Run]) -> str:
+    """The one suite that all evaluated runs share."""
+    suites = [run.suites() for run in runs if run.suites()]
+    if not suites:
+        raise UserError("no run was evaluated; `buttress evaluate RUN --suite NAME` does one")
+    shared = [s for s in suites[0] if all(s in suite_names for suite_names in suites)]
+    if len(shared) == 1:
+        return shared[0]
+    all_suites = sorted({s for names in suites for s in names})
+    if shared:
+        raise UserError(f"say which suite with --set suite=NAME: {', '.join(shared)}")
+    raise UserError(
+        f"no suite was run on all of them; say which with --set suite=NAME: {', '.join(all_suites)}"
+    )
+
+
+def _run_score(label: str, run: Run, evaluation: Evaluation, attack: str) -> RunScore:
+    for name in (CLEAN, attack):
+        if name != WORST and name not in evaluation.records:
+            raise UserError(
+                f"{run.path} has no record of {name!r} in suite {evaluation.suite!r}; it has "
+                f"{', '.join([*evaluation.records, WORST])}"
+            )
+    return RunScore(
+        label, run, _accuracy(evaluation, attack), _accuracy(evaluation, CLEAN), len(evaluation)
+    )
+
+
+def _accuracy(evaluation: Evaluation, name: str) -> AccuracyInterval:
+    value = evaluation.worst_case if name == WORST else evaluation.accuracy[name]
+    span = evaluation.interval(name)
+    return AccuracyInterval(value=value, low=span.low, high=span.high)
+
+
+def _comparability_notes(
+    evaluations: Sequence[Evaluation], missing: Sequence[str]
+) -> tuple[str, ...]:
+    """Why numbers of different runs may not compare."""
+    notes = [f"not evaluated with this suite: {', '.join(missing)}"] if missing else []
+    images = {next(iter(e.records.values())).ids.tobytes() for e in evaluations}
+    if len(images) > 1:
+        notes.append("the runs were not attacked on the same images")
+    attacks = {
+        tuple((n, r.meta.get("threat"), str(r.meta.get("args"))) for n, r in e.records.items())
+        for e in evaluations
+    }
+    if len(attacks) > 1:
+        notes.append("the attacks of the suite, their budgets or arguments differ between runs")
+    if any(e.warnings for e in evaluations):
+        notes.append("some evaluations have warnings; `buttress report` shows them")
+    return tuple(notes)

@@ -1,0 +1,313 @@
+"""Small windows of the Square attack: what is drawn for many queries at once, and put on a point.
+
+Nothing that is drawn depends on the best point, so that it can be drawn far ahead. Windows of one
+query all have one size, and only their pixels are touched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from buttress.attacks.core import AttackState
+from buttress.attacks.problem import Problem
+from buttress.attacks.square.skipping import Coordinates, L1Shrinkage, coordinate_gain_and_square
+from buttress.attacks.square.windows import (
+    channel_budget,
+    pattern_bank,
+    random_bits,
+    random_signs,
+    window_corner,
+    window_pixels,
+)
+from buttress.system.rng import logical_shift_right, splitmix64
+from buttress.threats.norm_ball import TINY
+
+L1_MARGIN = 1 - 1e-6  # of eps: the L1 ball that points are projected to
+MIN_MOVE = 3e-5  # of eps: both windows were empty, and only what INSIDE leaves free was moved
+
+P = TypeVar("P", bound="WindowProposals")
+ImageRows = Tensor | slice
+ALL_IMAGES = slice(None)
+
+
+class LinearEffect(NamedTuple):
+    """What queries do where a model is linear."""
+
+    margin_change: Tensor  # (N, K) of the margin
+    move_size: Tensor  # (N, K) how far the point moves, in L2
+
+
+@dataclass
+class WindowProposals(ABC):
+    """The windows of K queries of each of N images."""
+
+    def __len__(self) -> int:
+        """Queries of each image."""
+        return int(getattr(self, fields(self)[0].name).shape[1])
+
+    def select_queries(self: P, rows: Tensor, queries: Tensor) -> P:
+        """(R, Q) queries, of the images ``rows`` (R,) the queries ``queries`` (R, Q)."""
+        flat_index = (rows[:, None] * len(self) + queries).flatten()
+        tensors = (getattr(self, field.name).flatten(0, 1) for field in fields(self))
+        selected = (t.index_select(0, flat_index) for t in tensors)
+        return type(self)(*(t.view(*queries.shape, *t.shape[1:]) for t in selected))
+
+    @abstractmethod
+    def apply_to(self, problem: Problem, best: Tensor, rows: ImageRows = ALL_IMAGES) -> Tensor:
+        """(N, K, C, H, W) the points that these queries try, on top of ``best`` (N, C, H, W).
+
+        ``rows`` says which images of the problem those are.
+        """
+
+    @abstractmethod
+    def linear_effect(
+        self, problem: Problem, best: Tensor, margin_grad: Tensor, rows: ImageRows = ALL_IMAGES
+    ) -> LinearEffect:
+        """What they change where the gradient of the margin is ``margin_grad`` (N, C, H, W)."""
+
+
+def draw_proposals(problem: Problem, side: int, bits: Tensor) -> WindowProposals:
+    """The windows of the queries with these bits (N, K)."""
+    proposal_class = LinfProposals if problem.threat.norm == "Linf" else LpProposals
+    return proposal_class.draw(problem, side, bits)
+
+
+@dataclass
+class LinfProposals(WindowProposals):
+    """Linf: squares of the highest or the lowest values, one choice per channel."""
+
+    pixels: Tensor  # (N, K, C * side * side) int64
+    values: Tensor  # the same
+
+    @classmethod
+    def draw(cls, problem: Problem, side: int, bits: Tensor) -> LinfProposals:
+        assert problem.bounds is not None
+        channels = problem.x.shape[1]
+        pixels = _pixel_indices(bits, side, problem.x.shape)
+        low, high = (_gather_pixels(bound, pixels) for bound in problem.bounds)
+        up = random_bits(bits.flatten(), channels).to(low.dtype).view(*bits.shape, channels, 1)
+        return cls(pixels, torch.lerp(low, high, up).flatten(2))
+
+    def apply_to(self, problem: Problem, best: Tensor, rows: ImageRows = ALL_IMAGES) -> Tensor:
+        points = _repeat_images(best, self.pixels.shape[1])
+        points.scatter_(2, self.pixels, self.values)
+        return points.view(*points.shape[:2], *best.shape[1:])
+
+    def linear_effect(
+        self, problem: Problem, best: Tensor, margin_grad: Tensor, rows: ImageRows = ALL_IMAGES
+    ) -> LinearEffect:
+        move = self.values - _gather_pixels(best, self.pixels).flatten(2)
+        pixel_grad = _gather_pixels(margin_grad, self.pixels).flatten(2)
+        return LinearEffect(
+            torch.linalg.vecdot(move, pixel_grad), torch.linalg.vecdot(move, move).sqrt_()
+        )
+
+
+class MassMove(NamedTuple):
+    """What a query in L2 or L1 does to a displacement, before it is scaled to the ball."""
+
+    first_values: Tensor  # (N, K, C, pixels) what was in the first window
+    second_values: Tensor  # what was in the second and not in the first
+    new_values: Tensor  # what comes into the first
+    scale: Tensor  # (N, K, 1, 1) L2: what all of it is multiplied with
+    untouched_square: Tensor  # (N, K, 1, 1) L2: the square of what neither window touches
+
+
+@dataclass
+class LpProposals(WindowProposals):
+    """L2 and L1: the mass of two windows is put into the first, in a new shape."""
+
+    first_pixels: Tensor  # (N, K, C * side * side) int64
+    second_pixels: Tensor  # the same, of the window that loses its mass
+    is_second_only: (
+        Tensor  # (N, K, 1, side * side) 0 where the second window meets the first, else 1
+    )
+    pattern: Tensor  # (N, K, C, side * side) two opposite bumps
+
+    @classmethod
+    def draw(cls, problem: Problem, side: int, bits: Tensor) -> LpProposals:
+        x, norm, second_bits = problem.x, problem.threat.norm, splitmix64(bits)
+        first_pixels, second_pixels = (
+            _pixel_indices(b, side, x.shape) for b in (bits, second_bits)
+        )
+        bumps = (
+            pattern_bank(side, norm)[logical_shift_right(second_bits, 40) & 1, side]
+            .to(x)
+            .flatten(2)[:, :, None]
+        )
+        signs = random_signs(bits.flatten(), x.shape[1], x).view(*bits.shape, -1, 1)
+        is_second_only = (~_overlap_mask(bits, second_bits, side, x.shape)).to(x.dtype)
+        return cls(first_pixels, second_pixels, is_second_only, bumps * signs)
+
+    def apply_to(self, problem: Problem, best: Tensor, rows: ImageRows = ALL_IMAGES) -> Tensor:
+        x, threat, count = problem.x[rows], problem.threat, self.first_pixels.shape[1]
+        delta = best - x
+        move = self._mass_move(problem, delta)
+        if threat.norm == "L1":
+            points = _repeat_images(delta, count)
+            points.scatter_(2, self.second_pixels, 0.0).scatter_(
+                2, self.first_pixels, move.new_values.flatten(2)
+            )
+            copies = x.repeat_interleave(count, 0)
+            scale = x.new_full((len(copies),), L1_MARGIN)
+            projected = threat.project(copies, copies + points.view_as(copies), scale)
+            return projected.view(-1, count, *x.shape[1:])
+        scale, flat = move.scale[..., 0], x.flatten(1)[:, None]
+        points = torch.addcmul(flat, delta.flatten(1)[:, None], scale).clamp_(0, 1)
+        clean = _gather_pixels(x, torch.cat([self.second_pixels, self.first_pixels], 1)).flatten(2)
+        points.scatter_(2, self.second_pixels, clean[:, :count])
+        filled = torch.addcmul(clean[:, count:], move.new_values.flatten(2), scale).clamp_(0, 1)
+        return points.scatter_(2, self.first_pixels, filled).view(-1, count, *x.shape[1:])
+
+    def linear_effect(
+        self, problem: Problem, best: Tensor, margin_grad: Tensor, rows: ImageRows = ALL_IMAGES
+    ) -> LinearEffect:
+        """From the pieces; what the box cuts off is left out."""
+        delta = best - problem.x[rows]
+        if problem.threat.norm == "L1":
+            return self._linear_effect_l1(problem, delta, margin_grad)
+        move, delta_dot_grad = (
+            self._mass_move(problem, delta),
+            (delta * margin_grad).flatten(1).sum(1)[:, None],
+        )
+        first_grad, second_grad = (
+            _gather_pixels(margin_grad, self.first_pixels),
+            _gather_pixels(margin_grad, self.second_pixels),
+        )
+        scale = move.scale[..., 0, 0]
+        window_gain = (
+            ((move.new_values - move.first_values) * first_grad - move.second_values * second_grad)
+            .flatten(2)
+            .sum(2)
+        )
+        change = (scale - 1) * delta_dot_grad + scale * window_gain
+        square = (scale - 1).square() * move.untouched_square[..., 0, 0] + (
+            (move.scale * move.new_values - move.first_values).square()
+            + move.second_values.square()
+        ).flatten(2).sum(2)
+        return LinearEffect(change, square.sqrt_())
+
+    def _linear_effect_l1(
+        self, problem: Problem, delta: Tensor, margin_grad: Tensor
+    ) -> LinearEffect:
+        """Two windows change, then all that there is shrinks into the ball."""
+        move = self._mass_move(problem, delta)
+        first_grad, second_grad = (
+            _gather_pixels(margin_grad, self.first_pixels).flatten(2),
+            _gather_pixels(margin_grad, self.second_pixels).flatten(2),
+        )
+        first_values, second_values, new_values = (v.flatten(2) for v in move[:3])
+        old = Coordinates(
+            torch.cat([first_values, second_values], 2), torch.cat([first_grad, second_grad], 2)
+        )
+        base = L1Shrinkage.from_displacement(delta.flatten(1), margin_grad.flatten(1))
+        amount = base.shrink_amount(old.delta, new_values, L1_MARGIN * problem.threat.eps)
+        shrunk_values = new_values.sign() * (
+            new_values.abs() - amount[..., None].to(new_values)
+        ).clamp_min_(0)
+        change, square = base.gain_and_square(amount)
+        gain, length = coordinate_gain_and_square(
+            old, amount
+        )  # the windows were counted as if they stayed
+        change = (
+            change
+            - gain
+            + ((shrunk_values - first_values) * first_grad - second_values * second_grad).sum(2)
+        )
+        square = (
+            square
+            - length
+            + ((shrunk_values - first_values).square() + second_values.square()).sum(2)
+        )
+        size = square.clamp_min_(0).sqrt_().to(margin_grad)
+        return LinearEffect(
+            change.to(margin_grad), size.masked_fill_(size < MIN_MOVE * problem.threat.eps, 0)
+        )
+
+    def _mass_move(self, problem: Problem, delta: Tensor) -> MassMove:
+        """What is taken away and put in its place."""
+        is_l2 = problem.threat.norm == "L2"
+        first_values, second_values = (
+            _gather_pixels(delta, self.first_pixels),
+            _gather_pixels(delta, self.second_pixels) * self.is_second_only,
+        )
+
+        def mass(values: Tensor) -> Tensor:
+            return (values.square() if is_l2 else values.abs()).sum(-1, keepdim=True)
+
+        def length(values: Tensor) -> Tensor:
+            return (mass(values).sqrt() if is_l2 else mass(values)) + TINY
+
+        removed = mass(first_values) + mass(second_values)
+        total = mass(delta.flatten(1)).view(-1, 1, 1, 1)
+        new_values = (first_values / length(first_values)).add_(self.pattern)
+        new_values.mul_(channel_budget(problem, total, removed) / length(new_values))
+        # The length of the whole is known from its pieces, so that no image is read for it.
+        square = total + (mass(new_values) - removed).sum(2, keepdim=True)
+        scale = problem.threat.eps / (square.clamp_min(0).sqrt() + TINY)
+        return MassMove(
+            first_values,
+            second_values,
+            new_values,
+            scale,
+            (total - removed.sum(2, keepdim=True)).clamp_min_(0),
+        )
+
+
+def _repeat_images(best: Tensor, count: int) -> Tensor:
+    """(N, K, pixels) each image several times."""
+    return best.flatten(1)[:, None].repeat(1, count, 1)
+
+
+def _pixel_indices(bits: Tensor, side: int, shape: torch.Size) -> Tensor:
+    """(N, K, C * side * side) the pixels of each window, as places in the image."""
+    top, left = window_corner(bits, torch.tensor(side), shape)
+    return (top * shape[-1] + left)[:, :, None] + window_pixels(side, *shape[1:])
+
+
+def _gather_pixels(values: Tensor, pixels: Tensor) -> Tensor:
+    """(N, K, C, pixels) the values (N, C, H, W) at the pixels of windows."""
+    n, count = pixels.shape[:2]
+    gathered = values.flatten(1).gather(1, pixels.view(n, -1))
+    return gathered.view(n, count, values.shape[1], -1)
+
+
+def _overlap_mask(bits: Tensor, second_bits: Tensor, side: int, shape: torch.Size) -> Tensor:
+    """(N, K, 1, pixels) which pixels of the second window are in the first too."""
+    offsets = torch.arange(side)
+    first, second = (window_corner(b, torch.tensor(side), shape) for b in (bits, second_bits))
+    in_rows, in_columns = (
+        ((b - a)[:, :, None] + offsets >= 0) & ((b - a)[:, :, None] + offsets < side)
+        for a, b in zip(first, second, strict=True)
+    )
+    return (in_rows[..., :, None] & in_columns[..., None, :]).flatten(2)[:, :, None]
+
+
+@dataclass
+class SquareState(AttackState):
+    """Per run: the best point so far, its margin, and the key of its random numbers."""
+
+    best_x: Tensor
+    best_margin: Tensor  # (N,)
+    key: Tensor  # (N,) int64
+    query_bits: Tensor  # (N, AHEAD) int64: the random bits of a block of queries
+    bits_block: Tensor  # (N,) int64: which block that is
+    has_proposal: (
+        Tensor  # (N,) x_t is the point to look at; else it is made when many are looked at
+    )
+    acceptance_rate: Tensor  # (N,) the share of the last queries tried that were better
+    # for forecasts, see `square_forecast`
+    margin_grad: (
+        Tensor  # (N, C, H, W) the gradient of the margin at the best point when a block began
+    )
+    grad_block: Tensor  # (N,) int64: which block of queries that was, -1 if none
+    mean_squared_error: (
+        Tensor  # (N,) the mean square of forecast errors before that block, inf if not known
+    )
+    squared_error_sum: Tensor  # (N,) their sum since then
+    error_count: Tensor  # (N,) and how many there were

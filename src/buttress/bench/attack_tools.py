@@ -1,0 +1,199 @@
+"""Who takes part in a race: our attacks, the bare passes, and the tools that are installed.
+
+A racer gets a frozen network, images, labels and a threat, and returns adversarial images. All
+PGD racers take 20 steps of a tenth of eps from a random start. Other tools get 256 images at a
+time; ours get all of them and hold no more than about that many in a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.attacks.core import create_attack
+from buttress.engine.fast_model import prepare
+from buttress.engine.run import AttackOptions, run_attack
+from buttress.registry import Registry
+from buttress.threats.norm_ball import Threat
+
+STEPS, REL_STEP = 20, 0.1  # of PGD; the step in units of eps
+BATCH = 256  # images that PGD attacks at once
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """What a racer brought back."""
+
+    x_adv: Tensor
+    passes: tuple[float, float] | None = None  # forward and backward per image, if it counts them
+    preparing: float = 0.0  # seconds before the attack itself
+
+
+Tool = Callable[[nn.Module, Tensor, Tensor, Threat], ToolOutput]
+TOOLS: Registry[Tool] = Registry("racer")
+
+
+def _call_per_batch(tool: Tool) -> Tool:
+    """A racer that is called for each batch of a data set, as a loader gives them."""
+
+    @functools.wraps(tool)
+    def run_batches(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+        batches = zip(x.split(BATCH), y.split(BATCH), strict=True)
+        return ToolOutput(torch.cat([tool(model, *batch, threat).x_adv for batch in batches]))
+
+    return run_batches
+
+
+def installed_tools(benchmark: str) -> list[str]:
+    """The racers of an event whose package is here."""
+    return [
+        entry.name
+        for entry in TOOLS
+        if benchmark in entry.tags and importlib.util.find_spec(entry.metadata["package"])
+    ]
+
+
+@TOOLS.register("bare passes", tags=("pgd",), package="torch")
+@_call_per_batch
+def bare_passes(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    """The passes of our PGD-20 and nothing else."""
+    for _ in range(STEPS):
+        point = x.detach().requires_grad_(True)
+        torch.autograd.grad(F.cross_entropy(model(point), y, reduction="sum"), point)
+    with torch.no_grad():
+        model(x)
+        model(x)
+    return ToolOutput(x)
+
+
+def _buttress_tool(
+    name: str, options: AttackOptions, *, use_fast_model: bool = True, **args: object
+) -> Tool:
+    """An attack of ours, in float32 as all are; the time of preparing counts."""
+
+    def tool(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+        if options.workers is not None:
+            torch.set_num_threads(1)
+        run_options, started = options, time.perf_counter()
+        if use_fast_model:
+            fast_model = prepare(model, x[:BATCH])
+            fast_model.stay_in_float32()
+            run_options = replace(options, fast_model=fast_model)
+        preparing = time.perf_counter() - started if use_fast_model else 0.0
+        out = run_attack(create_attack(name, **args), model, x, y, threat, options=run_options)
+        counts = [float(c.double().mean()) for c in (out.counter.forward, out.counter.backward)]
+        return ToolOutput(out.x_adv, (counts[0], counts[1]), preparing)
+
+    return tool
+
+
+STOP_WHEN_FOOLED = AttackOptions(stop_when_fooled=True)
+TOOLS.register("buttress pgd", tags=("pgd",), package="buttress")(
+    _buttress_tool("pgd", AttackOptions(), use_fast_model=False, steps=STEPS, rel_step=REL_STEP)
+)
+TOOLS.register("buttress pgd, prepared", tags=("pgd",), package="buttress")(
+    _buttress_tool("pgd", AttackOptions(), steps=STEPS, rel_step=REL_STEP)
+)
+TOOLS.register("buttress autoattack", tags=("autoattack",), package="buttress")(
+    _buttress_tool("autoattack", STOP_WHEN_FOOLED)
+)
+TOOLS.register("buttress fast", tags=("autoattack",), package="buttress")(
+    _buttress_tool("fast", STOP_WHEN_FOOLED)
+)
+
+
+for count in (1, 2):
+    TOOLS.register(
+        f"buttress, {count} process{'es' * (count > 1)} of one thread",
+        tags=("workers",),
+        package="buttress",
+    )(
+        _buttress_tool(
+            "autoattack", replace(STOP_WHEN_FOOLED, workers=count), steps=40, queries=2000
+        )
+    )
+
+
+@TOOLS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
+def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    from pyautoattack import AutoAttack
+
+    attack = AutoAttack(model, norm=threat.norm, eps=threat.eps, version="standard", seed=0)
+    x_adv = attack.run_standard_evaluation(x, y)
+    return ToolOutput(x_adv[0] if isinstance(x_adv, tuple) else x_adv)
+
+
+@TOOLS.register("torchattacks", tags=("pgd",), package="torchattacks")
+@_call_per_batch
+def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    import torchattacks
+
+    eps = threat.eps
+    return ToolOutput(torchattacks.PGD(model, eps, REL_STEP * eps, STEPS, random_start=True)(x, y))
+
+
+@TOOLS.register("foolbox", tags=("pgd",), package="foolbox")
+@_call_per_batch
+def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    from foolbox import PyTorchModel
+    from foolbox.attacks import LinfPGD
+
+    wrapped = PyTorchModel(model, bounds=(0, 1), device=x.device)
+    attack = LinfPGD(steps=STEPS, rel_stepsize=REL_STEP)
+    _, clipped, _ = attack(wrapped, x, y, epsilons=[threat.eps])
+    return ToolOutput(clipped[0])
+
+
+@TOOLS.register("ART", tags=("pgd",), package="art")
+@_call_per_batch
+def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    from art.attacks.evasion import ProjectedGradientDescentPyTorch
+    from art.estimators.classification import PyTorchClassifier
+
+    with torch.no_grad():
+        classes = model(x[:1]).shape[1]
+    wrapped = PyTorchClassifier(
+        model, nn.CrossEntropyLoss(), tuple(x.shape[1:]), classes, clip_values=(0, 1)
+    )
+    attack = ProjectedGradientDescentPyTorch(
+        wrapped,
+        eps=threat.eps,
+        eps_step=REL_STEP * threat.eps,
+        max_iter=STEPS,
+        num_random_init=1,
+        batch_size=len(x),
+        verbose=False,
+    )
+    return ToolOutput(torch.from_numpy(attack.generate(x.numpy(), y.numpy())))
+
+
+@TOOLS.register("adv-lib", tags=("pgd",), package="adv_lib")
+@_call_per_batch
+def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
+        # It is for plots only, which nobody asks for here.
+        stub = types.ModuleType("visdom")
+        stub.Visdom = object  # type: ignore[attr-defined]
+        sys.modules["visdom"] = stub
+    from adv_lib.attacks import pgd_linf
+
+    x_adv = pgd_linf(
+        model,
+        x,
+        y,
+        threat.eps,
+        steps=STEPS,
+        random_init=True,
+        restarts=1,
+        relative_step_size=REL_STEP,
+    )
+    return ToolOutput(x_adv)

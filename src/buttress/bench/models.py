@@ -1,0 +1,99 @@
+"""The networks that are attacked in a race: trained for the purpose, or a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from buttress.data import load_dataset
+from buttress.data.download import cache_dir
+from buttress.errors import UserError
+from buttress.models import load_model
+from buttress.results.run_spec import Recipe
+from buttress.system.progress import Progress
+from buttress.training import train
+
+MAX_TRAIN_IMAGES = 10_000  # images that the networks are trained on, at most
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True)
+class BenchmarkModel:
+    """A network to attack, and budgets at which some of its images fall and some survive."""
+
+    title: str
+    model: str  # a registered name
+    images: int  # for AutoAttack: a survivor costs the reference thousands of passes
+    epochs: int
+    threats: tuple[str, ...] = ("Linf:4/255", "L2:0.25", "L1:5")
+    pgd_images: int = 256  # for PGD: its race is to take some seconds, with preparing
+
+
+BENCHMARK_MODELS = {
+    "small": BenchmarkModel(
+        "small network", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 4096
+    ),
+    "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 24, 4),
+    "vit": BenchmarkModel("ViT mini", "vit_mini", 64, 8, pgd_images=512),
+}
+
+
+def benchmark_model(name: str) -> BenchmarkModel:
+    if name not in BENCHMARK_MODELS:
+        raise UserError(f"`networks` must be of {', '.join(BENCHMARK_MODELS)}, but got {name!r}")
+    return BENCHMARK_MODELS[name]
+
+
+def benchmark_recipe(model: BenchmarkModel) -> Recipe:
+    """A few minutes of adversarial training, enough for some images to survive."""
+    return Recipe.parse(
+        {
+            "name": "bench",
+            "epochs": model.epochs,
+            "objective": {"name": "pgd_at", "args": {"steps": 1, "rel_step": 1.25}},
+            "threat": "Linf:4/255",
+            "optimiser": {"name": "adamw", "lr": 3e-3, "weight_decay": 0.05},
+            "schedule": {"name": "cosine", "warmup_epochs": 1},
+            "augmentation": {"crop": 4, "flip": True},
+            "validation": {"every": model.epochs},
+        },
+        "the recipe of the benchmark",
+    )
+
+
+def cached_model_dir(name: str, data: str) -> Path:
+    """Where a trained network is kept for the next benchmark."""
+    return cache_dir() / "bench" / f"{name}-{data}"
+
+
+def train_if_missing(name: str, data: str, progress: Progress) -> None:
+    """Trains a network unless that was done before."""
+    benchmark, count = benchmark_model(name), len(load_dataset(data, "train"))
+    limit = MAX_TRAIN_IMAGES if count > MAX_TRAIN_IMAGES else None
+    train(
+        benchmark.model,
+        data,
+        benchmark_recipe(benchmark),
+        cached_model_dir(name, data),
+        limit=limit,
+        progress=progress,
+    )
+
+
+def load_benchmark_model(name: str, data: str, checkpoint: str | None) -> nn.Module:
+    """The network, frozen; from ``FILE=file.py:function`` where a checkpoint is given."""
+    if checkpoint is None:
+        return load_model(cached_model_dir(name, data)).eval().requires_grad_(False)
+    path, _, structure = checkpoint.partition("=")
+    if not structure:
+        raise UserError(f"a checkpoint is given as FILE=file.py:function, but got {checkpoint!r}")
+    return load_model(path, model=structure, mean=MEAN, std=STD).eval().requires_grad_(False)
+
+
+def first_test_images(data: str, count: int) -> tuple[Tensor, Tensor]:
+    """The first test images."""
+    x, y, _ = load_dataset(data, "test", limit=count).take(torch.arange(count))
+    return x, y

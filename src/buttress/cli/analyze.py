@@ -1,0 +1,116 @@
+"""`buttress analyze`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buttress.cli.console import format_table, print_json, print_line, show_progress
+from buttress.errors import UserError
+
+if TYPE_CHECKING:
+    from buttress.results.run import Run
+    from buttress.system.progress import Progress
+
+
+@click.command("analyze")
+@click.argument("name")
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Arguments.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw the runs into a PNG, SVG or PDF."
+)
+@click.option("--limit", type=click.IntRange(1), help="The first test images only.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("analysis"), show_default=True,
+              help="Where the result of an analysis of several runs or of none goes.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def command(
+    name: str, runs: tuple[Path, ...], overrides: tuple[str, ...], plot: Path | None,
+    limit: int | None, out: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Compute analysis NAME of each run, save it there, and draw them in one picture."""
+    from buttress.analysis import (
+        ANALYSES,
+        analyze_group,
+        analyze_standalone,
+        is_group_analysis,
+        is_standalone_analysis,
+        save_figure,
+    )
+    from buttress.config import apply_overrides
+
+    entry = ANALYSES.entry(name)
+    run_list = _find_runs(name, runs, needs_runs=not is_standalone_analysis(entry))
+    args = apply_overrides({}, overrides)
+    reasons: dict[str, str] = {}
+    with show_progress() as progress:
+        if is_standalone_analysis(entry):
+            results = {"": analyze_standalone(name, out, args=args, progress=progress)}
+        elif is_group_analysis(entry):
+            done = analyze_group(name, run_list, out, args=args, limit=limit, progress=progress)
+            results = {f"{len(run_list)} runs": done}
+        else:
+            results, reasons = _analyze_each(name, run_list, args, limit, progress)
+    if plot is not None and results:
+        save_figure(entry.metadata["plot"], results, plot)
+    if as_json:
+        content = {k or entry.name: r.model_dump(mode="json") for k, r in results.items()}
+        skipped = {label: {"does_not_apply": reason} for label, reason in reasons.items()}
+        print_json({**content, **skipped})
+        return
+    summarize = entry.metadata.get("says")
+    for label, result in results.items():
+        print_line(
+            f"{label or entry.name}: {summarize(result) if summarize else scalar_summary(result)}"
+        )
+        if table_of := entry.metadata.get("table"):
+            print_line(format_table(*table_of(result)))
+    for label, reason in reasons.items():
+        print_line(f"{label}: does not apply: {reason}")
+    if plot is not None and results:
+        print_line(f"picture: {plot}")
+
+
+def _find_runs(name: str, paths: tuple[Path, ...], needs_runs: bool) -> list[Run]:
+    """The runs in the folders; an analysis that looks at none is given none."""
+    from buttress.results.run import find_runs
+
+    if not needs_runs and paths:
+        raise click.UsageError(f"analysis {name!r} looks at no run: leave out {paths[0]}")
+    if needs_runs and not paths:
+        raise click.UsageError(f"analysis {name!r} looks at runs: name their folders")
+    runs = [run for path in paths for run in find_runs(path)]
+    if needs_runs and not runs:
+        raise UserError(f"there is no run in {', '.join(map(str, paths))}; train one first")
+    return runs
+
+
+def _analyze_each(
+    name: str, runs: list[Run], args: dict[str, Any], limit: int | None, progress: Progress
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The result of each run, and why there is none for the others."""
+    from buttress.analysis import AnalysisNotApplicable, analyze
+    from buttress.analysis.subject import load_subject, run_labels
+
+    results: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    task = progress.add_task(f"analyze {name}", len(runs))
+    for run, label in zip(runs, run_labels(runs), strict=True):
+        try:
+            subject = load_subject(run, limit=limit, progress=progress)
+            results[label] = analyze(name, run, args=args, subject=subject, progress=progress)
+        except AnalysisNotApplicable as error:
+            reasons[label] = str(error)
+        task.advance(1, note=label)
+    task.close()
+    return results, reasons
+
+
+def scalar_summary(result: object) -> str:
+    """The plain numbers of a result, in one line."""
+    values = {k: v for k, v in vars(result).items() if isinstance(v, (int, float, str))}
+    return ", ".join(
+        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items()
+    )

@@ -1,0 +1,116 @@
+"""Checks of images, labels and ids that a user brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from buttress.errors import UserError
+
+MAX_CLASSES = 100_000
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """A CPU tensor of numbers from a numpy array, a tensor or a list."""
+    if isinstance(values, Tensor):
+        if values.layout is not torch.strided or values.is_meta or values.is_quantized:
+            raise UserError(f"{name} must be a plain tensor, but got one without plain numbers")
+        return values.detach().cpu()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise UserError(f"{name} must be an array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"{name} must be an array of numbers, but got {array.dtype} values")
+    if array.dtype == np.longdouble and array.dtype.itemsize > 8:  # torch has no such type
+        array = array.astype(np.float64)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    # torch warns about memory it may not write to, and knows no negative strides.
+    return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+
+
+def check_images(images: Any) -> Tensor:
+    """(N, C, H, W) as uint8, or as float32 in [0, 1]."""
+    x = as_tensor(images, "images")
+    _check_shape(x)
+    if x.dtype == torch.uint8:
+        return x
+    if not x.is_floating_point():
+        raise UserError(
+            f"images must be uint8 or floating point, but got {x.dtype}; convert grey levels "
+            "0..255 to uint8"
+        )
+    x = x.float()
+    if not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).flatten(1).any(1).sum())
+        raise UserError(f"images must be finite, but {bad} of {len(x)} hold NaN or infinity")
+    low, high = x.min().item(), x.max().item()
+    if low < 0 or high > 1:
+        remedy = (
+            "put the normalisation into the model as its first layer and pass plain images"
+            if low < 0
+            else "divide grey levels 0..255 by 255"
+        )
+        raise UserError(
+            f"images must lie in [0, 1], but reach from {low:.4g} to {high:.4g}; {remedy}"
+        )
+    return x
+
+
+def _check_shape(x: Tensor) -> None:
+    shape = tuple(x.shape)
+    if x.ndim == 4 and shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4):
+        raise UserError(
+            f"images must have shape (N, C, H, W), but {shape} looks like (N, H, W, C); "
+            "use torch's permute(0, 3, 1, 2) or numpy's transpose(0, 3, 1, 2)"
+        )
+    if x.ndim != 4:
+        remedy = "; add the channel with images[:, None]" if x.ndim == 3 else ""
+        raise UserError(f"images must have shape (N, C, H, W), but got {shape}{remedy}")
+    if x.numel() == 0:
+        raise UserError(f"there must be at least one image, but got shape {shape}")
+
+
+def check_labels(labels: Any, count: int, classes: int | None) -> Tensor:
+    """(N,) int64 class numbers, within the classes if these are known."""
+    y = as_tensor(labels, "labels")
+    if y.shape != (count,):
+        raise UserError(
+            f"labels must be one class number per image, shape ({count},), but got {tuple(y.shape)}"
+        )
+    if y.is_floating_point() or y.dtype == torch.bool:
+        raise UserError(f"labels must be whole numbers, but got {y.dtype}; convert them to int64")
+    y = y.long()
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or (classes is not None and high >= classes):
+        valid_range = f"0 to {classes - 1}" if classes is not None else "0 or more"
+        raise UserError(f"labels must be {valid_range}, but reach from {low} to {high}")
+    check_class_count(high + 1)
+    return y
+
+
+def check_class_count(count: int) -> int:
+    """The number of classes, if it can be one: a label may be any number by mistake."""
+    if count > MAX_CLASSES:
+        raise UserError(f"there can be {MAX_CLASSES} classes, but the labels reach {count - 1}")
+    return count
+
+
+def check_ids(ids: Any, count: int) -> Tensor:
+    """(N,) int64, each once; 0, 1, 2, ... if none are given."""
+    if ids is None:
+        return torch.arange(count)
+    numbers = as_tensor(ids, "ids")
+    if numbers.shape != (count,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
+        raise UserError(
+            f"ids must be one whole number per image, shape ({count},), but got "
+            f"{numbers.dtype} of shape {tuple(numbers.shape)}"
+        )
+    values, counts = numbers.long().unique(return_counts=True)
+    if len(values) < count:
+        repeated_id = int(values[counts > 1][0])
+        raise UserError(f"each id must occur once, but {repeated_id} occurs more often")
+    return numbers.long()

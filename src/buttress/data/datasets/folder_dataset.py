@@ -1,0 +1,154 @@
+"""What the named data sets that are folders of image files share: getting them, and their form."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from buttress.data.archives import check_md5, unpack
+from buttress.data.core import IMAGENET_BUDGETS, Dataset, DatasetFacts
+from buttress.data.download import cache_dir, download, try_sources, workspace
+from buttress.data.readers.folder import FolderPixels, ImageFile
+from buttress.errors import DataError, UserError
+from buttress.system.progress import Progress
+from buttress.threats.norm_ball import Norm
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+DEFAULT_IMAGENET_SIZE = 224
+RESIZE_SHORTER_SIDE, CENTER_CROP = (
+    256,
+    224,
+)  # the usual evaluation on ImageNet: scale to 256, cut out 224
+MIN_IMAGENET_SIZE = 16
+ALL_FILES = "files"  # as a folder to be kept: everything that came out of the archives
+ARCHIVE_SUFFIXES = (".tgz", ".gz", ".tar", ".zip")
+
+
+def imagenet_facts(
+    train: int, test: int, num_classes: int, size: int = DEFAULT_IMAGENET_SIZE
+) -> DatasetFacts:
+    """What is known of a set of ImageNet's kind before it is here."""
+    shape = (3, size, size)
+    return DatasetFacts(
+        train, test, num_classes, shape, IMAGENET_MEAN, IMAGENET_STD, IMAGENET_BUDGETS
+    )
+
+
+@dataclass(frozen=True)
+class FolderDataset:
+    """Where a data set lies and what is known about it; ``size`` is that of its images if any."""
+
+    name: str
+    root: Path
+    classes: tuple[str, ...]
+    size: int | None = None
+    center_crop: bool = True  # of which an eighth is cut off, as usual on ImageNet
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    budgets: Mapping[Norm, float] = field(default_factory=lambda: IMAGENET_BUDGETS)
+
+    def load_split(self, split: str, files: list[ImageFile], image_size: int | None) -> Dataset:
+        size = image_size or self.size or DEFAULT_IMAGENET_SIZE
+        if size < MIN_IMAGENET_SIZE:
+            raise UserError(
+                f"{self.name} needs image_size of {MIN_IMAGENET_SIZE} or more, but got {image_size}"
+            )
+        shorter = round(size * RESIZE_SHORTER_SIDE / CENTER_CROP) if self.center_crop else None
+        return Dataset(
+            name=self.name,
+            split=split,
+            pixels=FolderPixels(self.root, tuple(f.path for f in files), size, shorter),
+            labels=torch.tensor([f.label for f in files], dtype=torch.int64),
+            ids=torch.tensor([f.id for f in files], dtype=torch.int64),
+            classes=self.classes,
+            mean=self.mean,
+            std=self.std,
+            budgets=self.budgets,
+        )
+
+
+class DownloadFile(NamedTuple):
+    """A file that must be had, and its published MD5."""
+
+    url: str
+    md5: str
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+def download_folder(
+    name: str, kept_folder: str, sources: tuple[DownloadFile, ...], progress: Progress
+) -> Path:
+    """The folder ``kept_folder`` out of the sources, in the cache, after getting it if need be.
+
+    Archives are unpacked, and archives inside them; other files are put beside what came out. The
+    folder is moved into place when it is complete, so that it is whole or absent.
+    """
+    folder = cache_dir() / name
+    if (folder / kept_folder).is_dir():
+        return folder / kept_folder
+    with workspace(folder) as work:
+        out = work / "unpacked"
+        try:
+            for source in sources:
+                place_file(fetch_file(source, folder, work, progress), out, progress)
+            candidates = (
+                [out]
+                if kept_folder == ALL_FILES
+                else sorted(p for p in out.rglob(kept_folder) if p.is_dir())
+            )
+            if not candidates:
+                raise DataError(f"{sources[0].file} lacks the folder {kept_folder}")
+        except DataError as error:
+            files = " and ".join(source.file for source in sources)
+            raise DataError(
+                f"{name} could not be got ({error}); put {files} into {folder} and run "
+                f"`buttress data get {name}`"
+            ) from None
+        try:
+            candidates[0].rename(folder / kept_folder)
+        except OSError:
+            if not (folder / kept_folder).is_dir():  # else another process was faster
+                raise
+    return folder / kept_folder
+
+
+def fetch_file(source: DownloadFile, folder: Path, work: Path, progress: Progress) -> Path:
+    """The file the user has put into the folder, or else the download; its MD5 is checked."""
+
+    def downloaded() -> Path:
+        return check_md5(download(source.url, work / source.file, progress), source.md5)
+
+    attempts = {f"download of {source.file}": downloaded}
+    if (folder / source.file).is_file():
+        local_file = partial(check_md5, folder / source.file, source.md5)
+        attempts = {"your file": local_file, **attempts}
+    return try_sources(attempts)
+
+
+def place_file(path: Path, out: Path, progress: Progress) -> None:
+    out.mkdir(exist_ok=True)
+    if path.suffix not in ARCHIVE_SUFFIXES:
+        shutil.copyfile(path, out / path.name)
+        return
+    unpack(path, out, progress)
+    # Names with a dot first are what macOS adds to an archive.
+    for inner in sorted(p for p in out.rglob("[!.]*.tar.gz") if p.is_file()):
+        unpack(inner, out, progress)
+        inner.unlink()
+
+
+def dataset_root(name: str, kept_folder: str) -> Path:
+    root = cache_dir() / name / kept_folder
+    if not root.is_dir():
+        raise DataError(f"{name} is not on this machine; get it with `buttress data get {name}`")
+    return root

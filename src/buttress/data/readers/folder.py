@@ -1,0 +1,257 @@
+"""``folder:PATH``: images of your own, in ``train/CLASS/``, ``val/CLASS/``, ``test/CLASS/``.
+
+Without ``test/``, the split ``test`` means ``val``. Without ``val/``, every tenth training image
+(by a hash of its path) is held out as ``val``. Images are ordered by the hash of their path, so
+that the first n are a fair sample, and adding files changes no id.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from buttress.data.core import CIFAR_BUDGETS, READERS, SILENT_PROGRESS, Dataset
+from buttress.data.pixels import ChannelStats, channel_stats
+from buttress.data.readers.images import (
+    EncodedPixels,
+    decode_image,
+    read_image_size,
+    unreadable_message,
+)
+from buttress.data.splits import check_split
+from buttress.errors import DataError
+from buttress.system.progress import Progress
+from buttress.system.rng import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class FolderPixels(EncodedPixels):
+    """Files under ``root``, each cut to a square of ``size`` pixels."""
+
+    root: Path
+    paths: tuple[str, ...]  # (N,) relative to root, with forward slashes
+    size: int
+    resize_shorter_side: int | None = (
+        None  # what the shorter side is scaled to before the cut; else size
+    )
+    apply_exif_rotation: bool = False  # photographs are turned as their cameras noted
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        return decode_image(
+            self.root / self.paths[row],
+            self.size,
+            self.resize_shorter_side,
+            apply_exif_rotation=self.apply_exif_rotation,
+        )
+
+    def select(self, indices: Tensor) -> FolderPixels:
+        return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()))
+
+    def fingerprint_bytes(self) -> Iterator[bytes]:
+        if self.resize_shorter_side is not None:
+            yield f"shorter side {self.resize_shorter_side}\n".encode()
+        for path in self.paths:
+            yield f"{path}\0{(self.root / path).stat().st_size}\n".encode(errors="surrogateescape")
+
+
+SPLIT_FOLDERS = ("train", "val", "test")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+STATISTICS_SAMPLE = 2_000  # training images that give mean, std and the usual size
+MAX_SMALL_IMAGE, DEFAULT_SIZE = 64, 224
+VAL_FRACTION_DENOMINATOR = 10  # training images held out where there is no val/
+EXPECTED_LAYOUT = "train/CLASS/IMAGE and val/CLASS/IMAGE"
+
+
+class ImageFile(NamedTuple):
+    id: int  # first, so that sorting goes by id
+    path: str  # relative to the root, with forward slashes
+    label: int
+
+
+@READERS.register("folder")
+def folder(
+    path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
+) -> Dataset:
+    """Images of your own in train/ and val/ class folders."""
+    check_split(split)
+    root = Path(path).expanduser()
+    classes, parts = scan_folder(root)
+    files = select_split(split, parts, root)
+    log_substituted_splits(root, split, parts, progress)
+    sample = (parts.get("train") or files)[:STATISTICS_SAMPLE]
+    try:
+        size = image_size or default_image_size(root, sample)
+        mean, std = sample_stats(root, tuple(file_stamp(root, f) for f in sample), size)
+    except DataError:  # one image is named; a look at all of them tells how many there are
+        all_paths = [f.path for part in parts.values() for f in part]
+        FolderPixels(root, tuple(all_paths), MAX_SMALL_IMAGE).load_into_memory(progress)
+        raise
+    return Dataset(
+        name=f"folder:{path}",
+        split=split,
+        pixels=FolderPixels(root, tuple(f.path for f in files), size, apply_exif_rotation=True),
+        labels=torch.tensor([f.label for f in files]),
+        ids=torch.tensor([f.id for f in files]),
+        classes=classes,
+        mean=mean,
+        std=std,
+        budgets=CIFAR_BUDGETS,
+    )
+
+
+def log_substituted_splits(
+    root: Path, split: str, parts: dict[str, list[ImageFile]], progress: Progress
+) -> None:
+    """Says which images stand for a part that has no folder."""
+    if split == "test" and "test" not in parts:
+        progress.log(f"{root} has no test/: its validation images stand for it")
+    if split in ("val", "test") and not (root / "val").is_dir() and "train" in parts:
+        num_training = len(parts["train"]) + len(parts["val"])
+        progress.log(
+            f"{root} has no val/: {len(parts['val'])} of its {num_training} training images are "
+            "held out as val, chosen by a hash of their paths"
+        )
+
+
+def scan_folder(root: Path) -> tuple[tuple[str, ...], dict[str, list[ImageFile]]]:
+    """The classes, and the files of train, val and test in order of id, where they exist."""
+    if not root.is_dir():
+        raise DataError(
+            f"{root} must be a folder that holds {EXPECTED_LAYOUT}, but there is no such folder"
+        )
+    present = [part for part in SPLIT_FOLDERS if (root / part).is_dir()]
+    if not present:
+        names = ", ".join(sorted(os.listdir(root))[:5]) or "nothing"
+        raise DataError(f"{root} must hold {EXPECTED_LAYOUT}, but holds {names}")
+    classes = class_names(root / present[0])
+    if len(classes) < 2:
+        classes_phrase = f"only {classes[0]!r}" if classes else "none"
+        raise DataError(
+            f"{root / present[0]} must hold a folder for each of two or more classes, but holds "
+            f"{classes_phrase}"
+        )
+    parts = {part: list_files(root, part, classes) for part in present}
+    if "val" not in parts and "train" in parts:
+        parts["train"], parts["val"] = split_validation(parts["train"])
+    return classes, parts
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    entries = [entry for entry in os.scandir(folder) if entry.is_dir()]
+    names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    return tuple(check_file_name(name, folder) for name in names)
+
+
+def check_file_name(name: str, folder: Path) -> str:
+    """The name of a file, if other programs can write it too."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{folder} holds the name {name!r}, which is not UTF-8; rename it"
+        ) from None
+    return name
+
+
+def walk_folder(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders and their files below a place, links followed, but none twice and none upwards.
+
+    A link to a folder above would bring in the images of other classes.
+    """
+    visited, start = set(), Path(folder).resolve()
+    for current, folders, files in os.walk(folder, followlinks=True):
+        real = Path(current).resolve()
+        if real in visited or real in start.parents:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders.sort()  # which of two ways to a folder counts must not depend on the disk
+        yield current, files
+
+
+def list_files(root: Path, split: str, classes: tuple[str, ...]) -> list[ImageFile]:
+    """All images of one part; further folders inside a class folder belong to the class."""
+    if unknown_classes := sorted(set(class_names(root / split)) - set(classes)):
+        raise DataError(
+            f"{root / split} holds the class {unknown_classes[0]!r}, which {root / 'train'} does "
+            "not; the classes are those of the training images"
+        )
+    files = []
+    for label, name in enumerate(classes):
+        for subfolder, entries in walk_folder(root / split / name):
+            relative_path = check_file_name(Path(subfolder).relative_to(root).as_posix(), root)
+            images = (e for e in entries if e.lower().endswith(IMAGE_SUFFIXES) and e[0] != ".")
+            files += [
+                image_file(f"{relative_path}/{check_file_name(e, Path(subfolder))}", label)
+                for e in images
+            ]
+        if split == "train" and not (files and files[-1].label == label):
+            raise DataError(
+                f"{root / split / name} must hold images, but holds none of {IMAGE_SUFFIXES}"
+            )
+    if not files:
+        raise DataError(f"{root / split} must hold images, but holds none of {IMAGE_SUFFIXES}")
+    return sorted(files)
+
+
+def image_file(path: str, label: int) -> ImageFile:
+    return ImageFile(derive_seed(path) >> 1, path, label)
+
+
+def split_validation(
+    files: list[ImageFile], one_in: int = VAL_FRACTION_DENOMINATOR
+) -> tuple[list[ImageFile], list[ImageFile]]:
+    """Training and validation images; adding a file moves no other from one to the other."""
+    hashes = {f.path: derive_seed("val", f.path) for f in files}
+    held_out = {path for path, mark in hashes.items() if mark % one_in == 0}
+    held_out = held_out or {min(hashes, key=hashes.__getitem__)}  # so few images that none was hit
+    return [f for f in files if f.path not in held_out], [f for f in files if f.path in held_out]
+
+
+def select_split(split: str, parts: dict[str, list[ImageFile]], root: Path) -> list[ImageFile]:
+    if split == "test" and "test" not in parts:
+        split = "val"
+    split_names = split.split("+")
+    if missing := [part for part in split_names if part not in parts]:
+        raise DataError(f"the split {split!r} needs {root / missing[0]}, but it does not exist")
+    files = sorted(file for part in split_names for file in parts[part])
+    if not files:  # the only image is held out
+        raise DataError(f"the split {split!r} of {root} must hold an image, but holds none")
+    return files
+
+
+def default_image_size(root: Path, sample: list[ImageFile]) -> int:
+    """224, unless all images share one size of at most 64 pixels."""
+    first = read_image_size(root / sample[0].path)
+    if max(first) <= MAX_SMALL_IMAGE and all(
+        read_image_size(root / f.path) == first for f in sample[1:]
+    ):
+        return min(first)
+    return DEFAULT_SIZE
+
+
+def file_stamp(root: Path, file: ImageFile) -> tuple[str, int, int]:
+    """What changes when a file is replaced."""
+    try:
+        status = (root / file.path).stat()
+    except OSError as error:
+        raise DataError(unreadable_message(str(root / file.path), error)) from None
+    return file.path, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=8)
+def sample_stats(root: Path, stamps: tuple[tuple[str, int, int], ...], size: int) -> ChannelStats:
+    paths = tuple(path for path, _, _ in stamps)
+    return channel_stats(FolderPixels(root, paths, size, apply_exif_rotation=True))

@@ -1,0 +1,217 @@
+"""``timm:...``: the data that timm reads, by timm's names, where images can be addressed.
+
+- ``timm:wds@PATH``: shards of webdataset (``.jpg`` or ``.png`` with ``.cls``);
+- ``timm:tar@PATH``: tar files with class folders, or one tar file per class;
+- ``timm:folder@PATH``: as ``folder:PATH``;
+- ``timm:hfds/NAME``, or ``timm:hfds/NAME@CACHE``: a data set of Hugging Face.
+
+Which shards belong to train, val and test is told by ``_info.json``, or by these words in their
+paths. Ids are hashes of shard and name. Readers that only stream give no image an id: they are
+refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from buttress.data.archives import check_member_path
+from buttress.data.checks import check_class_count
+from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS, READERS, SILENT_PROGRESS, Dataset
+from buttress.data.readers.folder import (
+    DEFAULT_SIZE,
+    MAX_SMALL_IMAGE,
+    STATISTICS_SAMPLE,
+    ImageFile,
+    folder,
+    image_file,
+    select_split,
+    split_validation,
+)
+from buttress.data.readers.hugging_face import load_hugging_face
+from buttress.data.readers.images import read_image_size
+from buttress.data.readers.tar import TarPixels, read_tar_index, tar_stats
+from buttress.errors import DataError, UserError
+from buttress.system.progress import Progress
+
+READER_KINDS = ("wds", "tar", "folder", "hfds")
+INFO_FILES = ("_info.json", "info.json")
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+}
+SPLIT_WORDS |= {"test": "test", "testing": "test"}
+
+
+class TimmDatasetName(NamedTuple):
+    kind: str
+    name: str
+    root: str
+
+
+def parse_timm_name(text: str) -> TimmDatasetName:
+    head, _, root = text.partition("@")
+    kind, _, name = head.partition("/")
+    if kind not in READER_KINDS:
+        raise UserError(
+            f"after `timm:` must come one of {', '.join(READER_KINDS)}, as in timm:wds@PATH, but "
+            f"got {text!r}; other readers of timm only stream, so that no image could have an id"
+        )
+    if kind == "hfds" and not name:
+        raise UserError(f"a data set of Hugging Face is written timm:hfds/NAME, but got {text!r}")
+    if kind != "hfds" and not (root or name):
+        raise UserError(f"write timm:{kind}@PATH to read {kind} from a path, but got {text!r}")
+    return TimmDatasetName(kind, name, root if root or kind == "hfds" else name)
+
+
+def dataset_path(text: str) -> Path:
+    name = parse_timm_name(text)
+    return Path(name.root or name.name).expanduser()
+
+
+@READERS.register("timm", place=dataset_path)
+def timm(
+    path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
+) -> Dataset:
+    """Data that timm reads: ``wds@PATH``, ``tar@PATH``, ``folder@PATH`` or ``hfds/NAME``."""
+    kind, name, root = parse_timm_name(path)
+    if kind == "folder":
+        return folder(root, split, image_size=image_size, progress=progress)
+    if kind == "hfds":
+        return load_hugging_face(name, root or None, split, image_size)
+    return load_tar(path, Path(root).expanduser(), split, image_size)
+
+
+def load_tar(text: str, root: Path, split: str, image_size: int | None) -> Dataset:
+    with_cls = parse_timm_name(text).kind == "wds"
+    shards = shards_by_split(root)
+    all_shards = tuple(shard for names in shards.values() for shard in names)
+    classes, parts, where = index_shards(root, shards, with_cls=with_cls)
+    files = select_split(split, parts, root)
+
+    def rows(files: list[ImageFile]) -> list[tuple[int, int, int]]:
+        return [where[file.path] for file in files]
+
+    sample = rows((parts.get("train") or files)[:STATISTICS_SAMPLE])
+    size = image_size or default_tar_image_size(
+        TarPixels(root, all_shards, torch.tensor(sample[:1]), 0)
+    )
+    mean, std = tar_stats(root, all_shards, tuple(sample), size)
+    return Dataset(
+        name=f"timm:{text}",
+        split=split,
+        pixels=TarPixels(root, all_shards, torch.tensor(rows(files)), size),
+        labels=torch.tensor([file.label for file in files]),
+        ids=torch.tensor([file.id for file in files]),
+        classes=classes,
+        mean=mean,
+        std=std,
+        budgets=CIFAR_BUDGETS if size <= MAX_SMALL_IMAGE else IMAGENET_BUDGETS,
+    )
+
+
+def default_tar_image_size(pixels: TarPixels) -> int:
+    """That of the first image if it is at most 64 pixels, else 224."""
+    name, content = pixels.encoded(0)
+    first = read_image_size(io.BytesIO(content), name)
+    return min(first) if max(first) <= MAX_SMALL_IMAGE else DEFAULT_SIZE
+
+
+def index_shards(
+    root: Path, shards: dict[str, list[str]], *, with_cls: bool
+) -> tuple[tuple[str, ...], dict[str, list[ImageFile]], dict[str, tuple[int, int, int]]]:
+    """The classes, the files of each part in order of id, and where each file lies."""
+    number = 0
+    where: dict[str, tuple[int, int, int]] = {}
+    labels: dict[str, dict[str, str]] = defaultdict(dict)
+    for part, names in shards.items():
+        for shard in names:
+            for member in read_tar_index(root / shard, has_label_files=with_cls):
+                path = f"{shard}/{member.name}"
+                where[path] = (number, member.start, member.length)
+                labels[part][path] = member.label
+            number += 1
+    if empty := [part for part in shards if not labels[part]]:
+        raise DataError(f"the {empty[0]} shards in {root} must hold images, but hold none")
+    classes = class_names_of_shards(labels, root, with_cls=with_cls)
+    label_of = {name: label for label, name in enumerate(classes)}
+    parts = {
+        part: sorted(image_file(path, label_of[label]) for path, label in labels_by_path.items())
+        for part, labels_by_path in labels.items()
+    }
+    if "val" not in parts and "train" in parts:
+        parts["train"], parts["val"] = split_validation(parts["train"])
+    return classes, parts, where
+
+
+def class_names_of_shards(
+    labels: dict[str, dict[str, str]], root: Path, *, with_cls: bool
+) -> tuple[str, ...]:
+    if with_cls:
+        last = max(
+            int(label) for labels_by_path in labels.values() for label in labels_by_path.values()
+        )
+        return tuple(str(label) for label in range(check_class_count(last + 1)))
+    train_classes = set((labels.get("train") or next(iter(labels.values()))).values())
+    for part, labels_by_path in labels.items():
+        if unknown_classes := sorted(set(labels_by_path.values()) - train_classes):
+            raise DataError(
+                f"the {part} shards in {root} hold the class {unknown_classes[0]!r}, which train "
+                "does not"
+            )
+    return tuple(sorted(train_classes))
+
+
+def shards_by_split(root: Path) -> dict[str, list[str]]:
+    """The shards of each part, relative to the root, in order of their names."""
+    if not root.is_dir():
+        raise DataError(f"{root} must be a folder that holds .tar files, but is none")
+    for name in INFO_FILES:
+        if (root / name).is_file():
+            return read_shard_list(root / name)
+    paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.tar"))
+    if not paths:
+        raise DataError(f"{root} must hold .tar files, but holds none")
+    shards: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        parts = [SPLIT_WORDS[w] for w in re.findall("[a-z]+", path.lower()) if w in SPLIT_WORDS]
+        shards[parts[0] if parts else ""].append(path)
+    if set(shards) == {""}:
+        return {"train": shards[""]}
+    if unassigned := shards.pop("", []):
+        raise DataError(
+            f"the path of each shard in {root} must say train, val or test, but {unassigned[0]} "
+            "does not"
+        )
+    return dict(shards)
+
+
+def read_shard_list(path: Path) -> dict[str, list[str]]:
+    try:
+        splits = json.loads(path.read_text(encoding="utf-8"))["splits"]
+        filenames = {name: [str(f) for f in entry["filenames"]] for name, entry in splits.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DataError(
+            f"{path} must list the filenames of each of the splits as timm has it, but does not"
+        ) from None
+    shards = {
+        SPLIT_WORDS[name]: files
+        for name, files in filenames.items()
+        if name in SPLIT_WORDS and files
+    }
+    if not shards:
+        raise DataError(f"{path} must list shards of train, val or test, but lists none")
+    for shard in (shard for files in shards.values() for shard in files):
+        check_member_path(path, shard)
+        if not (path.parent / shard).is_file():
+            raise DataError(f"{path} lists {shard}, but there is no such file beside it")
+    return shards

@@ -1,0 +1,140 @@
+"""Which runs of an attack each process works off: as many as any other has, of whole images."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from buttress.errors import ButtressError, RunError
+
+
+def partition_runs(run_mask: Tensor, num_workers: int) -> list[Tensor]:
+    """Cuts runs (N, runs), a mask, into such masks for each of up to ``num_workers`` processes.
+
+    The runs of all images lie in a row, which is cut into pieces of equal length. So an image is in
+    two of them only where that makes them equal: what breaks it in one is not known in the other.
+    """
+    # images that follow each other go to different processes: they may be of one kind
+    images = torch.arange(len(run_mask), device=run_mask.device)
+    order = torch.cat([images[k::num_workers] for k in range(num_workers)])
+    position = run_mask[order].flatten().cumsum(0).view_as(run_mask) - 1
+    owner = torch.empty_like(position)
+    owner[order] = position * num_workers // position[-1, -1].add(1).clamp_min(1)
+    masks = [run_mask & (owner == k) for k in range(num_workers)]
+    return [mask for mask in masks if mask.any()]
+
+
+T = TypeVar("T")
+Told = Callable[[float], None]  # called with the share of the work that is done
+ProcessTask = Callable[[Told], T]
+
+MIN_IMAGES_PER_PROCESS = 4  # images that are worth a process
+POLL_SECONDS = 0.2  # seconds between two looks at the children
+
+
+def default_num_workers(images: int, device: torch.device) -> int:
+    """How many processes serve best: one per thread that this process may use."""
+    is_possible = (
+        device.type == "cpu"
+        and sys.platform == "linux"
+        and not multiprocessing.current_process().daemon
+    )
+    return (
+        max(1, min(torch.get_num_threads(), images // MIN_IMAGES_PER_PROCESS)) if is_possible else 1
+    )
+
+
+@contextlib.contextmanager
+def worker_thread_count(images: int, device: torch.device) -> Iterator[None]:
+    """With as many threads as each process of an attack on these images has: to time things."""
+    previous_threads = torch.get_num_threads()
+    try:
+        if default_num_workers(images, device) > 1:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(previous_threads)
+
+
+def run_in_processes(tasks: Sequence[ProcessTask[T]], on_progress: Told | None = None) -> list[T]:
+    """The results of tasks of equal size, each in a process of its own."""
+    fork = multiprocessing.get_context("fork")
+    progress_values = [fork.Value("d", 0.0, lock=False) for _ in tasks]
+    with _started_children(fork, tasks, progress_values) as children:
+        results: dict[int, T] = {}
+        while len(results) < len(tasks):
+            waiting = {end: k for k, (_, end) in enumerate(children) if k not in results}
+            for end in wait(list(waiting), POLL_SECONDS):
+                task_index = waiting[end]  # type: ignore[index]
+                results[task_index] = _receive_result(end, children[task_index][0])  # type: ignore[arg-type]
+            if on_progress is not None:
+                on_progress(sum(s.value for s in progress_values) / len(tasks))
+        return [results[k] for k in range(len(tasks))]
+
+
+@contextlib.contextmanager
+def _started_children(
+    fork: Any, tasks: Sequence[ProcessTask[Any]], progress_values: Sequence[Any]
+) -> Iterator[list[tuple[Any, Connection]]]:
+    """Processes at work and the ends of their pipes; none outlives the block."""
+    children: list[tuple[Any, Connection]] = []
+    try:
+        for task, progress_value in zip(tasks, progress_values, strict=True):
+            receiver, sender = fork.Pipe(duplex=False)
+            child = fork.Process(
+                target=_child_main, args=(task, progress_value, sender), daemon=True
+            )
+            with warnings.catch_warnings():  # Python warns of threads; the child starts none
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child.start()
+            sender.close()
+            children.append((child, receiver))
+        yield children
+    finally:
+        for child, end in children:
+            end.close()
+            if child.is_alive():
+                child.terminate()
+            child.join()
+
+
+def _child_main(task: ProcessTask[Any], progress_value: Any, sender: Connection) -> None:
+    """What a child does; its result, or its error, goes through the pipe."""
+    torch.set_num_threads(1)
+
+    def report_progress(done: float) -> None:
+        progress_value.value = done
+
+    try:
+        message: tuple[bool, Any] = (True, task(report_progress))
+    except Exception as error:
+        is_buttress_error = isinstance(error, ButtressError)
+        message = (
+            False,
+            error if is_buttress_error else RunError(f"{type(error).__name__}: {error}"),
+        )
+    sender.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+    sender.close()
+
+
+def _receive_result(receiver: Connection, child: Any) -> Any:
+    try:
+        is_done, payload = pickle.loads(receiver.recv_bytes())
+    except EOFError:
+        child.join()
+        raise RunError(
+            f"a process of the attack ended with code {child.exitcode}; it may have run out of "
+            "memory: try a smaller batch size"
+        ) from None
+    if not is_done:
+        raise payload
+    return payload

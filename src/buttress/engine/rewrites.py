@@ -1,0 +1,285 @@
+"""Other forms of a network that compute the same, each perhaps faster: `prepare` tries them.
+
+A rewrite returns a new network and leaves the given one alone, or says by an error why it does not
+apply.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from buttress.system.interrupt import defer_interrupt
+
+
+def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
+    """Each BatchNorm after a convolution that feeds nothing else becomes part of it."""
+    if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
+        raise ValueError("there is none")
+    with defer_interrupt():
+        traced = fx.symbolic_trace(copy.deepcopy(model))
+    pairs = find_conv_norm_pairs(traced, lambda norm: type(norm) is nn.BatchNorm2d)
+    for conv_node, node, conv, norm in pairs:
+        traced.set_submodule(str(conv_node.target), fuse_conv_bn_eval(conv, norm))
+        node.replace_all_uses_with(conv_node)
+        traced.graph.erase_node(node)
+    if not pairs:
+        raise ValueError("none follows a convolution")
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def find_conv_norm_pairs(
+    traced: fx.GraphModule, is_norm: Callable[[object], bool]
+) -> list[tuple[fx.Node, fx.Node, Any, Any]]:
+    """Convolutions that feed nothing but a norm: both nodes, and both modules."""
+    modules, pairs = dict(traced.named_modules()), []
+    for node in traced.graph.nodes:
+        conv_node = node.args[0] if node.args else None
+        if not isinstance(conv_node, fx.Node) or len(conv_node.users) != 1:
+            continue
+        if node.op != "call_module" or conv_node.op != "call_module":
+            continue
+        norm, conv = modules[node.target], modules[str(conv_node.target)]
+        if is_norm(norm) and type(conv) is nn.Conv2d:
+            pairs.append((conv_node, node, conv, norm))
+    return pairs
+
+
+def copy_channels_last(model: nn.Module, x: Tensor) -> nn.Module:
+    """Weights, and so the features, with the channels of a pixel side by side in memory."""
+    if not any(_has_overlapping_windows(m) for m in model.modules()):
+        raise ValueError("there is no convolution but of patches side by side")
+    return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def use_strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
+    """The gradient of strided convolutions with few inputs as a plain convolution.
+
+    Those are the first of a network, on which libraries are slow: many times the forward pass.
+    """
+    rewritten = copy.deepcopy(model)
+    convolutions = [(name, m) for name, m in rewritten.named_modules() if _has_slow_gradient(m)]
+    if not convolutions:
+        raise ValueError("there is no strided convolution of few channels")
+    for name, conv in convolutions:
+        rewritten.set_submodule(name, StridedConv(conv))
+    return rewritten
+
+
+def _has_overlapping_windows(module: nn.Module) -> bool:
+    """Whether it is a convolution whose windows share pixels, not a cut into patches."""
+    return isinstance(module, nn.Conv2d) and max(module.kernel_size) > min(module.stride)
+
+
+MAX_INPUT_CHANNELS = 8  # input channels: with more the library's own gradient is as fast
+
+
+def _has_slow_gradient(m: nn.Module) -> bool:
+    if (
+        type(m) is not nn.Conv2d
+        or not isinstance(m.padding, tuple)
+        or not _has_overlapping_windows(m)
+    ):
+        return False
+    is_square = len({*m.stride}) == len({*m.padding}) == len({*m.kernel_size}) == 1
+    is_plain = m.groups == 1 and set(m.dilation) == {1} and m.padding_mode == "zeros"
+    return is_square and is_plain and m.stride[0] > 1 and m.in_channels <= MAX_INPUT_CHANNELS
+
+
+class StridedConv(nn.Module):
+    r"""A convolution of stride s whose gradient is one convolution of stride 1.
+
+    With :math:`y_i = \sum_u w_u x_{si-p+u}` the gradient of pixel h = sm + a is
+    :math:`\sum_t g_{m+t}\, w_{a+p-st}`: for each of the s offsets a another short kernel over g, so
+    that one convolution gives all offsets as channels. Offsets that no kernel reaches stay zero.
+    """
+
+    kernel: Tensor
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+        weight, k, s, p = conv.weight.detach(), conv.kernel_size[0], conv.stride[0], conv.padding[0]
+        assert isinstance(p, int)
+        kernel_taps = {a: [t for t in range(-k, k + p) if 0 <= a + p - s * t < k] for a in range(s)}
+        covered_offsets = [a for a in range(s) if kernel_taps[a]]
+        first = min(t for a in covered_offsets for t in kernel_taps[a])
+        last = max(t for a in covered_offsets for t in kernel_taps[a])
+        self.offsets = [(a, b) for a in covered_offsets for b in covered_offsets]
+        kernel = weight.new_zeros(
+            len(self.offsets), conv.in_channels, conv.out_channels, *[last - first + 1] * 2
+        )
+        for number, (a, b) in enumerate(self.offsets):
+            for t, r in ((t, r) for t in kernel_taps[a] for r in kernel_taps[b]):
+                tap = weight[:, :, a + p - s * t, b + p - s * r]
+                kernel[number, :, :, t - first, r - first] = tap.T
+        self.register_buffer("kernel", kernel.flatten(0, 1), persistent=False)
+        self.first, self.last, self.stride = first, last, s
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2] % self.stride or x.shape[3] % self.stride:
+            return self.conv(x)
+        return _StridedConvFunction.apply(x, self)
+
+    def input_gradient(self, grad: Tensor, shape: torch.Size) -> Tensor:
+        """From the gradient of the output to that of an input of this shape."""
+        s, (n, channels, *_) = self.stride, shape
+        height, width = shape[2] // s, shape[3] // s
+        pad_after = max(height - grad.shape[2], width - grad.shape[3]) + self.last
+        pad = max(0, -self.first, pad_after)
+        start = pad + self.first
+        offset_grads = F.conv2d(grad, self.kernel, padding=pad)
+        offset_grads = offset_grads[:, :, start : start + height, start : start + width]
+        covers_all_offsets = len(self.offsets) == s * s
+        grad_input = (grad.new_empty if covers_all_offsets else grad.new_zeros)(
+            n, channels, height, s, width, s
+        )
+        for number, (a, b) in enumerate(self.offsets):  # faster than a pixel shuffle
+            offset_grad = offset_grads[:, number * channels : (number + 1) * channels]
+            grad_input[:, :, :, a, :, b] = offset_grad
+        return grad_input.view(shape)
+
+
+class _StridedConvFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: StridedConv) -> Tensor:
+        ctx.layer, ctx.shape = layer, x.shape
+        return layer.conv(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.layer.input_gradient(grads[0], ctx.shape), None
+
+
+def freeze_forward(model: nn.Module, x: Tensor) -> nn.Module:
+    """A second form for passes without a gradient: one graph with the weights packed once."""
+    if x.device.type != "cpu":
+        raise ValueError("it gains only on a processor")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of branches on shapes; `prepare` compares the answers
+        traceable = _restore_plain_convs(getattr(model, "_orig_mod", model))  # what was compiled
+        traced = torch.jit.trace(traceable, x, check_trace=False)
+        forward_only = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
+    return GradSwitch(model, forward_only)
+
+
+def _restore_plain_convs(model: nn.Module) -> nn.Module:
+    """The same with plain convolutions: no graph can hold a gradient of our own."""
+    plain = copy.deepcopy(model)
+    for name, layer in list(plain.named_modules()):
+        if isinstance(layer, StridedConv):
+            plain.set_submodule(name, layer.conv)
+    return plain
+
+
+class GradSwitch(nn.Module):
+    """One network for passes with a gradient, another for those without."""
+
+    def __init__(self, with_grad: nn.Module, without_grad: nn.Module) -> None:
+        super().__init__()
+        self.with_grad, self.without_grad = with_grad, without_grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        net = self.with_grad if torch.is_grad_enabled() else self.without_grad
+        return net(x)
+
+
+class Cast(nn.Module):
+    """A network in another floating type, with images and logits in the old one."""
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.dtype = copy.deepcopy(inner).to(dtype), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.to(self.dtype)).to(x.dtype)
+
+
+def bfloat16(model: nn.Module, x: Tensor) -> nn.Module:
+    """Half the bits; it is only nearly the same network."""
+    if x.dtype != torch.float32:
+        raise ValueError(f"the images are {x.dtype}")
+    return Cast(model.with_grad if isinstance(model, GradSwitch) else model, torch.bfloat16)
+
+
+def compile_model(model: nn.Module, x: Tensor) -> nn.Module:
+    """Compiled by torch: fast on accelerators; takes a minute and a C++ compiler on a processor."""
+    compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
+    return compiled
+
+
+BLOCK_ATTRIBUTES = ("norm1", "attn", "ls1", "norm2", "mlp", "ls2")
+ATTENTION_ATTRIBUTES = ("qkv", "num_heads", "head_dim", "q_norm", "k_norm", "norm", "proj")
+
+
+def shorten_last_block(model: nn.Module, x: Tensor | None = None) -> nn.Module:
+    """The last block of each transformer for its class token only; weights are shared."""
+    if (rewritten := _replace_last_blocks(model)) is model:
+        raise ValueError("no transformer here reads its class token only")
+    return rewritten
+
+
+def _replace_last_blocks(module: nn.Module) -> nn.Module:
+    """A shallow copy with other last blocks where there are such inside, else the module itself."""
+    children = {name: _replace_last_blocks(child) for name, child in module.named_children()}
+    if _reads_class_token_only(module):
+        blocks = copy.copy(module.blocks)
+        assert isinstance(blocks, nn.Sequential)
+        blocks._modules = {**blocks._modules}
+        blocks[-1] = ClassTokenBlock(blocks[-1])
+        children["blocks"] = blocks
+    if all(children[name] is child for name, child in module.named_children()):
+        return module
+    rewritten = copy.copy(module)
+    rewritten._modules = {**module._modules, **children}
+    return rewritten
+
+
+def _reads_class_token_only(module: nn.Module) -> bool:
+    blocks = getattr(module, "blocks", None)
+    if getattr(module, "global_pool", None) != "token" or not isinstance(blocks, nn.Sequential):
+        return False
+    attention = getattr(blocks[-1], "attn", None) if len(blocks) else None
+    is_known = all(hasattr(blocks[-1], part) for part in BLOCK_ATTRIBUTES) and all(
+        hasattr(attention, part) for part in ATTENTION_ATTRIBUTES
+    )
+    return is_known and getattr(attention, "gate", None) is None
+
+
+class ClassTokenBlock(nn.Module):
+    """A block whose output is its first token."""
+
+    block: Any  # of a shape that `shorten_last_block` has looked at
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        block, class_token = self.block, x[:, :1]
+        class_token = class_token + block.ls1(self._attend(block.norm1(x)))
+        output: Tensor = class_token + block.ls2(block.mlp(block.norm2(class_token)))
+        return output
+
+    def _attend(self, x: Tensor) -> Tensor:
+        attention, (n, tokens, _) = self.block.attn, x.shape
+        heads, width = attention.num_heads, attention.head_dim
+        weight, bias = attention.qkv.weight, attention.qkv.bias
+        inner = heads * width
+        query_bias, key_value_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
+        q = F.linear(x[:, :1], weight[:inner], query_bias).view(n, 1, heads, width)
+        keys_values = F.linear(x, weight[inner:], key_value_bias).view(n, tokens, 2, heads, width)
+        k, v = keys_values.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k = attention.q_norm(q.transpose(1, 2)), attention.k_norm(k)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, 1, inner)
+        output: Tensor = attention.proj(attention.norm(attended))
+        return output

@@ -1,0 +1,228 @@
+"""Does a weak attack tell another story than a strong one?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from buttress.data.corruptions import CORRUPTIONS
+from buttress.evaluation.doctor.core import (
+    CHECKS,
+    AttackRecords,
+    CheckFunction,
+    attack_tags,
+    make_finding,
+    with_attack_tags,
+)
+from buttress.results.attack_record import AttackRecord, uses_official_images
+from buttress.results.diagnosis import Finding, FindingSeverity
+
+MIN_ONE_STEP_RATIO = (
+    0.5  # of the images right without an attack: one step leaves at least this much ...
+)
+MAX_STRONG_RATIO = 0.2  # ... and a strong attack at most this much of what one step leaves
+MIN_ACCURACY_GAP = 0.1  # of all images: sound networks in the tests stay below it
+
+
+@CHECKS.register("catastrophic_overfitting", tags=("records",), paper="arXiv:2001.03994")
+def catastrophic_overfitting(chart: AttackRecords) -> Finding | None:
+    """One step leaves most images and many steps almost none: training learned to deceive it."""
+    clean = chart.clean
+    for threat, group in chart.by_threat.items():
+        if threat.startswith("L1"):  # one step in L1 is weak against every model
+            continue
+        step = _highest_accuracy(with_attack_tags(group, "one_step"))
+        strong = _lowest_accuracy(with_attack_tags(group, "iterative", "ensemble"))
+        if clean is None or step is None or strong is None or not clean.correct.any():
+            continue
+        if (
+            step.accuracy < MIN_ONE_STEP_RATIO * clean.accuracy
+            or strong.accuracy > MAX_STRONG_RATIO * step.accuracy
+        ):
+            continue
+        return make_finding(
+            catastrophic_overfitting,
+            "untrustworthy",
+            f"catastrophic overfitting: {step.name} leaves {step.accuracy:.1%}, but {strong.name} "
+            f"leaves {strong.accuracy:.1%} ({threat}); the model deceives attacks of one step",
+            "do not report the accuracy under one step; train with more steps or "
+            "on_collapse: rollback",
+            {"one_step": step.accuracy, "strong": strong.accuracy, "clean": clean.accuracy},
+        )
+    return None
+
+
+@CHECKS.register("weak_attack", tags=("records",), paper="arXiv:2003.01690")
+def weak_attack(chart: AttackRecords) -> Finding | None:
+    """Plain steps leave far more than a strong ensemble does."""
+    for threat, group in chart.by_threat.items():
+        iterative = _highest_accuracy(
+            [r for r in with_attack_tags(group, "white_box") if "iterative" in attack_tags(r)]
+        )
+        strong = _lowest_accuracy(with_attack_tags(group, "ensemble"))
+        if (
+            iterative is None
+            or strong is None
+            or iterative.accuracy - strong.accuracy < MIN_ACCURACY_GAP
+        ):
+            continue
+        return make_finding(
+            weak_attack,
+            "warning",
+            f"{iterative.name} leaves {iterative.accuracy:.1%}, but {strong.name} leaves "
+            f"{strong.accuracy:.1%} ({threat}): the plain attack overstates the robustness",
+            "report the strong attack, or the worst case",
+            {"plain": iterative.accuracy, "strong": strong.accuracy},
+        )
+    return None
+
+
+def _highest_accuracy(records: list[AttackRecord]) -> AttackRecord | None:
+    return max(records, key=lambda r: r.accuracy, default=None)
+
+
+def _lowest_accuracy(records: list[AttackRecord]) -> AttackRecord | None:
+    return min(records, key=lambda r: r.accuracy, default=None)
+
+
+MIN_FOOLED = 3  # images: one or two may be luck
+MIN_FRACTION = 0.01  # of all images: sound networks in the tests stay below it
+UNTRUSTWORTHY_FRACTION = (
+    0.05  # of all images: more than attacks of different strength usually differ
+)
+SQUARE_FRACTION = (
+    0.002  # of all images: AutoAttack's own threshold for Square after three other attacks
+)
+
+
+@CHECKS.register("black_box_beats_white_box", tags=("records",), paper="arXiv:1802.00420")
+def black_box_beats_white_box(chart: AttackRecords) -> Finding | None:
+    """A search without gradients breaks images that gradient attacks leave."""
+    findings = _square_in_ensembles(chart)
+    for threat, group in chart.by_threat.items():
+        strong = _gradient_attacks(group)
+        weak = [r for r in with_attack_tags(group, "black_box") if r.meta.get("attack") != "noise"]
+        findings.append(_weaker_beats_stronger(black_box_beats_white_box, threat, strong, weak))
+    return _most_severe(findings)
+
+
+@CHECKS.register("one_step_beats_many", tags=("records",), paper="arXiv:1802.00420")
+def one_step_beats_many(chart: AttackRecords) -> Finding | None:
+    """One step breaks images that many steps leave."""
+    findings = []
+    for threat, group in chart.by_threat.items():
+        strong, weak = _gradient_attacks(group), with_attack_tags(group, "one_step")
+        findings.append(_weaker_beats_stronger(one_step_beats_many, threat, strong, weak))
+    return _most_severe(findings)
+
+
+@CHECKS.register("noise_beats_gradients", tags=("records",), paper="arXiv:1902.06705")
+def noise_beats_gradients(chart: AttackRecords) -> Finding | None:
+    """Random points break images that gradient attacks leave."""
+    findings = []
+    for threat, group in chart.by_threat.items():
+        weak = [r for r in group if r.meta["attack"] == "noise"]
+        strong = _gradient_attacks(group)
+        findings.append(_weaker_beats_stronger(noise_beats_gradients, threat, strong, weak))
+    return _most_severe(findings)
+
+
+def _gradient_attacks(group: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Attacks of many steps along gradients, and of nothing else."""
+    return [r for r in with_attack_tags(group, "white_box") if "one_step" not in attack_tags(r)]
+
+
+def _weaker_beats_stronger(
+    check: CheckFunction, threat: str, strong: Sequence[AttackRecord], weak: Sequence[AttackRecord]
+) -> Finding | None:
+    if not strong or not weak:
+        return None
+    is_robust = np.logical_and.reduce([r.correct for r in strong])
+    fooled = is_robust & ~np.logical_and.reduce([r.correct for r in weak])
+    count, n = int(fooled.sum()), len(is_robust)
+    if count < MIN_FOOLED or count < MIN_FRACTION * n:
+        return None
+    names = [", ".join(r.name for r in records) for records in (weak, strong)]
+    return _order_finding(check, threat, names, count, n)
+
+
+def _order_finding(
+    check: CheckFunction, threat: str, names: Sequence[str], count: int, n: int
+) -> Finding:
+    weak, strong = names
+    severity: FindingSeverity = (
+        "untrustworthy" if count >= UNTRUSTWORTHY_FRACTION * n else "warning"
+    )
+    return make_finding(
+        check,
+        severity,
+        f"{weak} breaks {count} of {n} images that {strong} leaves ({threat}): gradients are "
+        "hidden or the gradient attack is too weak, so its number is too high",
+        "use the worst case over all attacks, a stronger suite (fast, autoattack), and look for "
+        "randomness, rounding or saturation in the model",
+        {"broken": count, "images": n, "share": count / n, "weak": weak, "strong": strong},
+    )
+
+
+def _square_in_ensembles(records: AttackRecords) -> list[Finding | None]:
+    """What square broke after the other parts of an ensemble, from the counts in its record."""
+    findings: list[Finding | None] = []
+    for record in with_attack_tags(records.records, "ensemble"):
+        stages, n = record.meta.get("parts") or [], len(record)
+        if len(stages) < 2 or stages[-1][0] != "square":
+            continue
+        (name, attacked, skipped), first_stage = stages[-1], stages[0][0]
+        count = attacked + skipped - int(record.correct.sum())
+        if count >= max(MIN_FOOLED, SQUARE_FRACTION * n):
+            names = f"{name} in {record.name}", f"{first_stage} and the other parts before it"
+            threat = str(record.meta.get("threat", ""))
+            findings.append(_order_finding(black_box_beats_white_box, threat, names, count, n))
+    return findings
+
+
+def _most_severe(findings: Sequence[Finding | None]) -> Finding | None:
+    present = [f for f in findings if f is not None]
+    return max(present, key=lambda f: float(f.evidence["share"])) if present else None
+
+
+CHANCE_FACTOR = 1.5  # times the accuracy of guessing, as the guard of training has it
+MIN_CLEAN_IMAGES = 50  # images: with fewer, chance explains much
+
+
+@CHECKS.register("guessing", tags=("records",))
+def near_chance_accuracy(chart: AttackRecords) -> Finding | None:
+    """Without an attack the model is hardly better than guessing."""
+    clean = chart.clean
+    classes = len((clean.meta.get("classes") if clean is not None else None) or ())
+    if clean is None or classes < 2 or len(clean) < MIN_CLEAN_IMAGES:
+        return None
+    if clean.accuracy > min(CHANCE_FACTOR / classes, 1 / classes + 0.05):
+        return None
+    return make_finding(
+        near_chance_accuracy,
+        "warning",
+        f"accuracy without an attack is {clean.accuracy:.1%}, and guessing gives {1 / classes:.1%}",
+        "see whether the weights were loaded, the labels are in the order of training and the "
+        "images have the right size and range",
+        {"accuracy": clean.accuracy, "guessing": 1 / classes, "images": len(clean)},
+    )
+
+
+@CHECKS.register("not_as_published", tags=("records",), paper="arXiv:1903.12261")
+def unofficial_corruptions(chart: AttackRecords) -> Finding | None:
+    """Corrupted images that could not be made as the published ones were."""
+    record = chart.records[-1] if chart.records else None  # so that each record tells of itself
+    if record is None or not record.is_corruption or uses_official_images(record):
+        return None
+    name = str(record.meta["args"]["corruption"])
+    reason = CORRUPTIONS.entry(name).metadata.get("note") if name in CORRUPTIONS else None
+    if reason is None:
+        return None
+    return make_finding(
+        unofficial_corruptions,
+        "note",
+        f"{name} is not that of the published images ({reason})",
+        "compare it with numbers made here only, or put the official images into the cache",
+        {"corruption": name},
+    )

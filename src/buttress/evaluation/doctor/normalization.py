@@ -1,0 +1,192 @@
+"""Do the images reach the network as it expects them?
+
+Each check feeds the images in another form. A network that was trained on that form is then right
+far more often, image by image, than chance explains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from buttress.evaluation.doctor.core import (
+    CHECKS,
+    PROBE_IMAGES,
+    CheckFunction,
+    ModelUnderTest,
+    make_finding,
+)
+from buttress.models.eval_mode import eval_mode
+from buttress.results.diagnosis import Finding
+
+MIN_GAIN = 0.05  # of the images must be right in addition ...
+MIN_Z_SCORE = 3.0  # ... and so many standard deviations of a fair coin over the images that changed
+DOUBLE_NORMALIZED_STD = (
+    2.0  # the spread of normalised images is about 1; normalised twice it is 1 / std, 3 or 4
+)
+RELATIVE_TOLERANCE = 0.2  # relative: few images differ that much from the whole data set
+INPUT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+
+class InputTransform(NamedTuple):
+    """Another form of the images, in words."""
+
+    name: str
+    apply: Callable[[Tensor], Tensor]
+
+
+class AccuracyChange(NamedTuple):
+    """How accuracy changes in a form."""
+
+    transform: str
+    before: float
+    after: float
+
+
+@CHECKS.register("normalised_twice", tags=("look",))
+def normalized_twice(patient: ModelUnderTest) -> Finding | None:
+    """The images are normalised twice: the network does better when one is undone."""
+    remedy = "normalise once, in the first layer of the model; give it images in [0, 1]"
+    transforms = [
+        InputTransform(name, lambda x, m=mean, s=std: x * s + m)  # type: ignore[misc]
+        for name, mean, std in _candidate_statistics(patient)
+    ]
+    if (change := _best_transform(patient, transforms)) is not None:
+        return _accuracy_gain_finding(
+            normalized_twice, change, "the images seem to be normalised twice", remedy
+        )
+    layers = _normalization_layers(patient.model)
+    mean, std = first_layer_input_stats(patient)
+    if not (
+        _matches_double_normalization(patient, mean, std)
+        or (len(layers) >= 2 and std >= DOUBLE_NORMALIZED_STD)
+    ):
+        return None
+    return make_finding(
+        normalized_twice,
+        "warning",
+        f"the images seem to be normalised twice: what reaches the first layer has mean {mean:.2f} "
+        f"and spread {std:.2f}, and {len(layers)} normalising layers were found",
+        remedy,
+        {"layers": len(layers), "mean": mean, "std": std},
+    )
+
+
+@CHECKS.register("not_normalised", tags=("look",))
+def not_normalized(patient: ModelUnderTest) -> Finding | None:
+    """The images are not normalised: the network does better when they are."""
+    transforms = [
+        InputTransform(name, lambda x, m=mean, s=std: (x - m) / s)  # type: ignore[misc]
+        for name, mean, std in _candidate_statistics(patient)
+    ]
+    if (change := _best_transform(patient, transforms)) is None:
+        return None
+    remedy = "put the mean and std of training into the first layer of the model (mean=, std=)"
+    return _accuracy_gain_finding(
+        not_normalized, change, "the images seem not to be normalised", remedy
+    )
+
+
+@CHECKS.register("wrong_range", tags=("look",))
+def wrong_input_range(patient: ModelUnderTest) -> Finding | None:
+    """The network expects values up to 255, or the channels in the other order."""
+    transforms = [InputTransform("values up to 255", lambda x: 255 * x)]
+    if patient.x.shape[1] == 3:
+        transforms.append(
+            InputTransform("channels in the order blue, green, red", lambda x: x.flip(1))
+        )
+    if (change := _best_transform(patient, transforms)) is None:
+        return None
+    message = "the network seems to expect another range or order of the pixels"
+    return _accuracy_gain_finding(
+        wrong_input_range, change, message, "change the images in the first layer of the model"
+    )
+
+
+def _matches_double_normalization(subject: ModelUnderTest, mean: float, std: float) -> bool:
+    """Normalised once, images have mean 0 and spread 1; twice, -mean / std and 1 / std."""
+    m, s = (sum(v) / len(v) for v in (subject.data.mean, subject.data.std))
+    return abs(std * s - 1) < RELATIVE_TOLERANCE and abs(mean + m / s) < RELATIVE_TOLERANCE * m / s
+
+
+def first_layer_input_stats(subject: ModelUnderTest) -> tuple[float, float]:
+    """Mean and spread of what the first convolution or linear layer gets."""
+    stats: list[tuple[float, float]] = []
+
+    def record_stats(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if not stats and args and isinstance(args[0], Tensor):
+            stats.append((float(args[0].float().mean()), float(args[0].float().std())))
+
+    layers = [m for m in subject.model.modules() if isinstance(m, INPUT_LAYERS)]
+    hooks = [layer.register_forward_pre_hook(record_stats) for layer in layers]
+    try:
+        with eval_mode(subject.model), torch.no_grad():
+            subject.model(subject.x[:PROBE_IMAGES])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return stats[0] if stats else (math.nan, math.nan)
+
+
+def _accuracy_gain_finding(
+    check: CheckFunction, change: AccuracyChange, message: str, remedy: str
+) -> Finding:
+    return make_finding(
+        check,
+        "untrustworthy",
+        f"{message}: accuracy without an attack rises from {change.before:.1%} to "
+        f"{change.after:.1%} with {change.transform}",
+        remedy,
+        {"before": change.before, "after": change.after, "form": change.transform},
+    )
+
+
+def _best_transform(
+    subject: ModelUnderTest, transforms: Sequence[InputTransform]
+) -> AccuracyChange | None:
+    """The form in which far more images are right, if any."""
+    improvements = []
+    for form in transforms:
+        is_correct = subject.compute_logits(form.apply(subject.x)).argmax(1) == subject.y
+        gained = int((is_correct & ~subject.is_correct).sum())
+        lost = int((subject.is_correct & ~is_correct).sum())
+        is_significant = gained - lost >= MIN_Z_SCORE * math.sqrt(gained + lost)
+        if gained and is_significant and gained - lost >= MIN_GAIN * len(is_correct):
+            before, after = (float(r.float().mean()) for r in (subject.is_correct, is_correct))
+            improvements.append(AccuracyChange(form.name, before, after))
+    return max(improvements, key=lambda s: s.after, default=None)
+
+
+def _candidate_statistics(subject: ModelUnderTest) -> list[tuple[str, Tensor, Tensor]]:
+    """Means and spreads that a normalisation may have: the data's, the model's own, and 1/2."""
+    x = subject.x
+    pairs = [("the mean and std of the data", subject.data.mean, subject.data.std)]
+    pairs.append(("mean and std 1/2", (0.5,), (0.5,)))
+    candidates = [(n, _per_channel(m, x), _per_channel(s, x)) for n, m, s in pairs]
+    for layer in _normalization_layers(subject.model)[:2]:
+        mean, std = (torch.as_tensor(v).flatten().tolist() for v in (layer.mean, layer.std))
+        if len(mean) in (1, x.shape[1]) and len(std) == len(mean):
+            candidates.append(
+                ("the mean and std of its own layer", _per_channel(mean, x), _per_channel(std, x))
+            )
+    return candidates
+
+
+def _normalization_layers(model: nn.Module) -> list[nn.Module]:
+    """Modules that hold a mean and a std, and change something."""
+    layers = []
+    for module in model.modules():
+        mean, std = getattr(module, "mean", None), getattr(module, "std", None)
+        if isinstance(mean, (Tensor, tuple, list)) and isinstance(std, (Tensor, tuple, list)):
+            values = [torch.as_tensor(v).float() for v in (mean, std)]
+            if bool((values[0] != 0).any() or (values[1] != 1).any()):
+                layers.append(module)
+    return layers
+
+
+def _per_channel(values: Sequence[float], x: Tensor) -> Tensor:
+    return torch.tensor(list(values), dtype=x.dtype, device=x.device).view(-1, 1, 1)

@@ -1,0 +1,227 @@
+"""One entry of a suite on all images: a verdict per image, and what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.attacks.core import create_attack
+from buttress.attacks.problem import PassCounter
+from buttress.data import Batch, Dataset
+from buttress.engine.fast_model import MAX_PROBE_IMAGES, FastModel, prepare
+from buttress.engine.run import AttackOptions, check_image_batch, chunk_size, run_attack
+from buttress.evaluation.suite import SuiteEntry, load_corrupted_images
+from buttress.models import load_model
+from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
+from buttress.models.loading.checkpoint import content_digest
+from buttress.results.attack_record import AttackRecord
+from buttress.system.progress import Progress, ProgressTask, fraction_callback
+
+
+@dataclass
+class EvaluatedModel:
+    """A model and the forms of it that attacks search in, made as attacks need them and kept."""
+
+    model: nn.Module
+    compile: bool = False
+    fast_model: FastModel | None = None
+
+    @cached_property
+    def weights_digest(self) -> str:
+        """A hash of the weights."""
+        return content_digest(self.model.state_dict())
+
+    def build_fast_model(self, data: Dataset) -> None:
+        if self.fast_model is None and is_differentiable(self.model):  # else nothing to rewrite
+            x, _, _ = data.take(torch.arange(min(MAX_PROBE_IMAGES, len(data))))
+            x = to_model_device(self.model, x)
+            self.fast_model = prepare(self.model, x, compile=self.compile)
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """One evaluation: a network, the images, and how to attack them."""
+
+    evaluated: EvaluatedModel
+    data: Dataset
+    suite: str
+    batch_size: int
+    seed: int
+    identity: Mapping[str, Any]  # what identifies model and data in every record
+
+    @property
+    def model(self) -> nn.Module:
+        return self.evaluated.model
+
+
+@dataclass(frozen=True)
+class EntryCost:
+    """What an attack took, and what is worth telling of how it went."""
+
+    forward_passes: Tensor  # (N,) passes
+    backward_passes: Tensor
+    nonfinite_images: int = 0  # images with a loss or gradient that was not finite
+    stages: Sequence[tuple[str, int, int]] = ()  # of an ensemble: name, images, spared images
+
+
+class SamplePredictions(NamedTuple):
+    """What the model says of some images."""
+
+    predictions: NDArray[np.int64]
+    loss: NDArray[np.float32]
+    perturbation_size: NDArray[np.float32]
+
+
+def run_suite_entry(
+    job: EvaluationJob, entry: SuiteEntry, to_attack: NDArray[np.bool_] | None, progress: Progress
+) -> AttackRecord:
+    """The record of one entry. An attack sees the images in ``to_attack``; all others are wrong.
+
+    Clean and corrupted images are all scored, whatever is left.
+    """
+    started = time.perf_counter()
+    task = progress.add_task(f"{job.suite}: {entry.name}", len(job.data))
+    is_attack = entry.threat is not None and to_attack is not None
+    try:
+        if is_attack:
+            assert to_attack is not None
+            job.evaluated.build_fast_model(job.data)
+            predictions_by_batch, cost = _attack_images(job, entry, to_attack, task)
+        else:
+            data = (
+                load_corrupted_images(job.data, **entry.args) if entry.is_corruption else job.data
+            )
+            predictions_by_batch = [
+                _predict(job, b.x, b.y) for b in _batches_with_progress(job, data, task)
+            ]
+            cost = EntryCost(torch.ones(len(job.data)), torch.zeros(len(job.data)))
+    finally:
+        task.close()
+    predictions, loss, distance = (
+        np.concatenate(c) for c in zip(*predictions_by_batch, strict=True)
+    )
+    labels = job.data.labels.numpy()
+    is_correct = predictions == labels
+    return AttackRecord(
+        entry.name,
+        ids=job.data.ids.numpy(),
+        labels=labels,
+        predictions=predictions,
+        correct=is_correct & to_attack if is_attack else is_correct,
+        loss=loss,
+        distance=distance,
+        meta=_cost_metadata(job, cost, time.perf_counter() - started),
+    )
+
+
+def _cost_metadata(job: EvaluationJob, cost: EntryCost, seconds: float) -> dict[str, Any]:
+    fast_model = job.evaluated.fast_model
+    return {
+        "seconds": round(seconds, 3),
+        "forward": round(float(cost.forward_passes.double().mean()), 3),
+        "backward": round(float(cost.backward_passes.double().mean()), 3),
+        "not_finite": cost.nonfinite_images,
+        "parts": [list(part) for part in cost.stages],
+        "prepared": [] if fast_model is None else list(fast_model.notes),
+    }
+
+
+def _batches_with_progress(
+    job: EvaluationJob, data: Dataset, task: ProgressTask
+) -> Iterator[Batch]:
+    for batch in data.batches(job.batch_size):
+        yield batch
+        task.advance(len(batch.x))
+
+
+def _attack_images(
+    job: EvaluationJob, entry: SuiteEntry, to_attack: NDArray[np.bool_], task: ProgressTask
+) -> tuple[list[SamplePredictions], EntryCost]:
+    """Attacks the images that are right so far; the others are wrong already.
+
+    Images come in pieces that bound the memory; inside a piece the attack keeps its batch full.
+    """
+    attack_fn, threat = create_attack(entry.attack, **load_source_models(entry.args)), entry.threat
+    assert threat is not None
+    attack_mask = torch.from_numpy(to_attack)
+    rows, costs, pass_counters, start = [], [], [], 0
+    for x, y, ids in job.data.batches(chunk_size(job.data.shape, job.batch_size)):
+        batch_mask = attack_mask[start : start + len(x)]
+        x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
+        if batch_mask.any():
+            options = AttackOptions(
+                job.seed,
+                job.batch_size,
+                True,
+                fraction_callback(task, len(x)),
+                job.evaluated.fast_model,
+            )
+            outcome = run_attack(
+                attack_fn,
+                job.model,
+                x[batch_mask],
+                y[batch_mask],
+                threat,
+                ids=ids[batch_mask],
+                options=options,
+            )
+            x_adv[batch_mask] = outcome.x_adv.to(x)
+            passes[:, batch_mask] = torch.stack(
+                [outcome.counter.forward, outcome.counter.backward]
+            ).cpu()
+            pass_counters.append((outcome.stage_names, outcome.counter))
+        distance = threat.perturbation_size(x, x_adv).float().numpy()
+        for part in torch.arange(len(x)).split(job.batch_size):
+            scores = _predict(job, x_adv[part], y[part], attack_fn.eot_samples)
+            rows.append(scores._replace(perturbation_size=distance[part.numpy()]))
+        costs.append(passes + torch.tensor([[attack_fn.eot_samples], [0]]))
+        start += len(x)
+    forward, backward = torch.cat(costs, dim=1)
+    not_finite = sum(int(meter.non_finite.sum()) for _, meter in pass_counters)
+    return rows, EntryCost(forward, backward, not_finite, _stage_counts(pass_counters))
+
+
+def _stage_counts(
+    pass_counters: Sequence[tuple[tuple[str, ...], PassCounter]],
+) -> list[tuple[str, int, int]]:
+    """For an ensemble: each part, the images it attacked, and those it left out as hopeless."""
+    names = pass_counters[0][0] if pass_counters else ()
+    return [
+        (
+            name,
+            sum(int((m.stages_run >> k & 1).sum()) for _, m in pass_counters),
+            sum(int((m.stages_skipped >> k & 1).sum()) for _, m in pass_counters),
+        )
+        for k, name in enumerate(names)
+    ]
+
+
+def load_source_models(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an attack, with the networks that make its examples read from their runs."""
+    sources = args.get("sources", ())
+    if not any(isinstance(source, str) for source in sources):
+        return dict(args)
+    return {**args, "sources": [load_model(s) if isinstance(s, str) else s for s in sources]}
+
+
+def _predict(job: EvaluationJob, x: Tensor, y: Tensor, passes: int = 1) -> SamplePredictions:
+    """Predictions and cross-entropy of the model itself: this alone decides the verdict.
+
+    For randomised models it is the mean of several passes.
+    """
+    check_image_batch(x)
+    x = to_model_device(job.model, x)
+    with eval_mode(job.model), torch.no_grad():
+        logits = torch.stack([job.model(x) for _ in range(passes)]).mean(0)
+    loss = F.cross_entropy(logits.float(), y.to(logits.device), reduction="none")
+    zeros = np.zeros(len(x), dtype=np.float32)
+    return SamplePredictions(logits.argmax(1).cpu().numpy(), loss.cpu().float().numpy(), zeros)

@@ -1,0 +1,195 @@
+"""An evaluation in shards: each attacks every n-th image, anywhere; together they are the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from buttress.data import Dataset
+from buttress.errors import RunError, UserError
+from buttress.evaluation.doctor.core import recompute_record_findings
+from buttress.evaluation.evaluate import (
+    EvaluationOptions,
+    evaluate_model,
+    load_evaluation,
+    record_warnings,
+)
+from buttress.evaluation.run_entry import EvaluatedModel
+from buttress.evaluation.suite import SuiteSpec, load_suite
+from buttress.results.attack_record import AttackRecord, write_attack_record
+from buttress.results.evaluation import Evaluation
+from buttress.results.run import changed_keys
+from buttress.system.files import safe_file_name
+from buttress.system.progress import Progress, SilentProgress
+from buttress.system.rng import make_generator
+
+SHARED_KEYS = (
+    "weights", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode", "after",
+    "counts", "images",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageShard:
+    """Shard ``index`` of ``count``, from 1 on."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> ImageShard:
+        """``2/4`` -> the second of four."""
+        index_text, _, count_text = text.partition("/")
+        if not (
+            index_text.isdigit()
+            and count_text.isdigit()
+            and 1 <= int(index_text) <= int(count_text)
+        ):
+            raise UserError(f"a shard is written like 2/4, from 1/4 to 4/4, but got {text!r}")
+        return cls(int(index_text), int(count_text))
+
+    def select(self, data: Dataset) -> Dataset:
+        """The images of this shard: every n-th, so that classes are spread alike."""
+        if len(data) < self.count:
+            raise UserError(f"{len(data)} images cannot be cut into {self.count} shards")
+        return data.select(list(range(self.index - 1, len(data), self.count)))
+
+    def folder(self, root: Path) -> Path:
+        return root / f"shard-{self.index}-of-{self.count}"
+
+
+def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
+    """Writes the records of the whole from those of its shards; None while some are missing."""
+    shards = [load_evaluation(ImageShard(k + 1, count).folder(folder)) for k in range(count)]
+    first = next((r for s in shards for r in s.records.values()), None)
+    expected = None if first is None else first.meta.get("suite_attacks")
+    if not expected or any(set(s.records) != set(expected) for s in shards):
+        return None
+    merged: dict[str, AttackRecord] = {}
+    for name in expected:
+        record = merge_records(name, [s.records[name] for s in shards], data.ids.numpy())
+        if not np.array_equal(record.ids, data.ids.numpy()):
+            raise RunError(f"the shards in {folder} are not of these {len(data)} images")
+        meta = {**record.meta, "data": data.fingerprint()}
+        merged[name] = replace(record, meta=meta)
+    for name, record in recompute_record_findings(merged).items():
+        write_attack_record(folder / f"{safe_file_name(name)}.parquet", record)
+    return load_evaluation(folder)
+
+
+def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int64]) -> AttackRecord:
+    """One record of the images of several, in the order of ``ids``."""
+    reference = {k: parts[0].meta.get(k) for k in SHARED_KEYS}
+    for part in parts[1:]:
+        if changed := changed_keys(reference, {k: part.meta.get(k) for k in SHARED_KEYS}):
+            raise RunError(f"parts of {name} were made with different {', '.join(changed)}")
+    position = {int(i): k for k, i in enumerate(ids)}
+    all_ids = np.concatenate([p.ids for p in parts])
+    order = np.argsort([position.get(int(i), len(position)) for i in all_ids], kind="stable")
+    sizes = [len(p) for p in parts]
+
+    def mean(key: str) -> float:
+        return round(float(np.average([p.meta.get(key, 0) for p in parts], weights=sizes)), 3)
+
+    meta = {
+        **parts[0].meta,
+        "forward": mean("forward"),
+        "backward": mean("backward"),
+        "seconds": round(sum(p.meta.get("seconds", 0) for p in parts), 3),
+        "not_finite": sum(p.meta.get("not_finite", 0) for p in parts),
+        "parts": _sum_stage_counts([p.meta.get("parts", []) for p in parts]),
+        "shards": len(parts),
+    }
+    fields = ("ids", "labels", "predictions", "correct", "loss", "distance")
+    columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
+    return AttackRecord(name, meta=meta, **columns)
+
+
+def _sum_stage_counts(lists: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    """The parts of ensembles with their counts of images added up; some may have had no images."""
+    template = max(lists, key=len)
+    return [
+        [name, *(sum(rows[k][i] for rows in lists if rows) for i in (1, 2))]
+        for k, (name, *_) in enumerate(template)
+    ]
+
+
+BLOCK_IMAGES = 256  # images between two looks at the interval
+MIN_BLOCKS = 2  # blocks: a first look at few images could stop by luck
+
+
+def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
+    model: nn.Module,
+    data: Dataset,
+    suite: str | Path | Sequence[str] | SuiteSpec,
+    interval_width: float,
+    *,
+    batch_size: int = 256,
+    seed: int = 0,
+    out: Path | None = None,
+    compile: bool = False,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Like `evaluate`, on random images until the worst case's 95% interval is narrow.
+
+    Args:
+        model: any network from [0, 1] images to logits.
+        data: the images to draw from.
+        suite: as for `evaluate`.
+        interval_width: stop when the interval is narrower than this, such as 0.05 for 5 points.
+        batch_size: changes speed and memory, not verdicts.
+        seed: of the order of the images and of the attacks.
+        out: a folder for the records; blocks that are there are not done again.
+        compile: as for `evaluate`.
+        progress: where to show progress.
+    """
+    if not 0 < interval_width < 1:
+        raise UserError(f"`0 < width < 1` must hold, but got width={interval_width}")
+    progress = progress or SilentProgress()
+    spec, network = (
+        load_suite(suite),
+        EvaluatedModel(model, compile),
+    )  # prepared once, for all blocks
+    order = torch.randperm(len(data), generator=make_generator(seed, "until")).tolist()
+    blocks: list[Evaluation] = []
+    for number, start in enumerate(range(0, len(order), BLOCK_IMAGES)):
+        block = data.select(order[start : start + BLOCK_IMAGES])
+        block_folder = None if out is None else out / f"block-{number}"
+        options = EvaluationOptions(batch_size, seed, block_folder, progress)
+        blocks.append(evaluate_model(network, block, spec, options))
+        evaluation = _merge_blocks(blocks, data, interval_width, out)
+        low, high = evaluation.interval()
+        progress.log(
+            f"{len(evaluation)} images: worst case {evaluation.worst_case:.1%}, 95% interval "
+            f"{100 * (high - low):.1f} points wide"
+        )
+        if number + 1 >= MIN_BLOCKS and high - low < interval_width:
+            break
+    return evaluation
+
+
+def _merge_blocks(
+    blocks: Sequence[Evaluation], data: Dataset, width: float, out: Path | None
+) -> Evaluation:
+    """The images so far as one evaluation, in the order of the data set."""
+    attacked_ids = np.concatenate([next(iter(e.records.values())).ids for e in blocks])
+    ids = data.ids.numpy()
+    ids = ids[np.isin(ids, attacked_ids)]
+    records = {}
+    for name in blocks[0].records:
+        record = merge_records(name, [e.records[name] for e in blocks], ids)
+        meta = {**record.meta, "until": width, "drawn_from": len(data)}
+        records[name] = replace(record, meta=meta)
+    records = recompute_record_findings(records)
+    for name, record in records.items():
+        if out is not None:
+            write_attack_record(out / f"{safe_file_name(name)}.parquet", record)
+    warnings = dict.fromkeys(next(iter(blocks[0].records.values())).meta.get("warnings", ()))
+    return Evaluation(blocks[0].suite, records, (*warnings, *record_warnings(records)))

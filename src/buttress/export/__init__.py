@@ -1,0 +1,7 @@
+"""Trained models for others: weights, a model card and leaderboard records in one folder."""
+
+from __future__ import annotations
+
+from buttress.export.export import ExportResult, export_run
+
+__all__ = ["ExportResult", "export_run"]

@@ -1,0 +1,218 @@
+"""A run -> a folder that others can load, read and compare."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from buttress.data import load_dataset
+from buttress.errors import ButtressError, RunError, UserError
+from buttress.export.leaderboard import ModelCredit, autoattack_records, corruption_records
+from buttress.export.model_card import ExportContent, render_model_card
+from buttress.export.verified import VerifiedResults, about, read_verified_results
+from buttress.export.weights import (
+    DESCRIPTION_FILE,
+    copy_model_source,
+    load_run_model,
+    write_description,
+    write_weights,
+)
+from buttress.models.loading.checkpoint import content_digest
+from buttress.report.collect import collect_run
+from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
+from buttress.system.files import atomic_write_folder, write_text
+from buttress.system.progress import Progress, SilentProgress
+
+REPOSITORY_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+class HubClient(Protocol):
+    """The part of ``huggingface_hub.HfApi`` that is used."""
+
+    def create_repo(self, repo_id: str, *, repo_type: str, exist_ok: bool) -> object: ...
+
+    def upload_folder(
+        self, *, repo_id: str, repo_type: str, folder_path: str, commit_message: str
+    ) -> object: ...
+
+
+def check_repository_name(name: str) -> str:
+    if not REPOSITORY_PATTERN.fullmatch(name) or ".." in name or "--" in name:
+        raise UserError(f"a repository is written OWNER/NAME, but got {name!r}")
+    return name
+
+
+def push_folder(folder: Path, repository: str, progress: Progress) -> str:
+    """Uploads every file of a folder, after saying which; the address it is at."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    lines = [f"  {p.relative_to(folder).as_posix()}  {p.stat().st_size:,} bytes" for p in files]
+    progress.log(
+        "\n".join(
+            [f"uploading to {repository} on the Hugging Face hub (made public if new):", *lines]
+        )
+    )
+    try:
+        hub = hub_client()
+        hub.create_repo(repository, repo_type="model", exist_ok=True)
+        hub.upload_folder(
+            repo_id=repository,
+            repo_type="model",
+            folder_path=str(folder),
+            commit_message="Exported by Buttress",
+        )
+    except Exception as error:  # the network, the account and the hub fail in many ways
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RunError(
+            f"the upload to {repository} failed: {reason}. {folder} is whole; log in with "
+            "`hf auth login`, then run the same command with --force"
+        ) from error
+    return f"https://huggingface.co/{repository}"
+
+
+def hub_client() -> HubClient:
+    from huggingface_hub import HfApi
+
+    return HfApi()
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was written."""
+
+    path: Path
+    files: tuple[str, ...]
+    weights_sha256: str
+    omitted: tuple[str, ...]  # numbers that leaderboards ask for and that were not measured
+    warnings: tuple[str, ...]
+    hub_url: str = ""  # where it was uploaded to
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "export": str(self.path),
+            "files": list(self.files),
+            "weights_sha256": self.weights_sha256,
+            "left_out": list(self.omitted),
+            "doubts": list(self.warnings),
+            "hub": self.hub_url or None,
+        }
+
+
+def export_run(  # noqa: PLR0913 - the public call
+    run: str | Path | Run,
+    to: str | Path,
+    *,
+    checkpoint: CheckpointName = "best",
+    name: str = "",
+    authors: str = "",
+    link: str = "",
+    force: bool = False,
+    push_to_hub: str = "",
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Writes the weights of a run, a model card and leaderboard records into a new folder.
+
+    Args:
+        run: the run or its directory.
+        to: the folder to write; it appears whole or not at all.
+        checkpoint: the ``best`` or the ``last`` epoch. Numbers are taken over only if they were
+            measured on these weights.
+        name: what the model is called; made from the run if empty.
+        authors: who made it, for the card and the records.
+        link: a paper or a page about it.
+        force: replace an earlier export at ``to``.
+        push_to_hub: ``OWNER/NAME`` of a Hugging Face repository to upload to; nowhere if empty.
+        progress: where to say what is done and what will be uploaded.
+    """
+    progress, run = progress or SilentProgress(), run if isinstance(run, Run) else Run(run)
+    folder = Path(to).expanduser()
+    if checkpoint not in CHECKPOINT_NAMES:
+        raise UserError(
+            f"which must be one of {', '.join(CHECKPOINT_NAMES)}, but got {checkpoint!r}"
+        )
+    if push_to_hub:
+        check_repository_name(push_to_hub)
+    check_target_folder(folder, force)
+    credit = ModelCredit(name or default_model_name(run), authors, link)
+    with atomic_write_folder(folder) as temporary:
+        facts = write_export(temporary, run, checkpoint, credit, progress)
+        files = sorted(
+            p.relative_to(temporary).as_posix() for p in temporary.rglob("*") if p.is_file()
+        )
+    address = push_folder(folder, push_to_hub, progress) if push_to_hub else ""
+    left_out = tuple(r.omitted_reason for r in facts.records if r.omitted_reason)
+    sha256 = str(facts.description["weights_sha256"])
+    return ExportResult(folder, tuple(files), sha256, left_out, facts.verified.warnings, address)
+
+
+def write_export(
+    folder: Path, run: Run, which: CheckpointName, credit: ModelCredit, progress: Progress
+) -> ExportContent:
+    """Writes every file of an export."""
+    task = progress.add_task(f"export: {run.path.name}", 4)
+    view = collect_run(run, run.path.name)
+    model = load_run_model(run, which)
+    sha256 = write_weights(folder, model)
+    source = copy_model_source(folder, view.model)
+    task.advance(note="numbers")
+    measured = read_verified_results(run, content_digest(model.state_dict()), progress)
+    classes = class_names(view.spec.dataset, model.num_classes, measured)
+    facts = write_description(folder, model, view.spec, classes, sha256)
+    task.advance(note="records")
+    records = autoattack_records(view, measured, credit) + corruption_records(
+        view, measured, credit
+    )
+    for record in records:
+        write_leaderboard_record(folder / record.path, record.content)
+    task.advance(note="card")
+    parameters = sum(p.numel() for p in model.parameters())
+    content = ExportContent(view, which, credit, facts, parameters, source, measured, records)
+    write_text(folder / "README.md", render_model_card(content))
+    task.advance()
+    task.close()
+    return content
+
+
+def write_leaderboard_record(path: Path, content: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_target_folder(folder: Path, force: bool) -> None:
+    """Refuses a place that holds anything but, with ``force``, an earlier export."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name of a folder must be UTF-8, but got {str(folder)!r}") from None
+    if folder.resolve() == Path.cwd():  # it would be moved from under the command
+        raise UserError("an export cannot be the folder you are in; name one in it, or leave it")
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / DESCRIPTION_FILE).is_file():
+        raise UserError(
+            f"{folder} exists and is not an export; choose a folder that is new or empty"
+        )
+    if not force:
+        raise UserError(f"{folder} holds an export already; choose another folder, or pass --force")
+
+
+def default_model_name(run: Run) -> str:
+    spec = run.spec
+    model = Path(spec.model.replace(":", "/")).name
+    return f"{model} {spec.recipe.objective.name} {spec.dataset.partition(':')[0]}"
+
+
+def class_names(dataset: str, count: int, measured: VerifiedResults) -> tuple[str, ...]:
+    """Of the data the run was trained on: from a record, else from the data set if it is here."""
+    for suite in measured.suites:
+        names = about(suite).get("classes")
+        if suite.dataset == dataset and isinstance(names, list) and len(names) == count:
+            return tuple(map(str, names))
+    try:
+        names = load_dataset(dataset).classes
+    except (ButtressError, OSError):
+        return ()
+    return tuple(names) if len(names) == count else ()

@@ -1,0 +1,258 @@
+"""RobustBench records of common corruptions: the mean over all of the published images, or nothing.
+
+The published images are those of arXiv:1903.12261 and their likes for CIFAR.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buttress import __version__
+from buttress.attacks.autoattack import AutoAttack
+from buttress.errors import CorruptFileError
+from buttress.export.verified import (
+    VerifiedResults,
+    about,
+    doubts,
+    is_doubtful,
+    is_severe,
+    public_dataset_name,
+)
+from buttress.export.weights import exported_model_name
+from buttress.registry import normalize_name
+from buttress.report.run_results import (
+    AccuracyEstimate,
+    RunResults,
+    SuiteEntryResult,
+    SuiteResults,
+)
+from buttress.results.attack_record import AttackRecord, read_attack_record, uses_official_images
+from buttress.results.robustbench import CORRUPTIONS_LEADERBOARD, leaderboard_dataset
+
+STANDARD_ARGS: Mapping[str, Any] = {
+    "version": AutoAttack.version,
+    "attacks": [],
+    "steps": AutoAttack.steps,
+    "queries": AutoAttack.queries,
+}
+
+
+@dataclass(frozen=True)
+class ModelCredit:
+    """What only a person knows about a model."""
+
+    name: str
+    authors: str = ""
+    link: str = ""
+
+    @property
+    def file_stem(self) -> str:
+        """The name as RobustBench names files: letters, digits, ``-`` and ``_``."""
+        return re.sub(r"[^A-Za-z0-9-]+", "_", self.name).strip("_-") or "model"
+
+
+@dataclass(frozen=True)
+class LeaderboardRecord:
+    """One file, and why its robust accuracy is not in it, if it is not."""
+
+    path: str  # inside the exported folder
+    content: Mapping[str, Any]
+    omitted_reason: str = ""
+
+
+@dataclass(frozen=True)
+class AutoAttackResult:
+    """AutoAttack on a model: a threat, its result, and what keeps it from a board."""
+
+    dataset: str
+    threat: str
+    result: SuiteEntryResult | None = None  # only if nothing is wrong with it
+    rejection: str = ""
+
+    @property
+    def norm(self) -> str:
+        return self.threat.partition(":")[0]
+
+
+def autoattack_records(
+    run: RunResults, measured: VerifiedResults, credit: ModelCredit
+) -> list[LeaderboardRecord]:
+    """One record per data set and norm that was trained or measured."""
+    trained = run.trained_on
+    by_leaderboard: dict[tuple[str, str], AutoAttackResult] = {}
+    ordered = sorted(
+        autoattack_results(run, measured), key=lambda t: (not t.result, t.threat != trained)
+    )
+    for trial in ordered:
+        by_leaderboard.setdefault((leaderboard_dataset(trial.dataset), trial.norm), trial)
+    return [
+        build_leaderboard_record(run, measured, credit, trial) for trial in by_leaderboard.values()
+    ]
+
+
+def autoattack_results(run: RunResults, measured: VerifiedResults) -> list[AutoAttackResult]:
+    results = []
+    for suite in measured.suites:
+        for result in suite.results.values():
+            if normalize_name(result.definition.attack) != "autoattack":
+                continue
+            trouble = why_not_standard(result) or measured.why_incomplete(suite)
+            usable = None if trouble else result
+            results.append(
+                AutoAttackResult(suite.dataset, result.definition.threat, usable, trouble)
+            )
+    threat = run.trained_on
+    if threat and threat not in [t.threat for t in results]:
+        command = f"buttress evaluate RUN --suite clean,autoattack:{threat}"
+        results.append(
+            AutoAttackResult(run.spec.dataset, threat, None, f"it was not run; {command} does")
+        )
+    return results
+
+
+def why_not_standard(result: SuiteEntryResult) -> str:
+    """Why a record is not the standard AutoAttack; empty if it is."""
+    args = result.made.get("args") or {}
+    if any(STANDARD_ARGS.get(name) != value for name, value in args.items()):
+        return f"it was not the standard version ({result.definition.args})"
+    if result.made.get("mode"):
+        return "attacks before it had taken images away, so it is not AutoAttack alone"
+    return ""
+
+
+def build_leaderboard_record(
+    run: RunResults, measured: VerifiedResults, credit: ModelCredit, trial: AutoAttackResult
+) -> LeaderboardRecord:
+    content, results_used = common_fields(run, measured, credit, trial.dataset)
+    content["eps"] = trial.threat.partition(":")[2]
+    notes = []
+    if trial.result is not None:
+        content["autoattack_acc"] = format_percentage(trial.result.share.value)
+        notes = [measurement_note(trial.result.share)]
+        results_used = [*results_used, trial.result]
+    content |= footnote_fields(run, measured, notes, results_used)
+    path = f"model_info/{leaderboard_dataset(trial.dataset)}/{trial.norm}/{credit.file_stem}.json"
+    measurement_name = f"AutoAttack at {trial.threat} on {public_dataset_name(trial.dataset)}"
+    return LeaderboardRecord(
+        path, content, "" if trial.result else f"{measurement_name}: {trial.rejection}"
+    )
+
+
+def common_fields(
+    run: RunResults, measured: VerifiedResults, credit: ModelCredit, dataset: str
+) -> tuple[dict[str, Any], list[SuiteEntryResult]]:
+    """The fields that every file has, and the results behind them."""
+    clean = measured.clean_result(dataset)
+    content = {
+        "link": credit.link,
+        "name": credit.name,
+        "authors": credit.authors,
+        "additional_data": run.spec.recipe.extra is not None or "finetuned_from" in run.header,
+        "number_forward_passes": 1,
+        "dataset": leaderboard_dataset(dataset),
+        "venue": "",
+        "architecture": exported_model_name(run.model),
+        "eps": None,
+        "clean_acc": "" if clean is None else format_percentage(clean.share.value),
+        "reported": "",
+    }
+    return content, [] if clean is None else [clean]
+
+
+def footnote_fields(
+    run: RunResults,
+    measured: VerifiedResults,
+    notes: Sequence[str],
+    results: Sequence[SuiteEntryResult],
+) -> dict[str, Any]:
+    """What the other fields cannot say, and whether the numbers may be trusted."""
+    sentences = list(notes)
+    if run.spec.recipe.extra is not None:
+        sentences.append(
+            f"Trained with more images: {public_dataset_name(run.spec.recipe.extra.dataset)}."
+        )
+    if "finetuned_from" in run.header:
+        sentences.append(
+            f"Fine-tuned from {run.header['finetuned_from'].get('source', 'a model')}."
+        )
+    is_unreliable = any(map(is_doubtful, results)) or any(map(is_severe, measured.doctor_findings))
+    if is_unreliable:
+        sentences += [f"Doubt: {text}." for text in doubts(results, measured.doctor_findings)]
+    return {"footnote": " ".join(sentences), "unreliable": is_unreliable}
+
+
+def measurement_note(share: AccuracyEstimate) -> str:
+    interval = f"{format_percentage(share.low)} to {format_percentage(share.high)}"
+    return f"Measured by Buttress {__version__} on {share.images} images, 95% interval {interval}."
+
+
+def format_percentage(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+NUM_CORRUPTIONS, NUM_SEVERITIES = 15, 5
+
+CorruptionKey = tuple[str, int]  # name, severity
+
+
+def corruption_records(
+    run: RunResults, measured: VerifiedResults, credit: ModelCredit
+) -> list[LeaderboardRecord]:
+    """One record per data set whose corrupted test images were shown to the model."""
+    records: dict[str, LeaderboardRecord] = {}
+    for suite in measured.suites:
+        records_by_corruption = read_corruption_records(run, suite)
+        if not records_by_corruption:
+            continue
+        omitted_reason = why_not_comparable(records_by_corruption) or measured.why_incomplete(suite)
+        content, results_used = common_fields(run, measured, credit, suite.dataset)
+        if not omitted_reason:
+            mean = sum(r.accuracy for r in records_by_corruption.values()) / len(
+                records_by_corruption
+            )
+            content["corruptions_acc"] = format_percentage(mean)
+        content |= footnote_fields(run, measured, [], [*results_used, *suite.results.values()])
+        folder = f"model_info/{leaderboard_dataset(suite.dataset)}/{CORRUPTIONS_LEADERBOARD}"
+        path = f"{folder}/{credit.file_stem}.json"
+        reason = (
+            f"corruptions of {public_dataset_name(suite.dataset)}: {omitted_reason}"
+            if omitted_reason
+            else ""
+        )
+        if path not in records or records[path].omitted_reason:
+            records[path] = LeaderboardRecord(path, content, reason)
+    return list(records.values())
+
+
+def read_corruption_records(
+    run: RunResults, suite: SuiteResults
+) -> dict[CorruptionKey, AttackRecord]:
+    """The readable records of a suite that are about corruptions of the same images."""
+    first_metadata, records = about(suite), {}
+    for path in sorted(run.run.suite_folder(suite.suite).glob("*.parquet")):
+        try:
+            record = read_attack_record(path)
+        except (CorruptFileError, OSError):
+            continue
+        args = record.meta.get("args") or {}
+        same = all(record.meta.get(k) == first_metadata.get(k) for k in ("weights", "data"))
+        if record.is_corruption and same:
+            records[str(args.get("corruption")), int(args.get("severity", 0))] = record
+    return records
+
+
+def why_not_comparable(records: Mapping[CorruptionKey, AttackRecord]) -> str:
+    """Why a mean over these is not the number that leaderboards show; empty if it is."""
+    types, levels = {name for name, _ in records}, {severity for _, severity in records}
+    total = NUM_CORRUPTIONS * NUM_SEVERITIES
+    if (len(types), len(levels), len(records)) != (NUM_CORRUPTIONS, NUM_SEVERITIES, total):
+        return (
+            f"the published number is the mean over {NUM_CORRUPTIONS} corruptions at "
+            f"{NUM_SEVERITIES} severities, and {len(records)} of {total} were measured"
+        )
+    if not all(map(uses_official_images, records.values())):
+        return "the images were corrupted here and are not the published ones"
+    return ""

@@ -1,0 +1,84 @@
+"""The weights of a model and what is needed to build it again, as files anyone can load safely."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from buttress import __version__
+from buttress.errors import RunError
+from buttress.models import Classifier
+from buttress.models.loading import is_function_name
+from buttress.models.loading.checkpoint import content_digest
+from buttress.models.loading.load import load_weights, read_run_checkpoint
+from buttress.results.run import CheckpointName, Run
+from buttress.results.run_spec import RunSpec
+from buttress.system.files import atomic_write, write_text
+from buttress.training.train import build_model
+
+WEIGHTS_FILE, DESCRIPTION_FILE = "model.safetensors", "buttress.json"
+
+
+def load_run_model(run: Run, checkpoint: CheckpointName) -> Classifier:
+    """The model of a run with the weights of one of its checkpoints, in eval mode."""
+    model = build_model(run.spec)
+    load_weights(model, read_run_checkpoint(run, checkpoint), run.checkpoint(checkpoint))
+    return model.eval()
+
+
+def write_weights(folder: Path, model: Classifier) -> str:
+    """Writes all tensors, the normalisation too; their file is read again and compared.
+
+    Returns:
+        The SHA-256 of the file.
+    """
+    # Copies, because the format refuses tensors that share memory, as tied weights do.
+    tensors = {n: t.detach().cpu().clone().contiguous() for n, t in model.state_dict().items()}
+    path = folder / WEIGHTS_FILE
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    if content_digest(load_file(path)) != content_digest(tensors):
+        raise RunError(f"{path} does not hold what was written to it; is the disk sound?")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_description(
+    folder: Path, model: Classifier, spec: RunSpec, classes: tuple[str, ...], sha256: str
+) -> dict[str, Any]:
+    """Writes ``buttress.json``: with it, the folder loads by its path alone."""
+    content = {
+        "model": exported_model_name(spec.model),
+        "num_classes": model.num_classes,
+        "image_size": model.image_size,
+        "in_channels": model.in_channels,
+        "mean": model.normalize.mean.flatten().tolist(),
+        "std": model.normalize.std.flatten().tolist(),
+        "model_args": spec.model_args,
+        "classes": list(classes),
+        "weights_sha256": sha256,
+        "version": __version__,
+    }
+    write_text(folder / DESCRIPTION_FILE, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return content
+
+
+def copy_model_source(folder: Path, name: str) -> str:
+    """Puts the Python file of a network of the user's own beside its weights; its name or empty."""
+    if not is_function_name(name):
+        return ""
+    source = Path(name.rpartition(":")[0]).expanduser()
+    shutil.copyfile(source, folder / source.name)
+    return source.name
+
+
+def exported_model_name(name: str) -> str:
+    """The name of a model; a Python file is named as it lies in the exported folder."""
+    if not is_function_name(name):
+        return name
+    location, _, function = name.rpartition(":")
+    return f"{Path(location).name}:{function}"

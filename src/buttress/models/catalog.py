@@ -1,0 +1,83 @@
+"""What there is, in one table: every registered model with its cost and its published size."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from buttress.models.core import MODELS, Factory
+from buttress.models.cost import model_cost
+from buttress.registry import RegistryEntry
+
+ModelCategory = Literal["cnn", "transformer", "hybrid"]
+VariantSize = Literal["published", "mini", "tiny"]
+
+_cost = functools.cache(model_cost)  # a registered name stands for the same network all along
+
+
+class PublishedSize(NamedTuple):
+    """A parameter count in print, in millions, beside ours for the same classes and image size."""
+
+    published_millions: float
+    parameters: int
+    num_classes: int
+    image_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.published_millions:.2f}"
+            if isinstance(self.published_millions, float)
+            else str(self.published_millions)
+        )
+
+    @property
+    def relative_difference(self) -> float:
+        """Ours relative to the printed one; digits that the paper left out count as zero."""
+        return self.parameters / (self.published_millions * 1e6) - 1
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A model at 32x32 with 10 classes."""
+
+    name: str
+    category: ModelCategory
+    size: VariantSize
+    parameters: int
+    macs: int  # per image, forward
+    published: PublishedSize | None
+    paper: str
+    tags: tuple[str, ...]
+    about: str
+
+
+def describe_models(tag: str | None = None) -> list[ModelDescription]:
+    """Every registered model, or those with a tag; counted anew, nothing is typed in."""
+    return [_describe(MODELS.entry(name)) for name in MODELS.names(tag)]
+
+
+def published_size(name: str) -> PublishedSize | None:
+    """The printed count of a model, if there is one, beside ours."""
+    extra = MODELS.entry(name).metadata
+    if extra["published"] is None:
+        return None
+    input_shape = {"num_classes": 10, "image_size": 32, **extra.get("published_for", {})}
+    return PublishedSize(extra["published"], _cost(name, **input_shape).parameters, **input_shape)
+
+
+def _describe(entry: RegistryEntry[Factory]) -> ModelDescription:
+    cost = _cost(entry.name, num_classes=10, image_size=32)
+    categories: tuple[ModelCategory, ...] = ("cnn", "transformer", "hybrid")
+    sizes: tuple[VariantSize, ...] = ("published", "mini", "tiny")
+    return ModelDescription(
+        name=entry.name,
+        category=next(kind for kind in categories if kind in entry.tags),
+        size=next(size for size in sizes if size in entry.tags),
+        parameters=cost.parameters,
+        macs=cost.macs,
+        published=published_size(entry.name),
+        paper=entry.paper,
+        tags=entry.tags,
+        about=entry.summary,
+    )

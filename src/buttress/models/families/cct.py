@@ -1,0 +1,192 @@
+"""Escaping the Big Data Paradigm with Compact Transformers (Hassani et al., arXiv:2104.05704).
+
+CCT: a convolution with max-pooling makes the tokens, and a learned weighting of all tokens takes
+the place of a class token. The second LayerNorm of a block acts on the stream itself, not on the
+input of the MLP alone, as in the authors' code. Up to 64x64 images there is one 3x3 convolution of
+stride 1 (CCT-7/3x1, 256 tokens at 32x32); above, the two 7x7 ones of stride 2 with which the
+authors train on ImageNet (CCT-7/7x2, 196 tokens at 224x224).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from buttress.models.building_blocks import Activation, activation_layer, initialize_linear_layers
+from buttress.models.core import MODELS, ImageSizes
+
+PAPER = "arXiv:2104.05704"
+MAX_SMALL_IMAGE = 64
+COMPONENTS = {r"pool\..*": "head"}  # the weighting of tokens
+
+
+@dataclass(frozen=True)
+class CCTConfig:
+    """The shape of a CCT."""
+
+    width: int
+    depth: int
+    heads: int
+    tokenizer_stride: int = 1  # up to 64x64 images
+    dropout: float = 0.0  # of attention, and of branches in the last block (less in those before)
+    activation: Activation | None = None  # None: ReLU between tokenizer and pool, GELU in MLPs
+
+
+class CCTAttention(nn.Module):
+    def __init__(self, config: CCTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.proj = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, L, C)
+        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (N, heads, L, width) each
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
+class CCTBlock(nn.Module):
+    """Attention and an MLP of twice the width."""
+
+    def __init__(self, config: CCTConfig, drop_path: float) -> None:
+        super().__init__()
+        width = config.width
+        self.norm1 = nn.LayerNorm(width)
+        self.attn = CCTAttention(config)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width),
+            activation_layer(config.activation or "gelu")(),
+            nn.Linear(2 * width, width),
+        )
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm2(x + self.drop_path(self.attn(self.norm1(x))))
+        return x + self.drop_path(self.mlp(x))
+
+
+class CCT(nn.Module):
+    """The network of a plan, from images to logits."""
+
+    def __init__(
+        self, config: CCTConfig, num_classes: int, image_size: int, in_channels: int
+    ) -> None:
+        super().__init__()
+        self.tokenizer, side = _build_tokenizer(config, image_size, in_channels)
+        self.pos_embed = nn.Parameter(torch.empty(1, side**2, config.width))
+        last = max(config.depth - 1, 1)
+        self.blocks = nn.Sequential(
+            *(CCTBlock(config, config.dropout * i / last) for i in range(config.depth))
+        )
+        self.norm = nn.LayerNorm(config.width)
+        self.pool = nn.Linear(config.width, 1)
+        self.head = nn.Linear(config.width, num_classes)
+        self._initialize()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.tokenizer(x).flatten(2).transpose(1, 2) + self.pos_embed
+        x = self.norm(self.blocks(x))
+        weights = self.pool(x).softmax(1)  # (N, L, 1)
+        return self.head((weights * x).sum(1))
+
+    def _initialize(self) -> None:
+        nn.init.trunc_normal_(self.pos_embed, std=0.2)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+            elif isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def _build_tokenizer(
+    config: CCTConfig, image_size: int, in_channels: int
+) -> tuple[nn.Sequential, int]:
+    """The convolutions that make tokens, and how many tokens there are in a row."""
+    act = activation_layer(config.activation or "relu")
+    if image_size <= MAX_SMALL_IMAGE:
+        kernel, stride, widths = 3, config.tokenizer_stride, [in_channels, config.width]
+    else:
+        kernel, stride, widths = 7, 2, [in_channels, 64, config.width]
+    layers: list[nn.Module] = []
+    side = image_size
+    for in_width, out_width in pairwise(widths):
+        conv = nn.Conv2d(in_width, out_width, kernel, stride, kernel // 2, bias=False)
+        layers += [conv, act(), nn.MaxPool2d(3, 2, 1)]
+        side = -(-side // (2 * stride))
+    return nn.Sequential(*layers), side
+
+
+@MODELS.register(
+    "cct",
+    paper=PAPER,
+    tags=("hybrid", "cct", "published"),
+    published=3.76,
+    sizes=ImageSizes(8),
+    components=COMPONENTS,
+)
+def cct(
+    num_classes: int = 10,
+    image_size: int = 32,
+    in_channels: int = 3,
+    activation: Activation | None = None,
+    dropout: float = 0.1,
+) -> CCT:
+    """CCT-7/3x1: seven blocks of width 256 over 16x16 tokens; an activation replaces all."""
+    plan = CCTConfig(256, 7, heads=4, dropout=dropout, activation=activation)
+    return CCT(plan, num_classes, image_size, in_channels)
+
+
+def build_cct(config: CCTConfig, num_classes: int, image_size: int, in_channels: int) -> CCT:
+    net = CCT(config, num_classes, image_size, in_channels)
+    initialize_linear_layers(net)
+    return net
+
+
+@MODELS.register(
+    "cct_mini",
+    paper=PAPER,
+    tags=("hybrid", "cct", "mini"),
+    published=None,
+    sizes=ImageSizes(8),
+    components=COMPONENTS,
+)
+def cct_mini(
+    num_classes: int = 10,
+    image_size: int = 32,
+    in_channels: int = 3,
+    activation: Activation | None = None,
+    dropout: float = 0.0,
+) -> CCT:
+    """CCT-4/3x1 of width 64 over 8x8 tokens: the convolution has stride 2."""
+    plan = CCTConfig(64, 4, 4, tokenizer_stride=2, dropout=dropout, activation=activation)
+    return build_cct(plan, num_classes, image_size, in_channels)
+
+
+@MODELS.register(
+    "cct_tiny",
+    paper=PAPER,
+    tags=("hybrid", "cct", "tiny"),
+    published=None,
+    sizes=ImageSizes(8),
+    components=COMPONENTS,
+)
+def cct_tiny(
+    num_classes: int = 10,
+    image_size: int = 32,
+    in_channels: int = 3,
+    activation: Activation | None = None,
+) -> CCT:
+    """Two blocks of width 24 over 8x8 tokens: the convolution has stride 2."""
+    plan = CCTConfig(24, 2, 2, tokenizer_stride=2, activation=activation)
+    return build_cct(plan, num_classes, image_size, in_channels)

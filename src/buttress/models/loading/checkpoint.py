@@ -1,0 +1,149 @@
+"""Checkpoints that notice when they are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from buttress.errors import CorruptFileError
+from buttress.system.files import atomic_write
+
+MAX_EXPANSION = (
+    1 << 20
+)  # bytes that a file may unpack to beyond its own size: torch itself packs nothing
+MAX_EXPANDED_TENSOR = 256 << 20  # bytes of a tensor that repeats what is stored once
+MAX_VALUES = 1 << 22  # in nested dicts and lists, each counted as often as it is referred to
+
+
+def load_tensors_safely(path: Path) -> Any:
+    """What torch saved to a file.
+
+    Raises:
+        Exception: of many kinds, if the file is damaged, would run code, or would take far more
+            memory than it has bytes.
+    """
+    sizes = _archive_sizes(path)
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    _check_nesting(content, {})
+    for tensor in _iterate_tensors(content, set()):
+        _check_tensor_storage(tensor, sizes)
+    return content
+
+
+def _archive_sizes(path: Path) -> set[int] | None:
+    """The sizes of the parts of a file in the usual form; None for the form of old torch."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        sizes = [info.file_size for info in archive.infolist()]
+        if sum(sizes) > (file_size := path.stat().st_size) + MAX_EXPANSION:
+            raise ValueError(
+                f"it unpacks to {sum(sizes):,} bytes, more than the {file_size:,} it has"
+            )
+        if (bad := archive.testzip()) is not None:  # torch does not look
+            raise ValueError(f"its part {bad} does not match its checksum")
+    return set(sizes)
+
+
+def _check_nesting(value: Any, counts: dict[int, int]) -> int:
+    """How many values there are, counted as often as a walk through all of them meets them."""
+    if not isinstance(value, (dict, list, tuple)):
+        return 1
+    if id(value) not in counts:
+        counts[id(value)] = MAX_VALUES  # what contains itself is without end
+        items = value.values() if isinstance(value, dict) else value
+        counts[id(value)] = 1 + sum(_check_nesting(v, counts) for v in items)
+    if counts[id(value)] >= MAX_VALUES:
+        raise ValueError("its lists and dicts contain each other without end")
+    return counts[id(value)]
+
+
+def _iterate_tensors(value: Any, visited: set[int]) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)) and id(value) not in visited:
+        visited.add(id(value))
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _iterate_tensors(item, visited)
+
+
+def _check_tensor_storage(tensor: Tensor, sizes: set[int] | None) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise ValueError("it holds a tensor that is sparse, quantised or without numbers")
+    stored = tensor.untyped_storage().nbytes()
+    if math.prod(tensor.shape) * tensor.element_size() > max(stored, MAX_EXPANDED_TENSOR):
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has {stored} bytes in the file")
+    # Some versions of torch take the size of a part from the pickle and read past its end.
+    if sizes is not None and stored and stored not in sizes:
+        raise ValueError(f"a tensor has {stored} bytes, but no part of the file has as many")
+
+
+FORMAT = 1
+
+
+def content_digest(content: Any) -> str:
+    """A hash over every tensor and value of nested dicts and lists, in a fixed order."""
+    hasher = hashlib.sha256()
+
+    def visit(path: str, value: Any) -> None:
+        hasher.update(path.encode())
+        if isinstance(value, Tensor):
+            cpu_value = value.detach().cpu().contiguous()
+            hasher.update(f"{cpu_value.dtype}{tuple(cpu_value.shape)}".encode())
+            hasher.update(cpu_value.flatten().view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            for key in sorted(value, key=str):
+                visit(f"{path}/{key}", value[key])
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                visit(f"{path}/{index}", item)
+        else:
+            hasher.update(repr(value).encode())
+
+    visit("", content)
+    return hasher.hexdigest()
+
+
+def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Writes a checkpoint whole or not at all, with a hash of its content."""
+    body = {"format": FORMAT, **content}
+    with atomic_write(path) as temporary:
+        torch.save({**body, "sha256": content_digest(body)}, temporary)
+
+
+def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """Reads what `save_checkpoint` wrote; raises `CorruptFileError` if it is not whole."""
+    try:
+        content = load_tensors_safely(path)
+        body = {k: v for k, v in content.items() if k != "sha256"}
+        is_intact = content["sha256"] == content_digest(body)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # torch, zip and pickle each raise kinds of their own
+        raise CorruptFileError(
+            f"{path} is truncated or not a checkpoint ({_short_reason(error)})"
+        ) from None
+    if not is_intact:
+        raise CorruptFileError(f"{path} does not match its own checksum")
+    return _to_device(body, device)
+
+
+def _to_device(value: Any, device: str | torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {k: _to_device(v, device) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_to_device(v, device) for v in value]
+    return value
+
+
+def _short_reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"

@@ -1,0 +1,59 @@
+"""``NAME``: an architecture of the registry."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from buttress.errors import UserError
+from buttress.models.core import MODELS, Classifier, ImageSizes, create_model, find_model, is_known
+from buttress.models.factory import Shape, call_factory
+from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource
+from buttress.registry import normalize_name
+
+UNTRAINED_WARNING = "the weights are random: this model was never trained"
+
+
+@SOURCES.register("name", form="NAME")
+class RegisteredSource(ModelSource):
+    """A registered architecture with fresh weights; a file or folder of that name goes first."""
+
+    is_architecture = True
+
+    def matches(self, name: str) -> bool:
+        return is_known(name) and not Path(name).exists()
+
+    def build(self, name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
+        entry = find_model(name)
+        sizes: ImageSizes = entry.metadata["sizes"]
+        if shape["image_size"] not in sizes:
+            raise UserError(
+                f"model {entry.name!r} takes image sizes {sizes}, "
+                f"but got image_size={shape['image_size']}"
+            )
+        return call_factory(entry.name, entry.value, shape, options)
+
+    def open(self, name: str, request: ModelRequest) -> Classifier:
+        if not is_known(name):
+            close_matches = difflib.get_close_matches(normalize_name(name), MODELS.names(), n=3)
+            guess = f" (near: {', '.join(close_matches)})" if close_matches else ""
+            raise UserError(
+                f"there is no checkpoint or run at {name}, and no model of that name{guess}; "
+                "`buttress list sources` shows how a model is named, `buttress list models` "
+                "the registered names"
+            )
+        request.reject_model_argument(name)
+        model = create_model(
+            name,
+            **request.shape(),
+            mean=request.mean,
+            std=request.std,
+            options=request.options,
+            seed=0,
+        )
+        model.warnings = (UNTRAINED_WARNING,)
+        return model

@@ -1,0 +1,108 @@
+"""``timm:NAME``: any model of timm, with fresh weights or with those that timm publishes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+from torch import nn
+
+from buttress.errors import UnknownNameError, UserError
+from buttress.models.core import Classifier, create_model
+from buttress.models.factory import Shape
+from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource, TrainedWeights
+from buttress.models.loading.registered import UNTRAINED_WARNING
+
+PREFIX = "timm:"
+
+
+@SOURCES.register("timm", form="timm:NAME")
+class TimmSource(ModelSource):
+    """Any model of timm; ``pretrained`` gets the weights that timm publishes for it."""
+
+    is_architecture = True
+
+    def matches(self, name: str) -> bool:
+        return name.startswith(PREFIX)
+
+    def build(self, name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
+        return build_timm(name, shape, options)
+
+    def open(self, name: str, request: ModelRequest) -> TrainedWeights | Classifier:
+        request.reject_model_argument(name)
+        if request.pretrained:
+            return load_pretrained(name, request)
+        model = create_model(
+            name,
+            **request.shape(),
+            mean=request.mean,
+            std=request.std,
+            options=request.options,
+            seed=0,
+        )
+        model.warnings = (UNTRAINED_WARNING,)
+        return model
+
+
+def build_timm(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
+    """A timm model with fresh weights; the image size is set where the model has one."""
+    architecture = resolve_timm_name(name)
+    timm_args = {"num_classes": shape["num_classes"], "in_chans": shape["in_channels"], **options}
+    try:
+        try:
+            return timm.create_model(architecture, img_size=shape["image_size"], **timm_args)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            return timm.create_model(architecture, **timm_args)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise UserError(
+            f"timm cannot build {architecture!r} at image_size={shape['image_size']} with options "
+            f"{dict(options)}: {str(error) or type(error).__name__}; "
+            "options such as patch_size or window_size may be needed"
+        ) from error
+
+
+def load_pretrained(name: str, request: ModelRequest) -> TrainedWeights:
+    """The weights that timm downloads, with the classes and the normalisation they came with."""
+    architecture = resolve_timm_name(name)
+    try:
+        net = timm.create_model(architecture, pretrained=True, **request.options)
+    except Exception as error:  # hubs, mirrors and files each fail in their own way
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"the pretrained weights of {architecture!r} could not be got ({reason}); they come "
+            "from the network unless they are in the cache. Without one, get them elsewhere and "
+            f"give the file with model={name!r}"
+        ) from None
+    pretrained_cfg = net.pretrained_cfg
+    channels, size, _ = pretrained_cfg["input_size"]
+    shape = {"num_classes": net.num_classes, "image_size": size, "in_channels": channels}
+    if request.num_classes not in (None, net.num_classes):
+        raise UserError(
+            f"{name} was trained on {net.num_classes} classes, but got num_classes="
+            f"{request.num_classes}; `buttress finetune {name} --pretrained` trains it on yours"
+        )
+    return TrainedWeights(
+        net.state_dict(),
+        name,
+        name,
+        {**shape, **request.given_shape()},
+        request.mean if request.has_normalization else pretrained_cfg["mean"],
+        request.std if request.has_normalization else pretrained_cfg["std"],
+        options=request.options,
+    )
+
+
+def resolve_timm_name(name: str) -> str:
+    """The name as timm has it."""
+    architecture = name.removeprefix(PREFIX)
+    if not timm.is_model(architecture):
+        close_matches = difflib.get_close_matches(architecture, timm.list_models(), n=3)
+        guess = f"; did you mean {' or '.join(map(repr, close_matches))}?" if close_matches else "."
+        raise UnknownNameError(
+            f"timm has no model {architecture!r}{guess} `timm.list_models()` has all."
+        )
+    return architecture

@@ -1,0 +1,144 @@
+"""The tensors of a checkpoint file, whatever they are wrapped in; no code in it is ever run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from buttress.errors import UserError
+from buttress.models.loading.checkpoint import load_tensors_safely
+from buttress.models.loading.core import (
+    MODEL_NAME_FORMS,
+    SOURCES,
+    ModelRequest,
+    ModelSource,
+    TrainedWeights,
+)
+
+# Where checkpoints keep the weights, the trained ones before their running average.
+STATE_DICT_KEYS = (
+    "state_dict", "model_state_dict", "model", "net", "network", "weights", "params",
+    "ema", "state_dict_ema", "model_ema", "ema_state_dict", "ema_model",
+)  # fmt: skip
+INDEX_SUFFIX = ".index.json"  # of a checkpoint in several files
+MAX_NESTING = 8  # levels of wrapping that are looked into
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint file; a file that needs code to be read is refused."""
+    if path.name.endswith(INDEX_SUFFIX):
+        return _read_sharded(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = load_tensors_safely(path)
+    except Exception as error:  # a damaged file can fail in any way
+        raise UserError(_unreadable_message(path, error)) from None
+    return extract_state_dict(content, path)
+
+
+def _read_sharded(index: Path) -> dict[str, Tensor]:
+    """Weights in several files beside an index, as Hugging Face writes large models."""
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted({str(file) for file in weight_map.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{index} must be an index with a `weight_map` of names to files") from None
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        if file != Path(file).name or file in ("", ".", ".."):
+            raise UserError(f"{index} names {file!r}, which is no file beside it")
+        if not (index.parent / file).is_file():
+            raise UserError(f"{index} needs {file} beside it, which is not there")
+        tensors.update(read_state_dict(index.parent / file))
+    if missing := [name for name in weight_map if name not in tensors]:
+        raise UserError(f"{index} promises {abbreviate(missing)}, which its files do not hold")
+    return tensors
+
+
+def extract_state_dict(content: Any, path: Path, depth: int = 0) -> dict[str, Tensor]:
+    """The state dict inside dicts and lists."""
+    state_dict = _find_state_dict(content, depth)
+    if state_dict is not None:
+        return state_dict
+    if isinstance(content, Mapping):
+        raise UserError(f"{path} holds no weights; its keys are {abbreviate(map(str, content))}")
+    raise UserError(f"{path} holds a {type(content).__name__}; it must hold a state dict")
+
+
+def _find_state_dict(content: Any, depth: int = 0) -> dict[str, Tensor] | None:
+    if depth > MAX_NESTING:
+        return None
+    if isinstance(content, Mapping):
+        for key in STATE_DICT_KEYS:
+            if isinstance(content.get(key), (Mapping, list, tuple)):
+                return _find_state_dict(content[key], depth + 1)
+        if tensors := {str(k): v for k, v in content.items() if isinstance(v, Tensor)}:
+            return tensors
+        return _single_state_dict(content.values(), depth)
+    if isinstance(content, Sequence) and not isinstance(content, (str, bytes)):
+        return _single_state_dict(content, depth)
+    return None
+
+
+def _single_state_dict(contents: Iterable[Any], depth: int) -> dict[str, Tensor] | None:
+    """The one thing among several that holds weights under names; with two it is not clear."""
+    containers = [c for c in contents if isinstance(c, (Mapping, list, tuple))]
+    state_dicts = [f for f in (_find_state_dict(c, depth + 1) for c in containers) if f]
+    return state_dicts[0] if len(state_dicts) == 1 else None
+
+
+def _unreadable_message(path: Path, error: Exception) -> str:
+    missing_global = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if missing_global or "weights_only" in str(error):
+        reason = (
+            f"it refers to {missing_global[1]}" if missing_global else "it is not plain tensors"
+        )
+        return (
+            f"{path} needs code to be read ({reason}), and code in a checkpoint is never run; "
+            "where you trust the file, save only its weights: torch.save(model.state_dict(), ...)"
+        )
+    return f"{path} is damaged or not a checkpoint: {' '.join(str(error).split())[:200]}"
+
+
+def abbreviate(names: Iterable[str], limit: int = 3) -> str:
+    """The first of many names, and how many more there are."""
+    all_names = list(names)
+    more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""
+    return ", ".join(all_names[:limit]) + more
+
+
+@SOURCES.register("checkpoint", form="FILE")
+class CheckpointSource(ModelSource):
+    """Anyone's weights (.pt, .pth, .ckpt, .safetensors, an index of shards) with a model named."""
+
+    def matches(self, name: str) -> bool:
+        return Path(name).is_file() and Path(name).suffix.lower() != ".onnx"
+
+    def open(self, name: str, request: ModelRequest) -> TrainedWeights:
+        if request.model is None:
+            raise UserError(
+                f"{name} holds weights only; say which model they belong to with model=, as "
+                f"{MODEL_NAME_FORMS}"
+            )
+        return read_named_checkpoint(Path(name), request.model, request)
+
+
+def read_named_checkpoint(file: Path, model: str, request: ModelRequest) -> TrainedWeights:
+    """The weights of a file for a model that the user named."""
+    return TrainedWeights(
+        read_state_dict(file),
+        str(file),
+        model,
+        request.shape(),
+        request.mean,
+        request.std,
+        keep_normalization=request.has_normalization,
+        options=request.options,
+    )

@@ -1,1 +1,0 @@
-"""What passes between the stages: frozen specs and files. Nothing here imports torch."""

@@ -1,0 +1,299 @@
+"""Leaderboards: only runs judged on the same images by the same suite are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from buttress.registry import natural_sort_key
+from buttress.report.run_results import (
+    AccuracyEstimate,
+    AttackDefinition,
+    RunResults,
+    SuiteEntryResult,
+    SuiteResults,
+)
+from buttress.results.attack_record import CORRUPTION_ATTACK
+from buttress.results.diagnosis import all_trustworthy, warning_texts
+from buttress.statistics import SeedSummary, summarize_seeds, summarize_seeds_and_images
+from buttress.system.files import digest
+
+
+@dataclass(frozen=True)
+class AccuracyCell:
+    """One number of the table, or why there is none; notes count from 1 below the table."""
+
+    share: AccuracyEstimate | None = None
+    absent: str = ""
+    notes: tuple[int, ...] = ()
+    is_doubtful: bool = False  # a finding says that the number cannot be trusted
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    run: RunResults
+    suite: SuiteResults
+    results: tuple[SuiteEntryResult | None, ...]  # one per column
+    cells: tuple[AccuracyCell, ...]
+    worst: AccuracyCell
+    rank: int | None = None  # equal numbers share a rank
+
+
+@dataclass(frozen=True)
+class LeaderboardColumn:
+    definition: AttackDefinition
+    title: str
+    training: str = ""  # "trained on", "unseen" ... where it is the same for all robust models
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """One table: rows by worst case, the unranked last."""
+
+    dataset: str
+    split: str
+    suite: str
+    images: int
+    columns: tuple[LeaderboardColumn, ...]
+    rows: tuple[LeaderboardRow, ...]
+    notes: tuple[str, ...]
+
+    @cached_property
+    def ranked(self) -> tuple[LeaderboardRow, ...]:
+        return tuple(r for r in self.rows if r.rank is not None)
+
+    @cached_property
+    def has_corruptions(self) -> bool:
+        return any(c.definition.attack == CORRUPTION_ATTACK for c in self.columns)
+
+    @cached_property
+    def has_sparsity(self) -> bool:
+        return any(r.run.sparsity for r in self.rows)
+
+
+def build_leaderboards(runs: Iterable[RunResults]) -> list[Leaderboard]:
+    """All tables, the one with the most models and images first."""
+    groups: dict[tuple[str, str, str, str], list[tuple[RunResults, SuiteResults]]] = {}
+    for run in runs:
+        for suite in (s for s in run.suites if s.results):
+            key = (suite.dataset or run.spec.dataset, suite.split, suite.suite, suite.images)
+            groups.setdefault(key, []).append((run, suite))
+    leaderboards = [build_leaderboard(key[0], members) for key, members in groups.items()]
+    return sorted(
+        leaderboards, key=lambda b: (-len(b.ranked), -len(b.rows), -b.images, b.dataset, b.suite)
+    )
+
+
+def build_leaderboard(
+    dataset: str, members: Sequence[tuple[RunResults, SuiteResults]]
+) -> Leaderboard:
+    definitions = collect_columns(suite for _, suite in members)
+    notes: dict[str, int] = {}
+    rows = [build_row(run, suite, definitions, notes) for run, suite in members]
+    rows = mark_best(rank_rows(rows))
+    first = members[0][1]
+    titles = column_titles(definitions)
+    threats = {run.trained_on for run, _ in members if not run.is_standard}
+    training = next(iter(threats)) if len(threats) == 1 else ""
+    return Leaderboard(
+        dataset=dataset,
+        split=first.split,
+        suite=first.suite,
+        images=len(first.survived),
+        columns=tuple(
+            LeaderboardColumn(d, titles[d], relation_to_training(d.threat, training))
+            for d in definitions
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def collect_columns(suites: Iterable[SuiteResults]) -> tuple[AttackDefinition, ...]:
+    """Every attack that any run has, or should have: clean first, then in the suite's order."""
+    positions: dict[AttackDefinition, int] = {}
+    expected_names: dict[str, int] = {}
+    for suite in suites:
+        for result in suite.results.values():
+            first_position = positions.get(result.definition, result.position)
+            positions[result.definition] = min(first_position, result.position)
+        for name in (*suite.unreadable, *suite.expected):
+            expected_names.setdefault(name, len(expected_names))
+    known_names = {d.name for d in positions}
+    for name, position in expected_names.items():
+        if name not in known_names:
+            positions[AttackDefinition(name)] = 10**6 + position
+    return tuple(
+        sorted(
+            positions,
+            key=lambda d: (not d.is_clean, positions[d], natural_sort_key(d.name), d.args),
+        )
+    )
+
+
+def column_titles(definitions: Sequence[AttackDefinition]) -> dict[AttackDefinition, str]:
+    """Names, with what differs added where one name stands for several attacks."""
+    names = [d.name for d in definitions]
+    return {
+        d: d.name if names.count(d.name) == 1 else f"{d.name} {d.threat} {d.args}".strip()
+        for d in definitions
+    }
+
+
+def build_row(
+    run: RunResults,
+    suite: SuiteResults,
+    definitions: Sequence[AttackDefinition],
+    notes: dict[str, int],
+) -> LeaderboardRow:
+    results = tuple(result_for(suite, d) for d in definitions)
+    # A warning about the model itself is in all its records: it is shown once, at the worst case.
+    common = set.intersection(*(set(r.warnings) for r in suite.results.values()))
+    note_numbers = {note_number(notes, text) for text in sorted(common)}
+    cells = tuple(
+        build_cell(result, suite.unreadable.get(d.name, ""), common, notes)
+        for d, result in zip(definitions, results, strict=True)
+    )
+    note_numbers.update(n for c in cells for n in c.notes)
+    if not run.run.is_trained:
+        note_numbers.add(
+            note_number(notes, f"training is not finished: the run's state is {run.state}")
+        )
+    diagnosis = run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights) else None
+    findings = (*suite.findings, *(diagnosis.findings if diagnosis else ()))
+    shown_warnings = {*common, *(w for r in suite.results.values() for w in r.warnings)}
+    note_numbers.update(
+        note_number(notes, t) for t in warning_texts(findings) if t not in shown_warnings
+    )
+    is_untrustworthy = not all_trustworthy(findings)
+    cells = tuple(replace(c, is_doubtful=is_untrustworthy and c.share is not None) for c in cells)
+    is_complete = all(result is not None for result in results)
+    accuracy = (
+        AccuracyEstimate(int(suite.survived.sum()), len(suite.survived)) if is_complete else None
+    )
+    worst_case = AccuracyCell(
+        accuracy,
+        "" if is_complete else "missing",
+        tuple(sorted(note_numbers)),
+        is_untrustworthy and is_complete,
+    )
+    return LeaderboardRow(run, suite, results, cells, worst_case)
+
+
+def result_for(suite: SuiteResults, definition: AttackDefinition) -> SuiteEntryResult | None:
+    result = suite.results.get(definition.name)
+    return result if result is not None and result.definition == definition else None
+
+
+def build_cell(
+    result: SuiteEntryResult | None, read_error: str, common: set[str], notes: dict[str, int]
+) -> AccuracyCell:
+    if result is not None:
+        own_warnings = [w for w in result.warnings if w not in common]
+        return AccuracyCell(result.share, notes=tuple(note_number(notes, w) for w in own_warnings))
+    return (
+        AccuracyCell(None, "unreadable", (note_number(notes, read_error),))
+        if read_error
+        else AccuracyCell(None, "missing")
+    )
+
+
+def note_number(notes: dict[str, int], text: str) -> int:
+    """The number of a note; the same text has one number."""
+    return notes.setdefault(text, len(notes) + 1)
+
+
+def rank_rows(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Best worst case first; rows without one that can be trusted follow by name, unranked."""
+    rankable = [r for r in rows if r.worst.share is not None and not r.worst.is_doubtful]
+    rankable.sort(
+        key=lambda r: (
+            -correct_count(r.worst),
+            -clean_correct_count(r),
+            natural_sort_key(r.run.label),
+        )
+    )
+    ranked_rows: list[LeaderboardRow] = []
+    for index, row in enumerate(rankable):
+        is_tied = ranked_rows and correct_count(ranked_rows[-1].worst) == correct_count(row.worst)
+        ranked_rows.append(replace(row, rank=ranked_rows[-1].rank if is_tied else index + 1))
+    unranked = [r for r in rows if r.worst.share is None or r.worst.is_doubtful]
+    return ranked_rows + sorted(unranked, key=lambda r: natural_sort_key(r.run.label))
+
+
+def mark_best(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Marks the best number of each column, among those that can be trusted."""
+    width = len(rows[0].cells) if rows else 0
+    best = [max(trusted_correct_count(r.cells[c]) for r in rows) for c in range(width)]
+    marked = []
+    for r in rows:
+        cells = tuple(
+            replace(c, is_best=c.share is not None and trusted_correct_count(c) == b)
+            for c, b in zip(r.cells, best, strict=True)
+        )
+        marked.append(replace(r, cells=cells))
+    return marked
+
+
+def correct_count(cell: AccuracyCell) -> float:
+    return cell.share.hits if cell.share is not None else -1
+
+
+def trusted_correct_count(cell: AccuracyCell) -> float:
+    return -1 if cell.is_doubtful else correct_count(cell)
+
+
+def clean_correct_count(row: LeaderboardRow) -> float:
+    return correct_count(row.cells[0]) if row.cells else -1
+
+
+def relation_to_training(threat: str, training_threat: str) -> str:
+    """How an attack's threat relates to the one of training."""
+    if not threat or not training_threat:
+        return ""
+    if threat == training_threat:
+        return "trained on"
+    same_norm = threat.partition(":")[0] == training_threat.partition(":")[0]
+    return "same norm, other size" if same_norm else "unseen in training"
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """One training with several seeds."""
+
+    run: RunResults  # any of them
+    seeds: tuple[int, ...]
+    worst: SeedSummary  # its interval covers other seeds and other images
+    cells: tuple[SeedSummary | None, ...]  # one per column; intervals cover other seeds
+
+
+def seed_groups(board: Leaderboard) -> list[SeedGroup]:
+    """All trainings with two seeds or more that have a full result, the best first."""
+    rows_by_training: dict[str, dict[int, LeaderboardRow]] = {}
+    for row in board.ranked:
+        identity = {k: v for k, v in row.run.spec.identity().items() if k != "seed"}
+        rows_by_training.setdefault(digest(identity), {}).setdefault(row.run.spec.seed, row)
+    groups = [
+        build_seed_group(list(rows.values())) for rows in rows_by_training.values() if len(rows) > 1
+    ]
+    return sorted(groups, key=lambda g: (-g.worst.mean, g.run.model))
+
+
+def build_seed_group(rows: Sequence[LeaderboardRow]) -> SeedGroup:
+    rows = sorted(rows, key=lambda r: r.run.spec.seed)
+    columns = zip(*(r.cells for r in rows), strict=True)
+    return SeedGroup(
+        run=rows[0].run,
+        seeds=tuple(r.run.spec.seed for r in rows),
+        worst=summarize_seeds_and_images(np.stack([r.suite.survived for r in rows])),
+        cells=tuple(
+            summarize_seeds([c.share.value for c in cells if c.share is not None])
+            if all(c.share is not None for c in cells)
+            else None
+            for cells in columns
+        ),
+    )

@@ -1,0 +1,271 @@
+"""One attack of an evaluation: results per sample, and the Parquet file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from buttress.config import short_repr
+from buttress.errors import CorruptFileError
+from buttress.system.files import atomic_write, digest
+
+if TYPE_CHECKING:
+    pass
+
+
+CORRUPTION_ATTACK = "corruption"
+OFFICIAL_SUFFIX = "-official"  # ends the name of a dataset of published corrupted images
+METADATA_KEY = b"buttress"
+
+
+COLUMN_DTYPES = {
+    "id": "int64",
+    "label": "int64",
+    "prediction": "int64",
+    "correct": "bool",
+    "loss": "float32",
+    "distance": "float32",
+}
+
+
+PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError)
+
+
+MAX_IMAGES = 10_000_000  # a file of a few bytes can claim any number
+
+
+MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class AttackRecord:
+    """What one attack, or one corruption, did to each image.
+
+    An attack looks only at images that are right without it, so ``correct`` is right under the
+    attack and clean. A corruption is scored on all images: one that is wrong clean may be right
+    corrupted.
+    """
+
+    name: str
+    ids: NDArray[np.int64]  # (N,) permanent sample ids
+    labels: NDArray[np.int64]
+    predictions: NDArray[np.int64]  # of the attacked or corrupted image
+    correct: NDArray[np.bool_]
+    loss: NDArray[np.float32]  # cross-entropy at the attacked image
+    distance: NDArray[np.float32]  # in the threat's norm; 0 for clean images
+    meta: Mapping[str, Any] = field(default_factory=dict)  # how it was made
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.mean()) if len(self) else float("nan")
+
+    @property
+    def is_corruption(self) -> bool:
+        return bool(self.meta.get("attack") == CORRUPTION_ATTACK)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of the worst case."""
+        return bool(self.meta.get("counts", True))
+
+
+def write_attack_record(path: Path, record: AttackRecord) -> None:
+    """Writes one Parquet file with checksummed pages; how it was made is in its metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        "id": record.ids,
+        "label": record.labels,
+        "prediction": record.predictions,
+        "correct": record.correct,
+        "loss": record.loss,
+        "distance": record.distance,
+    }
+    metadata = json.loads(json.dumps(dict(record.meta)))  # as it will be read
+    header = {"name": record.name, "made": metadata, "sha256": content_digest(columns, metadata)}
+    table = pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(header).encode()})
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        pq.write_table(table, stream, write_page_checksum=True)
+
+
+_RECORD_CACHE: ContextVar[dict[Path, AttackRecord] | None] = ContextVar("_READ", default=None)
+
+
+@contextmanager
+def cache_records() -> Iterator[None]:
+    """Inside, a record that was read is kept: for work that goes over the same files twice."""
+    token = _RECORD_CACHE.set({})
+    try:
+        yield
+    finally:
+        _RECORD_CACHE.reset(token)
+
+
+def read_attack_record(path: Path) -> AttackRecord:
+    """Reads a record and checks its content; raises `CorruptFileError` if anything changed."""
+    cache = _RECORD_CACHE.get()
+    if cache is None:
+        return _read_parquet(path)
+    if path not in cache:
+        cache[path] = _read_parquet(path)
+    return cache[path]
+
+
+def _read_parquet(path: Path) -> AttackRecord:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with _open_file(path) as stream:  # read whole: Arrow's own small reads cost more
+            file = pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=True)
+        check_image_count(file.metadata.num_rows)
+        table = file.read(use_threads=False)
+        header = json.loads(table.schema.metadata[METADATA_KEY])
+        columns = {n: table.column(n).to_numpy() for n in table.column_names}
+        name, metadata = header["name"], header["made"]
+        is_intact = header["sha256"] == content_digest(columns, metadata)
+        problem = content_problem(columns, metadata)
+    except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise CorruptFileError(f"{path} is truncated or not a record ({reason})") from None
+    if not is_intact:
+        raise CorruptFileError(f"{path} does not match its own checksum")
+    if name != path.stem:
+        raise CorruptFileError(f"{path} holds the record of another attack, {short_repr(name)}")
+    if problem is not None:
+        raise CorruptFileError(f"{path} is no record of an attack: {problem}")
+    return AttackRecord(
+        name=name,
+        ids=columns["id"],
+        labels=columns["label"],
+        predictions=columns["prediction"],
+        correct=columns["correct"],
+        loss=columns["loss"],
+        distance=columns["distance"],
+        meta=metadata,
+    )
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    """Opened here, as Arrow takes no path that is not text."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise CorruptFileError(f"{path} must be a file, but is something else")
+    return path.open("rb")
+
+
+class RecordMetadata(BaseModel):
+    """The types of what a record says of how it was made, as far as anything here relies on it."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    attack: str = ""
+    threat: str = ""
+    suite: str = ""
+    dataset: str = ""
+    split: str = ""
+    mode: str = ""
+    weights: str = ""
+    data: str = ""
+    images: str = ""
+    counts: bool = True
+    findings: list[dict[str, Any]] = []
+    position: int = 0
+    args: dict[str, Any] = {}
+    classes: list[str] = []
+    warnings: list[str] = []
+    suite_attacks: list[str] = []
+    parts: list[tuple[str, int, int]] = []
+    versions: dict[str, str] = {}
+    not_finite: int = 0
+    drawn_from: int = 0
+    until: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    seconds: float = 0.0
+
+
+def metadata_problem(metadata: Any) -> str | None:
+    """Why this cannot say how a record was made; None if it can."""
+    try:
+        parsed = RecordMetadata.model_validate_json(json.dumps(metadata))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"its {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
+    corruption_args = (parsed.args.get("corruption"), parsed.args.get("severity"))
+    if parsed.attack == CORRUPTION_ATTACK and [type(v) for v in corruption_args] != [str, int]:
+        return "its args must name a corruption and a severity"
+    return None
+
+
+def content_problem(columns: Mapping[str, NDArray[Any]], metadata: Any) -> str | None:
+    """Why values with a right checksum still cannot be verdicts; None if they can."""
+    if (problem := metadata_problem(metadata)) is not None:
+        return problem
+    dtypes = {n: str(c.dtype) for n, c in columns.items() if n in COLUMN_DTYPES}
+    if dtypes != COLUMN_DTYPES:
+        return f"its columns must be {COLUMN_DTYPES}, but are {dtypes}"
+    ids, labels, predictions = (columns[n] for n in ("id", "label", "prediction"))
+    num_classes = len(metadata.get("classes", ())) or MAX_CLASSES
+    if len(np.unique(ids)) < len(ids):
+        return "an id occurs twice"
+    for column, values in (("label", labels), ("prediction", predictions)):
+        if len(values) and not (values.min() >= 0 and values.max() < num_classes):
+            return f"a {column} is none of its classes"
+    if (columns["correct"] & (labels != predictions)).any():
+        return "an image counts as right, but its prediction is not its label"
+    distance = columns["distance"]
+    if not (np.isfinite(distance) & (distance >= 0)).all():
+        return "a distance is no distance"
+    return None
+
+
+def check_image_count(rows: int) -> None:
+    if rows > MAX_IMAGES:
+        raise ValueError(f"it says that it has {rows} images")
+
+
+def read_record_metadata(path: Path) -> tuple[int, dict[str, Any]]:
+    """How many images a record has and how it was made, from its footer alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with _open_file(path) as stream:
+            footer = pq.read_metadata(stream)
+        check_image_count(footer.num_rows)
+        metadata: dict[str, Any] = json.loads(footer.metadata[METADATA_KEY])["made"]
+        problem = metadata_problem(metadata)
+    except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise CorruptFileError(f"{path} is truncated or not a record ({reason})") from None
+    if problem is not None:
+        raise CorruptFileError(f"{path} is no record of an attack: {problem}")
+    return int(footer.num_rows), metadata
+
+
+def content_digest(columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
+    """A hash over all values of a record and how they were made, as JSON gives it back."""
+    parts = {n: digest(np.ascontiguousarray(c).tobytes().hex()) for n, c in columns.items()}
+    return digest({"columns": parts, "made": metadata})
+
+
+def uses_official_images(record: AttackRecord) -> bool:
+    """Whether the images of a corruption were the published ones."""
+    return str(record.meta.get("images", "")).endswith(OFFICIAL_SUFFIX)

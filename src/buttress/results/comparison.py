@@ -1,0 +1,339 @@
+"""Two models, or two groups of training seeds, image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from buttress.errors import UserError
+from buttress.results.comparison_sides import (
+    WORST,
+    ComparisonSide,
+    EvaluatedRun,
+    EvaluationSource,
+    correct_matrix,
+    load_sides,
+    select_row_names,
+    shared_sample_ids,
+)
+from buttress.results.run import changed_keys
+from buttress.statistics import (
+    Interval,
+    bootstrap_difference_interval,
+    detectable_difference,
+    holm,
+    paired_difference,
+    seed_difference,
+    summarize_seeds_and_images,
+    wilson_interval,
+)
+
+LEVEL = 0.05
+Z_POWER_80 = 0.8416212335729143  # the normal quantile of the power that `smallest` is stated for
+CorrectMatrix = NDArray[np.bool_]  # (models, images)
+
+
+@dataclass(frozen=True)
+class SideAccuracy:
+    """The accuracy of one side; over several seeds the mean of theirs and how far they spread."""
+
+    accuracy: float
+    interval: Interval
+    std: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        spread = {} if self.std is None else {"sd": self.std}
+        return {"accuracy": self.accuracy, "interval": self.interval, **spread}
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One attack, or the worst case."""
+
+    name: str
+    a: SideAccuracy
+    b: SideAccuracy
+    difference: float  # accuracy of A minus that of B
+    interval: Interval  # 95%
+    p_value: float
+    p_value_holm: float  # corrected for all rows
+    detectable_difference: float  # the true difference that is found 80 times in 100
+    only_a: int | None = None  # images that A alone gets right; None over several seeds
+    only_b: int | None = None
+    bootstrap_interval: Interval | None = (
+        None  # 95%, from images drawn again; None over several seeds
+    )
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the difference is more than chance explains."""
+        return self.p_value_holm <= LEVEL
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "a": self.a.to_dict(),
+            "b": self.b.to_dict(),
+            "difference": self.difference,
+            "interval": self.interval,
+            "bootstrap": self.bootstrap_interval,
+            "p": self.p_value,
+            "p_holm": self.p_value_holm,
+            "is_real": self.is_significant,
+            "smallest": self.detectable_difference,
+            "only_a": self.only_a,
+            "only_b": self.only_b,
+        }
+
+
+def build_comparison_row(
+    name: str, a: CorrectMatrix, b: CorrectMatrix, paired: bool
+) -> ComparisonRow:
+    """Two models on the same images, or two groups of seeds; not yet corrected for other rows."""
+    return (
+        _compare_two_models(name, a[0], b[0])
+        if len(a) == 1
+        else _compare_seed_groups(name, a, b, paired)
+    )
+
+
+def _compare_two_models(name: str, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> ComparisonRow:
+    difference, n = paired_difference(a, b), len(a)
+    accuracy_a, accuracy_b = (
+        SideAccuracy(int(f.sum()) / n, wilson_interval(int(f.sum()), n)) for f in (a, b)
+    )
+    counts = difference.split
+    return ComparisonRow(
+        name=name,
+        a=accuracy_a,
+        b=accuracy_b,
+        difference=difference.value,
+        interval=difference.interval,
+        p_value=difference.p,
+        p_value_holm=difference.p,
+        detectable_difference=detectable_difference(n, (counts.only_a + counts.only_b) / n),
+        only_a=counts.only_a,
+        only_b=counts.only_b,
+        bootstrap_interval=bootstrap_difference_interval(counts.only_a, counts.only_b, n),
+    )
+
+
+def _compare_seed_groups(
+    name: str, a: CorrectMatrix, b: CorrectMatrix, paired: bool
+) -> ComparisonRow:
+    difference = seed_difference(a, b, paired=paired)
+    summaries = (summarize_seeds_and_images(flags) for flags in (a, b))
+    accuracy_a, accuracy_b = (SideAccuracy(s.mean, s.interval, s.sd) for s in summaries)
+    assert difference.p is not None
+    half = max(
+        difference.interval.high - difference.mean, difference.mean - difference.interval.low
+    )
+    return ComparisonRow(
+        name=name,
+        a=accuracy_a,
+        b=accuracy_b,
+        difference=difference.mean,
+        interval=difference.interval,
+        p_value=difference.p,
+        p_value_holm=difference.p,
+        detectable_difference=min(1.0, half + Z_POWER_80 * difference.error),
+    )
+
+
+def comparison_notes(a: ComparisonSide, b: ComparisonSide, shared: int) -> list[str]:
+    """What a reader must know of a comparison."""
+    members = [*a.members, *b.members]
+    sizes = [(m.name, len(m.evaluation)) for m in members]
+    notes = []
+    if any(size > shared for _, size in sizes):
+        sizes_text = ", ".join(f"{name} {size}" for name, size in sizes)
+        notes.append(f"only the {shared} images that all were judged on count ({sizes_text})")
+    weights_a, weights_b = ({m.metadata.get("weights") for m in s.members} - {None} for s in (a, b))
+    if weights_a & weights_b:
+        notes.append("the same network is on both sides")
+    elif len(members) == 2:
+        notes.append(
+            "one network on each side: with another training seed the answer may be another; "
+            "name several seeds on each side to compare the trainings themselves"
+        )
+    if len({m.metadata.get("seed") for m in members}) > 1:
+        notes.append("the attacks drew their random starts from different seeds")
+    return [*notes, *_training_differences(a.members[0], b.members[0]), *_side_warnings(a, b)]
+
+
+def _training_differences(a: EvaluatedRun, b: EvaluatedRun) -> list[str]:
+    if a.spec_identity is None or b.spec_identity is None:
+        return []
+    changed = [c for c in changed_keys(a.spec_identity, b.spec_identity) if c != "seed"]
+    return [f"the trainings differ in {', '.join(changed)}"] if changed else []
+
+
+def _side_warnings(a: ComparisonSide, b: ComparisonSide) -> list[str]:
+    labelled = [
+        (warning, letter)
+        for letter, side in (("A", a), ("B", b))
+        for member in side.members
+        for warning in member.evaluation.warnings
+    ]
+    return [f"{letter}: {warning}" for warning, letter in dict.fromkeys(labelled)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether A holds better than B, on the images both were judged on."""
+
+    a: ComparisonSide
+    b: ComparisonSide
+    suite: str
+    images: int  # that all were judged on
+    rows: tuple[ComparisonRow, ...]
+    paired_seeds: bool  # seed k of A is compared with seed k of B
+    notes: tuple[str, ...] = ()  # what a reader must know
+
+    @property
+    def has_seeds(self) -> bool:
+        return len(self.a.members) > 1
+
+    @property
+    def untrustworthy_sides(self) -> list[str]:
+        """The sides whose numbers cannot be trusted."""
+        return [name for name, side in (("A", self.a), ("B", self.b)) if not side.is_trustworthy]
+
+    def row(self, name: str = WORST) -> ComparisonRow:
+        return next(r for r in self.rows if r.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "a": self.a.to_dict(),
+            "b": self.b.to_dict(),
+            "suite": self.suite,
+            "images": self.images,
+            "paired_seeds": self.paired_seeds,
+            "rows": {r.name: r.to_dict() for r in self.rows},
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    a: EvaluationSource | Sequence[EvaluationSource],
+    b: EvaluationSource | Sequence[EvaluationSource],
+    *,
+    suite: str | None = None,
+    attack: str | None = None,
+) -> Comparison:
+    """Compares two models image by image, or two groups of training seeds.
+
+    Args:
+        a: a run, its folder, a folder of records, or an `Evaluation`; a list of them for several
+            seeds of one training.
+        b: the other side, likewise.
+        suite: which evaluation of runs that have several.
+        attack: one attack, or ``worst_case``; all of them if not given.
+
+    Only images that all were judged on count. What was not judged alike is refused.
+    """
+    sides = load_sides(_as_list(a), _as_list(b), suite)
+    members = [m for side in sides for m in side.members]
+    sizes = {len(side.members) for side in sides}
+    if 1 in sizes and len(sizes) > 1:
+        raise UserError(
+            f"several seeds on one side need several on the other, but got "
+            f"{len(sides[0].members)} and {len(sides[1].members)}"
+        )
+    names, shared = select_row_names(members, attack), shared_sample_ids(members)
+    paired_seeds, rows = _has_paired_seeds(*sides), []
+    for name in names:
+        correct_a, correct_b = (correct_matrix(side.members, name, shared) for side in sides)
+        rows.append(build_comparison_row(name, correct_a, correct_b, paired_seeds))
+    corrected = holm([r.p_value for r in rows])
+    return Comparison(
+        *sides,
+        suite=str(members[0].metadata.get("suite") or members[0].evaluation.suite),
+        images=len(shared),
+        rows=tuple(replace(r, p_value_holm=p) for r, p in zip(rows, corrected, strict=True)),
+        paired_seeds=paired_seeds,
+        notes=tuple(comparison_notes(*sides, len(shared))),
+    )
+
+
+def _as_list(sources: EvaluationSource | Sequence[EvaluationSource]) -> list[EvaluationSource]:
+    return list(sources) if isinstance(sources, (list, tuple)) else [sources]  # type: ignore[list-item]
+
+
+def _has_paired_seeds(a: ComparisonSide, b: ComparisonSide) -> bool:
+    """Whether both sides were trained with the same seeds."""
+    return len(a.members) > 1 and None not in a.seeds and a.seeds == b.seeds
+
+
+def summarize_comparison(comparison: Comparison) -> list[str]:
+    """The answer, and what could have been found: the worst case, or the one row there is."""
+    main_row = next((r for r in comparison.rows if r.name == WORST), comparison.rows[0])
+    others = [r for r in comparison.rows if r is not main_row]
+    significant = [
+        f"{display_name(r)} ({format_points(r.difference)})" for r in others if r.is_significant
+    ]
+    not_significant = [display_name(r) for r in others if not r.is_significant]
+    sentences = [difference_sentence(main_row, comparison.has_seeds)]
+    if significant:
+        sentences.append(f"Also real: {', '.join(significant)}.")
+    if not_significant:
+        sentences.append(f"No difference was shown for {', '.join(not_significant)}.")
+    sentences.append(power_sentence(main_row, comparison))
+    if comparison.untrustworthy_sides:
+        sentences.append(
+            f"Numbers of {' and '.join(comparison.untrustworthy_sides)} cannot be trusted: "
+            "see the notes."
+        )
+    return sentences
+
+
+def difference_sentence(row: ComparisonRow, has_seeds: bool) -> str:
+    """Whether the difference of a row is real."""
+    low, high = row.interval
+    interval_text = (
+        f"95% interval of A - B {100 * low:+.1f} to {format_points(high)}, "
+        f"{format_p_value(row.p_value_holm)}"
+    )
+    condition = f"under {row.name}" if row.name != WORST else "in the worst case"
+    condition = "without an attack" if row.name == "clean" else condition
+    if not row.is_significant:
+        difference = format_points(row.difference)
+        return f"No difference was shown {condition}: A - B is {difference} ({interval_text})."
+    better, worse = ("A", "B") if row.difference > 0 else ("B", "A")
+    mean = " on average over seeds" if has_seeds else ""
+    size = f"{100 * abs(row.difference):.1f} points"
+    finding = f"{better} is {size} above {worse}{mean}"
+    return f"The difference {condition} is real: {finding} ({interval_text})."
+
+
+def power_sentence(row: ComparisonRow, comparison: Comparison) -> str:
+    """The smallest difference that could have been found."""
+    if comparison.has_seeds:
+        counts = f"{len(comparison.a.members)} and {len(comparison.b.members)} seeds"
+        return f"With {counts} that spread like these, {_detectable_text(row)}."
+    if row.detectable_difference >= 1:
+        return f"{comparison.images} images are too few to show any difference."
+    return f"With {comparison.images} images and this much agreement, {_detectable_text(row)}."
+
+
+def _detectable_text(row: ComparisonRow) -> str:
+    points = f"{100 * row.detectable_difference:.1f} points"
+    return f"a true difference of {points} is found 80 times in 100"
+
+
+def display_name(row: ComparisonRow) -> str:
+    return row.name.replace("_", " ") if row.name == WORST else row.name
+
+
+def format_points(share: float) -> str:
+    """``+3.1 points``; zero has no sign."""
+    text = f"{100 * share:+.1f}"
+    return f"{'0.0' if text in ('+0.0', '-0.0') else text} points"
+
+
+def format_p_value(p: float) -> str:
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"

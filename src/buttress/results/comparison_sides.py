@@ -1,0 +1,361 @@
+"""The two sides of a comparison: one evaluation each, or one per training seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from buttress.errors import RunError, UserError
+from buttress.results.attack_record import AttackRecord
+from buttress.results.evaluation import Evaluation, load_evaluation, with_diagnosis
+from buttress.results.run import Run, changed_keys
+
+EvaluationSource = str | Path | Run | Evaluation
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """One trained model and the verdicts on it."""
+
+    name: str  # where it came from, as the user named it
+    evaluation: Evaluation
+    spec_identity: dict[str, Any] | None = None  # what was trained, if the run is known
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What all records of the evaluation share."""
+        return dict(next(iter(self.evaluation.records.values())).meta)
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.spec_identity is None else int(self.spec_identity.get("seed", 0))
+
+
+@dataclass(frozen=True)
+class ComparisonSide:
+    """One side: models that differ in their training seed only."""
+
+    members: tuple[EvaluatedRun, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(m.name for m in self.members)
+
+    @property
+    def seeds(self) -> tuple[int | None, ...]:
+        return tuple(m.seed for m in self.members)
+
+    @property
+    def is_trustworthy(self) -> bool:
+        return all(m.evaluation.trustworthy for m in self.members)
+
+    @property
+    def label(self) -> str:
+        """``runs/a (vit_tiny, pgd_at, seed 0)``."""
+        first = self.members[0].spec_identity
+        details = [] if first is None else [first["model"], _objective_name(first)]
+        seeds_text = [str(s) for s in self.seeds if s is not None]
+        if seeds_text:
+            details.append(f"{'seed' if len(seeds_text) == 1 else 'seeds'} {', '.join(seeds_text)}")
+        names_text = ", ".join(self.names)
+        return f"{names_text} ({', '.join(details)})" if details else names_text
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "runs": list(self.names),
+            "seeds": list(self.seeds),
+            "label": self.label,
+            "trustworthy": self.is_trustworthy,
+        }
+
+
+def _objective_name(identity: dict[str, Any]) -> str:
+    objective = identity["recipe"].get("objective", {"name": "standard"})
+    return str(objective["name"])
+
+
+def load_sides(
+    a: Sequence[EvaluationSource], b: Sequence[EvaluationSource], suite: str | None
+) -> tuple[ComparisonSide, ComparisonSide]:
+    """Reads what both sides name; runs with several suites need ``suite`` to say which."""
+    if not a or not b:
+        raise UserError("a comparison needs two sides; name a run or an evaluation for each")
+    located = [(source, find_evaluations(source)) for source in (*a, *b)]
+    suite_name = suite or _shared_suite(
+        [(source_name(s), list(p)) for s, p in located if not is_single_evaluation(s)]
+    )
+    members = [
+        _load_evaluated_run(source, evaluations, suite_name) for source, evaluations in located
+    ]
+    sides = build_side(members[: len(a)]), build_side(members[len(a) :])
+    for side in sides:
+        check_same_training(side)
+    return sides
+
+
+def build_side(members: Sequence[EvaluatedRun]) -> ComparisonSide:
+    """Members in the order of their seeds, where these are known, so that two sides pair up."""
+    seeds = [m.seed for m in members if m.seed is not None]
+    if len(seeds) < len(members):
+        return ComparisonSide(tuple(members))
+    return ComparisonSide(
+        tuple(m for _, m in sorted(zip(seeds, members, strict=True), key=lambda p: p[0]))
+    )
+
+
+def find_evaluations(source: EvaluationSource) -> dict[str, Path | Evaluation]:
+    """Suite -> where its verdicts are."""
+    if isinstance(source, Evaluation):
+        return {source.suite: source}
+    path = source.path if isinstance(source, Run) else Path(source)
+    if _has_records(path):
+        return {path.name: path}
+    folder = path / "eval" if (path / "run.json").is_file() else path
+    folders = sorted(p for p in folder.iterdir() if _has_records(p)) if folder.is_dir() else []
+    if not folders:
+        raise UserError(
+            f"{path} holds no evaluation: name a run or a folder of records; "
+            f"`buttress evaluate {path}` makes one for a run"
+        )
+    return {p.name: p for p in folders}
+
+
+def is_single_evaluation(source: EvaluationSource) -> bool:
+    """Whether a source is one evaluation, whatever its suite is called."""
+    if isinstance(source, (Evaluation, Run)):
+        return isinstance(source, Evaluation)
+    return _has_records(Path(source))
+
+
+def source_name(source: EvaluationSource) -> str:
+    if isinstance(source, Evaluation):
+        return f"evaluation of {source.suite}"
+    return str(source.path if isinstance(source, Run) else source)
+
+
+def _has_records(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("*.parquet"))
+
+
+def _shared_suite(runs: Sequence[tuple[str, list[str]]]) -> str | None:
+    """The one suite that all runs were evaluated with."""
+    if not runs:
+        return None
+    shared = [s for s in runs[0][1] if all(s in suites for _, suites in runs)]
+    if len(shared) == 1:
+        return shared[0]
+    if shared:
+        raise UserError(f"say which suite to compare with --suite: {', '.join(shared)}")
+    suites_text = "; ".join(f"{name} has {', '.join(suites)}" for name, suites in runs)
+    raise UserError(f"no suite was run on all of them: {suites_text}; evaluate them alike first")
+
+
+def _load_evaluated_run(
+    source: EvaluationSource, evaluations: dict[str, Path | Evaluation], suite: str | None
+) -> EvaluatedRun:
+    if is_single_evaluation(source) or suite is None:
+        location = next(iter(evaluations.values()))
+    elif suite in evaluations:
+        location = evaluations[suite]
+    else:
+        raise UserError(
+            f"{source_name(source)} has no evaluation {suite!r}, it has {', '.join(evaluations)}; "
+            f"`buttress evaluate {source_name(source)} --suite {suite}` makes it"
+        )
+    evaluation = location if isinstance(location, Evaluation) else load_evaluation(location)
+    check_whole(source_name(source), evaluation)
+    run = _find_run(source)
+    if run is not None:
+        evaluation = with_diagnosis(evaluation, run.analysis_file("doctor"))
+    return EvaluatedRun(
+        source_name(source), evaluation, None if run is None else run.spec.identity()
+    )
+
+
+def _find_run(source: EvaluationSource) -> Run | None:
+    """The run that a source is or lies in."""
+    if isinstance(source, (Evaluation, Run)):
+        return source if isinstance(source, Run) else None
+    path = Path(source)
+    for run in map(Run, (path, path.parent, path.parent.parent)):
+        if run.exists:
+            return run
+    return None
+
+
+def check_whole(name: str, found: Evaluation) -> None:
+    """Refuses records of several networks, and suites of which attacks are missing."""
+    if not found.records:
+        raise UserError(f"{name} holds no record; evaluate it first")
+    if len({r.meta.get("weights") for r in found.records.values()}) > 1:
+        raise RunError(f"{name} holds records of different weights; evaluate it again")
+    wanted = next(iter(found.records.values())).meta.get("suite_attacks") or ()
+    if missing := [w for w in wanted if w not in found.records]:
+        raise UserError(
+            f"{name} is not complete: {', '.join(missing)} missing; run the same `buttress "
+            "evaluate` again, it does what is missing"
+        )
+
+
+def check_same_training(side: ComparisonSide) -> None:
+    """Several models on one side must be one training with different seeds."""
+    first = side.members[0]
+    for other in side.members[1:]:
+        if first.spec_identity is not None and other.spec_identity is not None:
+            changed = [
+                c for c in changed_keys(first.spec_identity, other.spec_identity) if c != "seed"
+            ]
+            if changed:
+                raise UserError(
+                    f"runs on one side must differ in their seed only, but {first.name} and "
+                    f"{other.name} differ in {', '.join(changed[:4])}"
+                )
+    weights_digests = [m.metadata.get("weights") for m in side.members if m.metadata.get("weights")]
+    if len(set(weights_digests)) < len(weights_digests):
+        raise UserError(
+            f"the same network is on one side twice: {', '.join(side.names)}; name each seed once"
+        )
+
+
+WORST = "worst_case"
+ATTACK_KEYS = ("attack", "args", "threat", "mode", "after", "images")
+SUITE_KEYS = ("suite", "counts", *ATTACK_KEYS)
+
+
+def select_row_names(members: Sequence[EvaluatedRun], attack: str | None) -> list[str]:
+    """Names of the rows; what does not fit is refused with what differs."""
+    first = members[0]
+    names = list(first.evaluation.records)
+    for other in members[1:]:
+        check_same_data(first, other)
+        if attack is None or attack == WORST:
+            check_same_attacks(first, other)
+    if attack is None:
+        for other in members[1:]:
+            check_same_definitions(first, other, names, SUITE_KEYS)
+        return [*names, WORST]
+    check_attack_name(members, attack)
+    names_to_check = names if attack == WORST else [attack]
+    for other in members[1:]:
+        check_same_definitions(
+            first, other, names_to_check, SUITE_KEYS if attack == WORST else ATTACK_KEYS
+        )
+    return [attack]
+
+
+def check_same_attacks(a: EvaluatedRun, b: EvaluatedRun) -> None:
+    names_a, names_b = set(a.evaluation.records), set(b.evaluation.records)
+    if names_a == names_b:
+        return
+    differences_text = [
+        f"only {m.name} has {', '.join(sorted(only))}"
+        for m, only in ((a, names_a - names_b), (b, names_b - names_a))
+        if only
+    ]
+    shared = ", ".join(n for n in a.evaluation.records if n in names_b)
+    hint = (
+        f"compare one that both have with --attack: {shared}" if shared else "evaluate them alike"
+    )
+    raise UserError(f"the attacks differ: {'; '.join(differences_text)}; {hint}")
+
+
+def check_attack_name(members: Sequence[EvaluatedRun], attack: str) -> None:
+    for member in members:
+        known = list(member.evaluation.records)
+        if attack != WORST and attack not in known:
+            raise UserError(
+                f"{member.name} has no attack {attack!r}; it has {', '.join(known)} and {WORST}"
+            )
+
+
+def check_same_definitions(
+    a: EvaluatedRun, b: EvaluatedRun, names: Sequence[str], keys: Sequence[str]
+) -> None:
+    """Attacks of one name must be the same attack."""
+    for name in names:
+        definition_a, definition_b = (
+            _select_metadata(m.evaluation.records[name], keys) for m in (a, b)
+        )
+        if changed := changed_keys(definition_a, definition_b):
+            key = changed[0].partition(".")[0]
+            hint = "; one attack that both have compares with --attack" if key == "suite" else ""
+            raise UserError(
+                f"{name} is not the same in both: {', '.join(changed)} differ ({a.name}: "
+                f"{key} {definition_a[key]!r}, {b.name}: {key} {definition_b[key]!r}); "
+                f"evaluate them alike{hint}"
+            )
+
+
+def _select_metadata(record: AttackRecord, keys: Sequence[str]) -> dict[str, Any]:
+    return {k: record.meta.get(k) for k in keys}
+
+
+def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
+    """The same data set and split and, where all images are the same, the same pixels."""
+    metadata_a, metadata_b = a.metadata, b.metadata
+    if metadata_a.get("data") is not None and metadata_a.get("data") == metadata_b.get("data"):
+        return
+    for key in ("dataset", "split"):
+        if metadata_a.get(key) != metadata_b.get(key):
+            raise UserError(
+                f"the images differ: {a.name} was judged on {key} {metadata_a.get(key)!r}, "
+                f"{b.name} on {metadata_b.get(key)!r}"
+            )
+    # An evaluation that stops early carries the fingerprint of its first images only.
+    is_whole = "until" not in metadata_a and "until" not in metadata_b
+    same_ids = np.array_equal(sample_ids(a), sample_ids(b))
+    if is_whole and same_ids and metadata_a.get("data") != metadata_b.get("data"):
+        raise UserError(
+            f"the pixels differ: {a.name} and {b.name} name the same images of "
+            f"{metadata_a.get('dataset')}, but their content is not the same (another image size?)"
+        )
+
+
+def sample_ids(member: EvaluatedRun) -> NDArray[np.int64]:
+    return next(iter(member.evaluation.records.values())).ids
+
+
+def shared_sample_ids(members: Sequence[EvaluatedRun]) -> NDArray[np.int64]:
+    """The sample ids that all were judged on, in order; their labels must agree."""
+    shared = sample_ids(members[0])
+    for member in members:
+        ids = sample_ids(member)
+        if len(np.unique(ids)) < len(ids):
+            raise UserError(f"{member.name} names an image twice; sample ids must be unique")
+        shared = np.intersect1d(shared, ids, assume_unique=True)
+    if not len(shared):
+        raise UserError(
+            f"no image was judged by all: {', '.join(m.name for m in members)}; evaluate them on "
+            "the same images"
+        )
+    labels = [
+        _values_at(m, next(iter(m.evaluation.records.values())).labels, shared) for m in members
+    ]
+    if any((row != labels[0]).any() for row in labels[1:]):
+        raise UserError("the same sample ids have different labels: these are different data sets")
+    return shared
+
+
+def correct_matrix(
+    members: Sequence[EvaluatedRun], name: str, shared: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(members, images): who is right on each shared image under an attack or all of them."""
+    rows = []
+    for member in members:
+        evaluation = member.evaluation
+        flags = evaluation.survived if name == WORST else evaluation.records[name].correct
+        rows.append(_values_at(member, flags, shared))
+    return np.stack(rows)
+
+
+def _values_at(
+    member: EvaluatedRun, values: NDArray[Any], shared: NDArray[np.int64]
+) -> NDArray[Any]:
+    ids = sample_ids(member)
+    order = np.argsort(ids, kind="stable")
+    return np.asarray(values)[order[np.searchsorted(ids[order], shared)]]

@@ -1,0 +1,129 @@
+"""What speaks against a robustness number: findings, and the diagnosis that a run keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from buttress.config import Spec
+from buttress.errors import CorruptFileError, UserError
+from buttress.results.run import command_line, provenance
+from buttress.statistics import Interval, wilson_interval
+from buttress.system.files import read_json, write_json
+
+FindingSeverity = Literal["note", "warning", "untrustworthy"]
+FINDING_SEVERITIES: tuple[FindingSeverity, ...] = ("note", "warning", "untrustworthy")
+UNTRUSTWORTHY: FindingSeverity = "untrustworthy"
+Evidence = dict[str, float | int | str]
+
+
+class Finding(Spec):
+    """One reason to distrust a number: what was seen, how much of it, and what to do."""
+
+    name: str  # of the check that found it
+    severity: FindingSeverity
+    said: str
+    evidence: Evidence = Field(default_factory=dict)
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.said}; {self.remedy}"
+
+
+class CheckResult(Spec):
+    """How one check ended."""
+
+    name: str
+    about: str
+    state: Literal["passed", "found", "skipped"]
+    reason: str = ""  # why it was skipped
+
+
+class Diagnosis(Spec):
+    """Whether the robustness numbers of a model can be trusted, and why not."""
+
+    threat: str
+    dataset: str
+    split: str
+    images: int
+    seed: int
+    weights: str  # a hash: the diagnosis is about these weights only
+    data: str
+    checks: tuple[CheckResult, ...]
+    findings: tuple[Finding, ...]
+    accuracy: dict[str, float] = Field(default_factory=dict)  # share left by the probing attacks
+    passes: int = 0  # forward passes, a backward pass counted as two
+    seconds: float = 0.0
+
+    @property
+    def trustworthy(self) -> bool:
+        return all_trustworthy(self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The gravest severity that was found, or ``trustworthy``."""
+        severities = [
+            s for s in FINDING_SEVERITIES[1:] if any(f.severity == s for f in self.findings)
+        ]
+        return severities[-1] if severities else "trustworthy"
+
+    def interval(self, name: str) -> Interval:
+        """The 95% interval of what an attack left."""
+        return wilson_interval(round(self.accuracy[name] * self.images), self.images)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        derived = {
+            "verdict": self.verdict,
+            "trustworthy": self.trustworthy,
+            "intervals": {name: list(self.interval(name)) for name in self.accuracy},
+        }
+        return {**derived, **self.model_dump(mode="json")}
+
+    def save(self, path: Path) -> None:
+        result = self.model_dump(mode="json")
+        write_json(path, {"analysis": "doctor", "result": result, **provenance(command_line())})
+
+
+def read_diagnosis(path: Path) -> Diagnosis | None:
+    """The diagnosis in a file; None if there is none that can be read."""
+    try:
+        return Diagnosis.parse(read_json(path).get("result"), str(path))
+    except (FileNotFoundError, CorruptFileError, UserError):
+        return None
+
+
+def all_trustworthy(findings: Iterable[Finding]) -> bool:
+    return all(f.severity != UNTRUSTWORTHY for f in findings)
+
+
+def parse_findings(metadata: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """The findings that a record was stored with; those of another form are left out."""
+    findings = []
+    for raw in metadata.get("findings") or ():
+        try:
+            findings.append(Finding.parse(raw, "finding"))
+        except UserError:
+            continue
+    return tuple(findings)
+
+
+def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding of each name, the gravest; the first of equals."""
+    by_check: dict[str, Finding] = {}
+    for finding in findings:
+        previous = by_check.get(finding.name)
+        if previous is None or FINDING_SEVERITIES.index(
+            finding.severity
+        ) > FINDING_SEVERITIES.index(previous.severity):
+            by_check[finding.name] = finding
+    return tuple(by_check.values())
+
+
+def warning_texts(findings: Iterable[Finding]) -> list[str]:
+    """What findings warn of, in words; notes warn of nothing."""
+    return [f.text for f in findings if f.severity != "note"]

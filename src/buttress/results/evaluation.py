@@ -1,0 +1,282 @@
+"""The records of corruptions in short: one accuracy for all of them, and one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from buttress.errors import RunError
+from buttress.results.attack_record import (
+    AttackRecord,
+    read_attack_record,
+)
+from buttress.results.diagnosis import (
+    Diagnosis,
+    Finding,
+    all_trustworthy,
+    deduplicate_findings,
+    parse_findings,
+    read_diagnosis,
+    warning_texts,
+)
+from buttress.statistics import Interval, mean_interval, wilson_interval
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class CorruptionSummary:
+    """How a model does on corrupted copies of all images, whether right without corruption or not.
+
+    ``mce`` is the mean over corruptions of the mean error over severities. It is not divided by the
+    errors of AlexNet, so that ``1 - mce`` is the accuracy.
+    """
+
+    accuracies: dict[str, dict[int, float]]  # corruption -> severity -> accuracy
+    each: dict[str, NDArray[np.float64]]  # corruption -> (N,) share of the copies that are right
+    counts: bool  # in the worst case
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """(N,) of the corrupted copies of each image that are right."""
+        return np.asarray(np.mean([*self.each.values()], axis=0))
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.shares.mean()) if len(self.shares) else float("nan")
+
+    @property
+    def mce(self) -> float:
+        return 1 - self.accuracy
+
+    @property
+    def interval(self) -> Interval:
+        """The 95% interval of the accuracy, over the draw of test images."""
+        return mean_interval(self.shares)
+
+    def by_corruption(self) -> dict[str, float]:
+        """The accuracy of each corruption, over its severities."""
+        return {name: float(np.mean([*row.values()])) for name, row in self.accuracies.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "accuracy": self.accuracy,
+            "interval": self.interval,
+            "mce": self.mce,
+            "in_worst_case": self.counts,
+            "by_corruption": {
+                name: {
+                    "accuracy": mean,
+                    "interval": mean_interval(self.each[name]),
+                    "by_severity": self.accuracies[name],
+                    "intervals": {
+                        severity: wilson_interval(share * len(self.shares), len(self.shares))
+                        for severity, share in self.accuracies[name].items()
+                    },
+                }
+                for name, mean in self.by_corruption().items()
+            },
+        }
+
+
+def summarize_corruptions(records: Iterable[AttackRecord]) -> CorruptionSummary | None:
+    """The corruptions among some records; None if there are none."""
+    groups: dict[str, dict[int, AttackRecord]] = {}
+    for record in records:
+        if record.is_corruption:
+            args = record.meta["args"]
+            groups.setdefault(args["corruption"], {})[int(args["severity"])] = record
+    if not groups:
+        return None
+    return CorruptionSummary(
+        {
+            name: {s: by_severity[s].accuracy for s in sorted(by_severity)}
+            for name, by_severity in groups.items()
+        },
+        {
+            n: np.mean([r.correct for r in by_severity.values()], axis=0)
+            for n, by_severity in groups.items()
+        },
+        all(r.counts for by_severity in groups.values() for r in by_severity.values()),
+    )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The records of one suite on one model: all images, every attack and corruption."""
+
+    suite: str
+    records: Mapping[str, AttackRecord]
+    warnings: tuple[str, ...] = ()  # reasons to distrust the numbers
+    diagnosis: Diagnosis | None = None  # what the doctor said of this model, if it was asked
+
+    def __post_init__(self) -> None:
+        id_arrays = {r.ids.tobytes() for r in self.records.values()}
+        if len(id_arrays) > 1:
+            sizes = ", ".join(f"{n}: {len(r)}" for n, r in self.records.items())
+            raise RunError(f"the attacks of suite {self.suite!r} saw different images ({sizes})")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.records.values()))) if self.records else 0
+
+    @property
+    def correct(self) -> dict[str, NDArray[np.bool_]]:
+        return {name: record.correct for name, record in self.records.items()}
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        return {name: record.accuracy for name, record in self.records.items()}
+
+    @property
+    def survived(self) -> NDArray[np.bool_]:
+        """Per image: right without an attack and under everything in the suite that counts."""
+        return np.logical_and.reduce([r.correct for r in self.records.values() if r.counts])
+
+    @property
+    def worst_case(self) -> float:
+        """Share of all images that survive everything: the mean of per-image minima."""
+        return float(self.survived.mean()) if len(self) else float("nan")
+
+    def interval(self, name: str = "worst_case") -> Interval:
+        """The 95% interval of an accuracy, over the draw of test images."""
+        flags = self.survived if name == "worst_case" else self.records[name].correct
+        return wilson_interval(int(flags.sum()), len(flags))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Reasons to distrust the numbers, with their evidence; one of each kind, the gravest."""
+        stored = [f for r in self.records.values() for f in parse_findings(r.meta)]
+        return deduplicate_findings([*stored, *(self.diagnosis.findings if self.diagnosis else ())])
+
+    @property
+    def trustworthy(self) -> bool:
+        return all_trustworthy(self.findings)
+
+    @property
+    def attacks(self) -> dict[str, AttackRecord]:
+        """The records that are not of corruptions."""
+        return {n: r for n, r in self.records.items() if not r.is_corruption}
+
+    @property
+    def corruptions(self) -> CorruptionSummary | None:
+        """All corruptions together; None if the suite has none."""
+        return summarize_corruptions(self.records.values())
+
+    def per_class(self) -> dict[str, dict[str, float]]:
+        """Class -> number of images, and accuracy under each attack and in the worst case."""
+        return {
+            name: {
+                "images": len(next(iter(columns.values()))),
+                **{n: float(c.mean()) for n, c in columns.items()},
+            }
+            for name, columns in self._values_by_class()
+        }
+
+    def class_intervals(self) -> dict[str, dict[str, Interval]]:
+        """Class -> the 95% interval of each of its accuracies."""
+        return {
+            name: {
+                n: wilson_interval(int(c.sum()), len(c)) if c.dtype == bool else mean_interval(c)
+                for n, c in columns.items()
+            }
+            for name, columns in self._values_by_class()
+        }
+
+    def _values_by_class(self) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+        """Each class that occurs: what came of its images, under each attack and in the end."""
+        first = next(iter(self.records.values()))
+        names = [str(n) for n in first.meta.get("classes") or ()]
+        columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attacks.items()}
+        if (corrupted := self.corruptions) is not None:
+            columns["corruptions"] = corrupted.shares
+        columns["worst_case"] = self.survived
+        order = np.argsort(first.labels, kind="stable")
+        labels, starts = np.unique(first.labels[order], return_index=True)
+        groups = np.split(order, starts[1:])
+        for label, rows in zip(labels.tolist(), groups, strict=True):
+            name = names[label] if label < len(names) else str(label)
+            yield name, {n: c[rows] for n, c in columns.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        rows = {
+            n: {"accuracy": r.accuracy, "interval": self.interval(n)}
+            for n, r in self.attacks.items()
+        }
+        corrupted = self.corruptions
+        return {
+            "suite": self.suite,
+            "images": len(self),
+            "attacks": rows,
+            **({} if corrupted is None else {"corruptions": corrupted.to_dict()}),
+            "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
+            "trustworthy": self.trustworthy,
+            "per_class": self._per_class_json() if len(self) else {},
+            "warnings": list(self.warnings),
+            "findings": [f.model_dump(mode="json") for f in self.findings],
+        }
+
+    def _per_class_json(self) -> dict[str, Any]:
+        intervals = self.class_intervals()
+        return {n: {**row, "intervals": intervals[n]} for n, row in self.per_class().items()}
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """The evaluation that was written to a folder."""
+    found = [read_attack_record(p) for p in sorted(folder.glob("*.parquet"))]
+    found.sort(key=lambda r: r.meta.get("position", 0))
+    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
+    records = {r.name: r for r in found}
+    return Evaluation(folder.name, records, warnings + record_warnings(records))
+
+
+def with_diagnosis(evaluation: Evaluation, path: Path) -> Evaluation:
+    """The evaluation with what the doctor said of the same weights, if it was asked."""
+    diagnosis, first = read_diagnosis(path), next(iter(evaluation.records.values()), None)
+    if diagnosis is None or first is None or first.meta.get("weights") != diagnosis.weights:
+        return evaluation
+    new_warnings = [t for t in warning_texts(diagnosis.findings) if t not in evaluation.warnings]
+    return replace(evaluation, diagnosis=diagnosis, warnings=(*evaluation.warnings, *new_warnings))
+
+
+def record_warnings(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
+    """What a reader must know of how records were made."""
+    warnings = [
+        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
+        "counted as survivors unless another point broke them"
+        for n, r in records.items()
+        if r.meta.get("not_finite", 0)
+    ]
+    warnings += [
+        f"{n}: the outputs were not numbers for {int(np.isnan(r.loss).sum())} images"
+        for n, r in records.items()
+        if np.isnan(r.loss).any()
+    ]
+    stored_warnings = [w for r in [*records.values()][:1] for w in r.meta.get("warnings", ())]
+    findings = deduplicate_findings([f for r in records.values() for f in parse_findings(r.meta)])
+    warnings += [text for text in warning_texts(findings) if text not in stored_warnings]
+    last_record = [*records.values()][-1:]
+    if last_record and last_record[0].meta.get("mode") == "worst_case":
+        warnings.append(
+            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
+            "that of all attacks so far"
+            + (
+                ", counted corruptions included"
+                if any(r.is_corruption and r.counts for r in records.values())
+                else ""
+            )
+        )
+    if last_record and len(last_record[0]) < last_record[0].meta.get("drawn_from", 0):
+        warnings.append(
+            f"stopped early: {len(last_record[0])} images drawn at random from "
+            f"{last_record[0].meta['drawn_from']}, until the 95% interval of the worst case "
+            f"was narrower than {100 * last_record[0].meta['until']:g} points"
+        )
+    return tuple(warnings)

@@ -1,0 +1,214 @@
+"""Leaderboard records in the form of RobustBench (arXiv:2010.09670): one JSON file per model.
+
+The files lie at ``model_info/<dataset>/<threat>/<Name>.json``. Accuracies and eps are text, in
+percent and like ``8/255``; what is not known is empty text or left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from buttress.errors import UserError
+from buttress.registry import normalize_name
+from buttress.threats.norm_ball import NORMS, Threat
+
+CORRUPTIONS_LEADERBOARD = "corruptions"
+LEADERBOARDS = (*NORMS, CORRUPTIONS_LEADERBOARD)
+
+# Name -> the JSON type, in the order of the published files. The first eleven are in all of them.
+FIELD_TYPES: Mapping[str, type] = {
+    "link": str,
+    "name": str,
+    "authors": str,
+    "additional_data": bool,
+    "number_forward_passes": int,
+    "dataset": str,
+    "venue": str,
+    "architecture": str,
+    "eps": str,  # null on the boards of corruptions
+    "clean_acc": str,
+    "reported": str,
+    "autoattack_acc": str,
+    "corruptions_acc": str,
+    "corruptions_acc_3d": str,
+    "corruptions_mce": str,
+    "corruptions_mce_3d": str,
+    "external": str,
+    "footnote": str,
+    "unreliable": bool,
+}
+REQUIRED_FIELDS = tuple(FIELD_TYPES)[:11]
+# Older files call the same numbers by these names.
+AUTOATTACK_FIELDS = ("autoattack_acc", "AA")
+CORRUPTION_FIELDS = ("corruptions_acc", "corruptions_acc_2d")
+
+# Our data sets that hold exactly the test images of a board, by the board's name for the data.
+LEADERBOARD_DATASETS = {"cifar10": "cifar10", "cifar100": "cifar100", "imagenet_rb5000": "imagenet"}
+MISSING_VALUES = ("", "-", "n/a", "none", "null", "nan")
+
+
+@dataclass(frozen=True)
+class LeaderboardEntry:
+    """What others published about a model; shares in [0, 1], None where the file has none."""
+
+    id: str  # the name of the file
+    dataset: str
+    board: str  # Linf, L2, L1 or corruptions
+    threat: str  # "Linf:8/255"; empty for corruptions and where eps is not known
+    title: str
+    authors: str
+    link: str
+    venue: str
+    architecture: str
+    footnote: str
+    clean: float | None
+    robust: float | None  # under AutoAttack, or the mean over corruptions
+    external: float | None  # the lowest that anyone found
+    is_unreliable: bool
+
+
+@dataclass(frozen=True)
+class LeaderboardEntries:
+    """The records of some files, and what was wrong in them."""
+
+    rows: tuple[LeaderboardEntry, ...]
+    problems: tuple[str, ...]
+
+
+def leaderboard_dataset(name: str) -> str:
+    """The name of a data set as leaderboards write it; the path of a folder is left out."""
+    name_only = normalize_name(name.partition(":")[0])
+    return LEADERBOARD_DATASETS.get(name_only, name_only)
+
+
+def read_leaderboard_entries(paths: Iterable[Path]) -> LeaderboardEntries:
+    """The records in files and folders; what cannot be used is named and left out."""
+    rows: list[LeaderboardEntry] = []
+    problems: list[str] = []
+    for path in map(Path, paths):
+        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        if not path.exists():
+            raise UserError(f"there is no file or folder {path} with published records")
+        if not files:
+            problems.append(f"{path} holds no JSON file")
+        for file in files:
+            row, file_problems = read_leaderboard_file(file, display_path=_display_path(file, path))
+            rows += [] if row is None else [row]
+            problems += file_problems
+    return LeaderboardEntries(tuple(dict.fromkeys(rows)), tuple(problems))
+
+
+def read_leaderboard_file(
+    path: Path, display_path: str
+) -> tuple[LeaderboardEntry | None, list[str]]:
+    """One record, and its problems with the name of the file in front."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None, [f"{display_path} cannot be read as JSON: it is left out"]
+    if not isinstance(content, dict):
+        return None, [f"{display_path} must hold one JSON object: it is left out"]
+    fields = _FieldReader(content)
+    board = _leaderboard_of(path, content)
+    dataset = normalize_name(fields.text("dataset"))
+    if not board or not dataset:
+        return None, [
+            f"{display_path} must name its 'dataset' and lie in a folder named by its threat "
+            f"({', '.join(LEADERBOARDS)}): it is left out"
+        ]
+    row = _build_entry(path.stem, dataset, board, fields)
+    if row.clean is None and row.robust is None:
+        fields.problems.append("it has no accuracy: it is left out")
+    problems = [f"{display_path}: {text}" for text in fields.problems]
+    return (None if row.clean is None and row.robust is None else row), problems
+
+
+def _build_entry(name: str, dataset: str, board: str, fields: _FieldReader) -> LeaderboardEntry:
+    names = CORRUPTION_FIELDS if board == CORRUPTIONS_LEADERBOARD else AUTOATTACK_FIELDS
+    return LeaderboardEntry(
+        id=name,
+        dataset=dataset,
+        board=board,
+        threat="" if board == CORRUPTIONS_LEADERBOARD else fields.threat(board),
+        title=fields.text("name"),
+        authors=fields.text("authors"),
+        link=fields.text("link"),
+        venue=fields.text("venue"),
+        architecture=fields.text("architecture"),
+        footnote=fields.text("footnote"),
+        clean=fields.share("clean_acc"),
+        robust=next((s for n in names if (s := fields.share(n)) is not None), None),
+        external=fields.share("external"),
+        is_unreliable=fields.flag("unreliable"),
+    )
+
+
+class _FieldReader:
+    """Reads the fields of one file in whatever type they come, and keeps what was wrong."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.content = content
+        self.problems: list[str] = []
+
+    def text(self, name: str) -> str:
+        value = self.content.get(name)
+        if value is None or isinstance(value, (list, dict, bool)):
+            if value is not None:
+                self._add_problem(name, value, "text")
+            return ""
+        return " ".join(str(value).split())
+
+    def share(self, name: str) -> float | None:
+        """A percentage in any spelling as a share."""
+        value = self.content.get(name)
+        if value is None or (isinstance(value, str) and value.strip().lower() in MISSING_VALUES):
+            return None
+        try:
+            number = float(str(value).strip().removesuffix("%"))
+        except ValueError:
+            number = math.nan
+        if isinstance(value, bool) or not 0 <= number <= 100:
+            self._add_problem(name, value, "a percentage from 0 to 100")
+            return None
+        return number / 100
+
+    def flag(self, name: str) -> bool:
+        value = self.content.get(name, False)
+        if isinstance(value, str) and value.strip().lower() in ("true", "false", ""):
+            return value.strip().lower() == "true"
+        if not isinstance(value, (bool, type(None))):
+            self._add_problem(name, value, "true or false")
+        return value is True
+
+    def threat(self, norm: str) -> str:
+        eps = self.text("eps")
+        if eps.lower() in MISSING_VALUES:
+            return ""
+        try:
+            return str(Threat.parse(f"{norm}:{eps}"))
+        except UserError:
+            self._add_problem("eps", self.content["eps"], "a number or a fraction like 8/255")
+            return ""
+
+    def _add_problem(self, name: str, value: Any, expected: str) -> None:
+        value_text = json.dumps(value, default=str)[:60]
+        self.problems.append(
+            f"{name!r} must be {expected}, but is {value_text}; it is taken as missing"
+        )
+
+
+def _leaderboard_of(path: Path, content: Mapping[str, Any]) -> str:
+    """The threat of a record: the folder it lies in, for no field tells the norm."""
+    folder = path.resolve().parent.name.removesuffix("_3d")
+    if folder in LEADERBOARDS:
+        return folder
+    return CORRUPTIONS_LEADERBOARD if any(name in content for name in CORRUPTION_FIELDS) else ""
+
+
+def _display_path(file: Path, root: Path) -> str:
+    return file.name if file == root else (Path(root.name) / file.relative_to(root)).as_posix()

@@ -1,0 +1,272 @@
+"""The directory of a run. Its state is which files exist; each is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from buttress.config import short_repr
+from buttress.errors import CorruptFileError, UserError
+from buttress.results.run_spec import RunSpec
+from buttress.system.clock import utc_timestamp
+from buttress.system.files import digest, read_json, safe_file_name, write_json, write_text
+
+RunState = Literal["new", "started", "done", "failed"]
+CheckpointName = Literal["best", "last"]
+CHECKPOINT_NAMES: tuple[CheckpointName, ...] = ("best", "last")
+DONE_FILE, ERROR_FILE = "done.json", "error.json"
+NUMERIC_SUMMARY_KEYS = (
+    "epochs",
+    "best_epoch",
+    "best_val_clean",
+    "best_val_robust",
+    "last_val_clean",
+    "last_val_robust",
+    "seconds",
+    "seconds_here",
+)
+SELECTED_ON_TEST_WARNING = (
+    "the checkpoint was chosen by its accuracy on the test images (select_on: test), so that "
+    "accuracy on them is too high; use select_on: val"
+)
+
+
+class RunFailure(NamedTuple):
+    """Why the last try at a run ended early, and which file it was to make."""
+
+    message: str
+    file: str | None = None  # as seen from the run's folder; None: not known
+
+
+class Run:
+    """One trained model on disk.
+
+    ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
+    checkpoints, ``epochs/<n>.pt`` those of every epoch if that was asked for, ``start.pt`` the
+    weights it began with if these were given,
+    ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json`` results,
+    ``done.json`` how training ended, ``error.json`` why the last try at anything failed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").is_file()
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Everything in ``run.json``: spec, command, versions, time, where weights came from."""
+        if not self.exists:
+            raise UserError(f"{self.path} is not a run: it has no run.json")
+        return read_json(self.path / "run.json")
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec.parse(self.header.get("spec"), f"{self.path / 'run.json'}")
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training is complete; what came after it may have failed."""
+        return (self.path / DONE_FILE).is_file()
+
+    @property
+    def state(self) -> RunState:
+        """Failed if the last try failed, in training or after it."""
+        if self.failure is not None:
+            return "failed"
+        if self.is_trained:
+            return "done"
+        return "started" if self.exists else "new"
+
+    @property
+    def failure(self) -> RunFailure | None:
+        """Why the run failed; None if it did not."""
+        try:
+            content = read_json(self.path / ERROR_FILE)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (CorruptFileError, OSError):
+            return RunFailure("its error.json is unreadable")
+        file = content.get("file")
+        if file == DONE_FILE and self.is_trained:  # was killed between the two files
+            return None
+        return RunFailure(str(content.get("message", "")), file if isinstance(file, str) else None)
+
+    def checkpoint(self, name: CheckpointName | Literal["start"] | int = "best") -> Path:
+        """The best or the last epoch, the start, or an epoch by its number if that was kept."""
+        if isinstance(name, int):
+            return self.path / "epochs" / f"{name:04d}.pt"
+        return self.path / f"{name}.pt"
+
+    @property
+    def kept_epochs(self) -> list[int]:
+        """The epochs whose weights were kept beside the best and the last."""
+        names = (p.stem for p in (self.path / "epochs").glob("*.pt"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def open(
+        self,
+        spec: RunSpec,
+        command: str = "",
+        category: str = "",
+        finetuned_from: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Starts the run or takes it up again; refuses the directory of another run."""
+        with contextlib.suppress(
+            CorruptFileError
+        ):  # written again below; checkpoints name their spec
+            if self.exists:
+                self._check_same_spec(spec)
+                return
+        if not self.exists and self.path.exists() and not _is_empty_folder(self.path):
+            raise UserError(
+                f"{self.path} exists and is not a run; choose an output directory that is new or "
+                "empty"
+            )
+        content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
+        origin = {} if finetuned_from is None else {"finetuned_from": dict(finetuned_from)}
+        write_json(self.path / "run.json", {**content, **origin, **provenance(command)})
+
+    def _check_same_spec(self, spec: RunSpec) -> None:
+        old, new = self.spec.identity(), spec.identity()
+        if old != new:
+            changed = ", ".join(changed_keys(old, new)[:4])
+            raise UserError(
+                f"{self.path} holds another run (different: {changed}); "
+                "choose another output directory or remove it"
+            )
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One entry per finished epoch."""
+        path = self.path / "train.jsonl"
+        if not path.is_file():
+            return []
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            history_digest = digest(rows)
+        except (ValueError, RecursionError):
+            raise CorruptFileError(f"{path} has a line that is not JSON") from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise CorruptFileError(f"{path} has a line that is no epoch")
+        if self.is_trained and self.summary.get("history") != history_digest:
+            raise CorruptFileError(f"{path} is not the history that the run ended with")
+        return rows
+
+    def write_history(self, epochs: list[dict[str, Any]]) -> None:
+        write_text(self.path / "train.jsonl", "".join(json.dumps(e) + "\n" for e in epochs))
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        write_json(self.path / DONE_FILE, {**summary, "history": digest(self.history)})
+        (self.path / ERROR_FILE).unlink(missing_ok=True)
+
+    def fail(self, message: str, file: Path | None = None) -> None:
+        """Notes why a try failed; ``file`` is what it was to make."""
+        name = None if file is None else file.relative_to(self.path).as_posix()
+        write_json(
+            self.path / ERROR_FILE, {"message": message, "file": name, "time": utc_timestamp()}
+        )
+
+    def mend(self, files: Iterable[Path]) -> None:
+        """Forgets a failure to make one of these files: they are there now."""
+        failure = self.failure
+        names = (file.relative_to(self.path).as_posix() for file in files)
+        if failure is None or (self.is_trained if failure.file is None else failure.file in names):
+            (self.path / ERROR_FILE).unlink(missing_ok=True)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        path = self.path / DONE_FILE
+        content = read_json(path)
+        warnings = content.get("warnings", [])
+        if not isinstance(warnings, list) or not all(isinstance(w, str) for w in warnings):
+            raise CorruptFileError(f"{path} has warnings that are no list of texts")
+        for name, value in content.items():
+            if name in NUMERIC_SUMMARY_KEYS and not isinstance(value, (int, float, type(None))):
+                raise CorruptFileError(f"{path} has {name}={short_repr(value)}, which is no number")
+        return content
+
+    @property
+    def caveats(self) -> list[str]:
+        """Why numbers measured on this run's best checkpoint may mislead."""
+        if self.is_trained:
+            return list(self.summary.get("warnings", ()))
+        return [SELECTED_ON_TEST_WARNING] if self.spec.recipe.select_on == "test" else []
+
+    def suites(self) -> list[str]:
+        """The suites this run was evaluated with."""
+        folder = self.path / "eval"
+        return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+
+    def suite_folder(self, suite: str) -> Path:
+        """Where the records of a suite go; a suite in a file goes by the name of the file."""
+        name = Path(suite).stem if suite.endswith((".yaml", ".yml")) else suite
+        return self.path / "eval" / safe_file_name(name)
+
+    def analyses(self) -> list[str]:
+        return sorted(p.stem for p in (self.path / "analysis").glob("*.json"))
+
+    def analysis_file(self, name: str) -> Path:
+        return self.path / "analysis" / f"{safe_file_name(name)}.json"
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def changed_keys(a: Any, b: Any, path: str = "") -> list[str]:
+    """The dotted names of the places where two JSON values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = sorted({*a, *b})
+        return [d for k in keys for d in changed_keys(a.get(k), b.get(k), f"{path}.{k}".strip("."))]
+    return [] if a == b else [path or "all"]
+
+
+PACKAGES = ("buttress", "torch", "timm", "torchvision", "lightning-fabric", "numpy", "scikit-learn")
+
+
+def provenance(command: str = "") -> dict[str, Any]:
+    """Which software and machine made a record."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "command": command,
+        "time": utc_timestamp(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": versions,
+    }
+
+
+CLI_ENTRY_POINT = ("cli", "main.py")  # `python -m buttress.cli.main`, as workers are started
+
+
+def command_line() -> str:
+    """The command that is running, as a person would type it."""
+    path = Path(sys.argv[0] if sys.argv else "python")
+    is_buttress = (
+        path.name.startswith(("buttress", "__main__")) or path.parts[-2:] == CLI_ENTRY_POINT
+    )
+    return " ".join(["buttress" if is_buttress else path.name, *sys.argv[1:]])
+
+
+def find_runs(root: Path) -> list[Run]:
+    """All runs below a folder, in order of their paths."""
+    if (root / "run.json").is_file():
+        return [Run(root)]
+    return [Run(p.parent) for p in sorted(root.rglob("run.json"))]

@@ -1,0 +1,295 @@
+"""What may be asked of augmentation, and the names of common choices."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
+
+from buttress.config import ComponentSpec, Spec
+from buttress.errors import UnknownNameError
+from buttress.registry import normalize_name, unknown_name_message
+from buttress.system.files import digest
+from buttress.threats.norm_ball import Threat
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+def _check_range(bounds: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < bounds[0] <= bounds[1]:
+        raise ValueError(f"`0 < low <= high` must hold, but got low={bounds[0]}, high={bounds[1]}")
+    return bounds
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_check_range)]
+
+
+class ResizedCropSpec(Spec):
+    """A random part of the image, enlarged to the whole."""
+
+    scale: Range = (0.08, 1.0)  # share of the area
+    ratio: Range = (3 / 4, 4 / 3)  # width by height
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+
+
+class ColorJitterSpec(Spec):
+    """Factors from 1 - s to 1 + s; hue in turns of the colour circle."""
+
+    brightness: NonNegativeFloat = 0.0
+    contrast: NonNegativeFloat = 0.0
+    saturation: NonNegativeFloat = 0.0
+    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+
+
+class RandAugmentSpec(Spec):
+    """RandAugment; the defaults are those of timm's ``rand-m9-mstd0.5-inc1``."""
+
+    ops: PositiveInt = 2
+    magnitude: Annotated[float, Field(ge=0, le=10)] = 9.0
+    std: NonNegativeFloat = 0.5
+    probability: Probability = 0.5  # that an operation which was drawn happens
+
+
+def _parse_jitter(raw: object) -> object:
+    """A number stands for brightness, contrast and saturation alike; zero is off."""
+    if not isinstance(raw, int | float) or isinstance(raw, bool):
+        return raw
+    return {"brightness": raw, "contrast": raw, "saturation": raw} if raw else None
+
+
+class AugmentationSpec(Spec):
+    """Random changes of the training images: fields, or one of `list_augmentations` by name."""
+
+    crop: NonNegativeInt = 0  # pixels of padding around a random crop
+    flip: bool = False
+    resized_crop: ResizedCropSpec | None = None
+    rotation: NonNegativeFloat = 0.0  # degrees, either way
+    jitter: Annotated[ColorJitterSpec | None, BeforeValidator(_parse_jitter)] = None
+    auto: Literal["none", "cifar10", "imagenet"] = "none"  # AutoAugment with this policy
+    rand: RandAugmentSpec | None = None
+    erasing: Probability = 0.0
+    mixup: NonNegativeFloat = 0.0  # alpha; 0 is off
+    cutmix: NonNegativeFloat = 0.0  # alpha; 0 is off
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_preset(cls, raw: object) -> object:
+        return preset_fields(raw) if isinstance(raw, str) else raw
+
+
+class AugmentationPreset(NamedTuple):
+    """A choice that has a name."""
+
+    about: str
+    fields: dict[str, Any]
+
+
+_ABLATION_BASE: dict[str, Any] = {"resized_crop": {}, "flip": True, "jitter": 0.4}
+_ABLATION_SWITCHES: dict[str, dict[str, Any]] = {
+    "MixUp 0.8": {"mixup": 0.8},
+    "CutMix 1.0": {"cutmix": 1.0},
+    "RandAugment": {"rand": {}},
+    "erasing 0.25": {"erasing": 0.25},
+}
+
+
+def _ablation_preset(digits: tuple[int, ...]) -> AugmentationPreset:
+    enabled = [switch for switch, digit in zip(_ABLATION_SWITCHES, digits, strict=True) if digit]
+    fields = dict(_ABLATION_BASE)
+    for switch in enabled:
+        fields |= _ABLATION_SWITCHES[switch]
+    return AugmentationPreset(", ".join(["resized crop, flip, jitter 0.4", *enabled]), fields)
+
+
+# Each digit switches one of MixUp, CutMix, RandAugment and random erasing on: the ablation in
+# Debenedetti's thesis that became arXiv:2209.07399.
+AUGMENTATION_PRESETS = {
+    "ablation-" + "".join(map(str, digits)): _ablation_preset(digits)
+    for digits in product((0, 1), repeat=4)
+}
+
+
+def list_augmentations() -> list[str]:
+    """The names that stand for an augmentation in a recipe."""
+    return list(AUGMENTATION_PRESETS)
+
+
+def preset_fields(name: str) -> dict[str, Any]:
+    """The fields of `AugmentationSpec` that a name stands for."""
+    presets = {normalize_name(n): preset.fields for n, preset in AUGMENTATION_PRESETS.items()}
+    if normalize_name(name) not in presets:
+        raise UnknownNameError(unknown_name_message("augmentation", name, list_augmentations()))
+    return presets[normalize_name(name)]
+
+
+SPEC_VERSION = 1
+
+ThreatString = Annotated[str, AfterValidator(lambda text: str(Threat.parse(text)))]
+
+
+def _parse_component(raw: object) -> object:
+    """A bare name stands for a component without arguments."""
+    return {"name": raw} if isinstance(raw, str) else raw
+
+
+ComponentField = Annotated[ComponentSpec, BeforeValidator(_parse_component)]
+
+
+class OptimizerSpec(Spec):
+    """How weights move along a gradient."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: Annotated[float, Field(gt=0)]
+    weight_decay: NonNegativeFloat = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay_vectors: bool = True  # False: biases, norms and other 1-d tensors are not decayed
+    exempt: tuple[str, ...] = ()  # nor are parameters with one of these in their names
+
+
+class LRScheduleSpec(Spec):
+    """The learning rate over epochs, as a factor of its peak."""
+
+    name: Literal["constant", "cosine", "step", "cyclic", "points"] = "cosine"
+    warmup_epochs: NonNegativeFloat = 0.0
+    warmup_from: NonNegativeFloat = 0.0
+    hold_epochs: NonNegativeFloat = 0.0  # at the peak, after the warm-up
+    cooldown_epochs: NonNegativeFloat = 0.0  # at the end, at the lowest rate
+    final: NonNegativeFloat = 0.0  # cosine: the factor at the end
+    horizon: Annotated[float, Field(gt=0)] | None = None  # cosine: epochs it takes, if not all
+    from_start: bool = False  # cosine: counted from the first epoch, under the warm-up
+    by_epoch: bool = False  # the rate changes between epochs, not at every step
+    peak: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: the share of the epochs it rises
+    milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
+    factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
+    points: tuple[tuple[NonNegativeFloat, NonNegativeFloat], ...] = ()  # points: (epoch, factor)
+
+    @model_validator(mode="after")
+    def _check_points(self) -> LRScheduleSpec:
+        epochs = [epoch for epoch, _ in self.points]
+        if self.name == "points" and (not epochs or epochs != sorted(set(epochs))):
+            raise ValueError(
+                f"`points` needs pairs [epoch, factor] with rising epochs, but has {epochs}"
+            )
+        return self
+
+
+class WeightAveragingSpec(Spec):
+    """Weights averaged over training, which are then the ones that are judged and kept."""
+
+    kind: Literal["ema", "swa"] = "ema"  # with forgetting, or all alike
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.999  # ema: how much stays at each step
+    from_epoch: NonNegativeFloat = 0.0
+
+
+class AWPSpec(Spec):
+    """Weights moved against the loss before each step (arXiv:2004.05884)."""
+
+    gamma: Annotated[float, Field(gt=0)] = 0.005  # how far, as a share of each tensor's norm
+    from_epoch: NonNegativeFloat = 0.0
+
+
+class ExtraDataSpec(Spec):
+    """More images, in a fixed part of every batch."""
+
+    dataset: str
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+class ValidationSpec(Spec):
+    """How the best epoch is chosen: accuracy under an attack on images held out of training."""
+
+    attack: ComponentField = ComponentSpec(name="pgd", args={"steps": 10})
+    limit: PositiveInt | None = None
+    every: PositiveInt = 1
+    from_epoch: NonNegativeInt = 0  # no earlier epoch is looked at
+    by: Literal["robust", "clean"] = "robust"
+
+
+class Recipe(Spec):
+    """A complete training configuration."""
+
+    name: str = ""
+    about: str = ""
+    source: str = ""
+    cost: str = ""  # of the whole training: epochs, images, passes, hours if known
+    expected: str = ""  # the published accuracy, of which model and under which attack
+    epochs: PositiveInt
+    batch_size: PositiveInt = 128
+    objective: ComponentField = ComponentSpec(name="standard")
+    threat: ThreatString | None = None
+    eps_zero_epochs: NonNegativeFloat = 0.0  # clean training first, ...
+    eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows over these epochs, ...
+    eps_warmup: Literal["linear", "sine"] = "linear"  # ... in this way
+    eps_by_epoch: bool = False  # eps changes between epochs, not at every step
+    step_follows_eps: bool = True  # the attack's steps grow with eps; False: they are always full
+    optimiser: OptimizerSpec
+    schedule: LRScheduleSpec = LRScheduleSpec()
+    augmentation: AugmentationSpec = AugmentationSpec()
+    validation: ValidationSpec = ValidationSpec()
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    l1: NonNegativeFloat = 0.0  # this much times the sum of the sizes of all weights
+    average: WeightAveragingSpec | None = None
+    awp: AWPSpec | None = None
+    extra: ExtraDataSpec | None = None
+    select_on: Literal["val", "test"] = "val"  # test: for replication only, and marked everywhere
+    on_collapse: Literal["warn", "stop", "rollback"] = "warn"
+    accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    # The model's first layer: mean and std of the data set, none, or 1/2 and 1/2.
+    normalise: bool | Literal["half"] = True
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+
+
+NON_IDENTITY_FIELDS = (
+    "name",
+    "about",
+    "source",
+    "cost",
+    "expected",
+)  # fields of a recipe that change no number
+
+
+class RunSpec(Spec):
+    """One training run, resolved: what it is decides its key."""
+
+    model: str
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    dataset: str
+    limit: PositiveInt | None = None
+    num_classes: PositiveInt
+    image_size: PositiveInt
+    in_channels: PositiveInt
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    recipe: Recipe
+    seed: int = 0
+    # What training begins with if not with fresh weights: their hash, or ``run:KEY`` in a study.
+    start: str | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What decides whether two runs are the same run.
+
+        Settings at their defaults are left out, so that a new setting keeps the keys of old runs;
+        a changed default needs a new `SPEC_VERSION`.
+        """
+        body = self.model_dump(mode="json", exclude_defaults=True)
+        body["recipe"] = {k: v for k, v in body["recipe"].items() if k not in NON_IDENTITY_FIELDS}
+        body["model"] = self.model if ":" in self.model else normalize_name(self.model)
+        return {"version": SPEC_VERSION, **body}
+
+    def key(self) -> str:
+        """The name of the run's directory in a study: readable, and unique to its content."""
+        stem = Path(self.model.split(":")[-1]).stem
+        return f"{normalize_name(stem)}-{digest(self.identity())[:12]}"

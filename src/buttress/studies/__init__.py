@@ -1,0 +1,35 @@
+"""Studies: a declared question, its grid of runs, and the work that answers it."""
+
+from buttress.studies.answer import answer_study, run_group_analyses, write_study_answer
+from buttress.studies.claims import CLAIMS
+from buttress.studies.grid import GridRun, LabelFilter, expand_grid, parse_label_filter, select_runs
+from buttress.studies.jobs import RunJob, complete_run, make_jobs
+from buttress.studies.plan import jobs_of, plan_study
+from buttress.studies.search import SearchSpec, list_searches, load_search
+from buttress.studies.spec import SCALES, Scale, StudySpec, list_studies, load_study, parse_scale
+
+__all__ = [
+    "CLAIMS",
+    "SCALES",
+    "GridRun",
+    "LabelFilter",
+    "RunJob",
+    "Scale",
+    "SearchSpec",
+    "StudySpec",
+    "answer_study",
+    "complete_run",
+    "expand_grid",
+    "jobs_of",
+    "list_searches",
+    "list_studies",
+    "load_search",
+    "load_study",
+    "make_jobs",
+    "parse_label_filter",
+    "parse_scale",
+    "plan_study",
+    "run_group_analyses",
+    "select_runs",
+    "write_study_answer",
+]

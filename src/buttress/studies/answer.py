@@ -1,0 +1,276 @@
+"""Answers a study from what its runs left: the table, published beside measured, and its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from buttress.analysis.core import (
+    ANALYSES,
+    analyze_group,
+    analyze_standalone,
+    is_standalone_analysis,
+)
+from buttress.analysis.subject import AnalysisNotApplicable
+from buttress.errors import ButtressError, UserError
+from buttress.results.evaluation import Evaluation
+from buttress.results.run import Run
+from buttress.results.study_result import (
+    ClaimResult,
+    RankAgreement,
+    StudyResult,
+    StudyTableRow,
+    TableValue,
+    study_result_path,
+    write_study_result,
+)
+from buttress.statistics import spearman
+from buttress.studies.claims import CLAIMS, UndecidableClaim, assess_claim
+from buttress.studies.claims.core import evaluate_predicate
+from buttress.studies.grid import GridRun, expand_grid
+from buttress.studies.jobs import make_jobs, read_status
+from buttress.studies.measure import (
+    GridRunRecords,
+    analysis_rows_table,
+    group_by_row,
+    measure_table,
+    published_values,
+    read_published,
+    runs_of_column,
+)
+from buttress.studies.spec import ClaimSpec, ColumnSpec, Scale, ScaledStudy, StudySpec
+from buttress.studies.table import REPLICATES, StudyTable, ValueTable
+from buttress.system.progress import Progress, SilentProgress
+
+MIN_ROWS = 3  # rows with a rank correlation
+
+
+def answer_study(
+    study: StudySpec, scale: Scale, root: Path, *, study_file: Path | None = None
+) -> StudyResult:
+    """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
+    scaled, runs = study.at_scale(scale), expand_grid(study, scale)
+    study_folder = study_result_path(root, study.name, scale).parent
+    statuses = {work.key: read_status(work) for work in make_jobs(scaled, runs, root)}
+    records = [
+        GridRunRecords(
+            cell, root / "runs" / cell.key, statuses[cell.key].state, group_folder=study_folder
+        )
+        for cell in runs
+    ]
+    table = _build_table(study, scaled, scale, records, root)
+    replicates = table.replicates(REPLICATES)
+    published = _load_published(study, scaled, table, study_file)
+    return StudyResult(
+        study=study.name,
+        scale=scale,
+        title=study.title or study.name,
+        question=study.question,
+        source=study.source,
+        about=study.about,
+        axes=table.axes,
+        columns=table.columns,
+        units={name: column.unit for name, column in scaled.columns.items()},
+        lines=_build_rows(table, replicates, published, scaled, records),
+        claims=tuple(
+            claim_record(claim, table.as_values, replicates, published) for claim in study.claims
+        ),
+        agreement=()
+        if published is None
+        else rank_agreement(table.as_values, replicates, published),
+        notes=() if study.published is None else study.published.notes,
+        runs=len(statuses),
+        done=sum(run.state == "done" for run in statuses.values()),
+        failed={key: run.error for key, run in statuses.items() if run.state == "failed"},
+        analyses=tuple(analysis.name for analysis in scaled.analyses),
+        together=tuple(analysis.name for analysis in scaled.together),
+        cost=_training_seconds(runs, root),
+        settings={
+            "datasets": sorted({cell.spec.dataset for cell in runs}),
+            "suites": list(scaled.suites),
+            "test_limit": scaled.test_limit,
+            "seeds": list(scaled.seeds),
+        },
+    )
+
+
+def _build_table(
+    study: StudySpec,
+    scaled: ScaledStudy,
+    scale: Scale,
+    records: Sequence[GridRunRecords],
+    root: Path,
+) -> StudyTable:
+    """The rows are the runs, unless an analysis lists them."""
+    if not scaled.listed:
+        return measure_table(scaled, records)
+    return analysis_rows_table(scaled, study_result_path(root, study.name, scale).parent)
+
+
+def claim_record(
+    claim: ClaimSpec,
+    measured: ValueTable,
+    replicates: Sequence[ValueTable],
+    published_values: ValueTable | None,
+) -> ClaimResult:
+    """A claim under the published numbers and under ours."""
+    predicate = CLAIMS.create(claim.test.name, claim.test.args)
+    result = assess_claim(predicate, measured, replicates)
+    published = claim.published
+    if published_values is not None and not published:
+        try:
+            published = (
+                "holds"
+                if evaluate_predicate(predicate, published_values.measured_rows())
+                else "does not hold"
+            )
+        except UndecidableClaim as reason:
+            published = f"cannot be said: {reason}"
+    return ClaimResult(
+        id=claim.id, says=claim.says, published=published, word=result.word,
+        evidence=result.evidence, share=result.share,
+    )  # fmt: skip
+
+
+def _load_published(
+    study: StudySpec, scaled: ScaledStudy, table: StudyTable, study_file: Path | None
+) -> ValueTable | None:
+    if study.published is None:
+        return None
+    rows = dict(zip(table.rows, table.attributes, strict=True))
+    csv_rows = read_published(study.published, study_file)
+    return published_values(study.published, csv_rows, table.axes, rows, scaled.columns)
+
+
+def _build_rows(
+    table: StudyTable,
+    replicates: Sequence[ValueTable],
+    published: ValueTable | None,
+    scaled: ScaledStudy,
+    records: Sequence[GridRunRecords],
+) -> tuple[StudyTableRow, ...]:
+    intervals, grouped = table.intervals(replicates), group_by_row(table.axes, records)
+    rows = []
+    for index, row in enumerate(table.rows):
+        numbers, runs = {}, grouped.get(row, [])
+        for column in table.columns:
+            value = table.values.get((row, column))
+            interval = intervals.get((row, column))
+            published_value = (
+                None if published is None else _finite_or_none(published.columns[column][index])
+            )
+            column_runs = runs_of_column(scaled.columns[column], runs)
+            evaluations = _column_evaluations(column_runs, scaled.columns[column], scaled)
+            numbers[column] = TableValue(
+                value=None if value is None else _finite_or_none(value.value),
+                low=None if interval is None else interval.low,
+                high=None if interval is None else interval.high,
+                published=published_value,
+                images=len(value.scores[0]) if value is not None and value.scores else 0,
+                seeds=0 if value is None else len(value.seeds),
+                missing=table.missing.get((row, column), ""),
+                distrusted=tuple(dict.fromkeys(w for e in evaluations for w in e.warnings)),
+                untrustworthy=not all(e.trustworthy for e in evaluations),
+            )
+        rows.append(
+            StudyTableRow(labels=row, attributes=dict(table.attributes[index]), numbers=numbers,
+                 runs=tuple(s.grid_run.key for s in runs))
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def _column_evaluations(
+    records: Sequence[GridRunRecords], column: ColumnSpec, scaled: ScaledStudy
+) -> list[Evaluation]:
+    """The evaluations behind a number."""
+    name = column.suite or (scaled.suites[0] if scaled.suites else "")
+    name += "" if column.which == "best" else f"-{column.which}"
+    return [s.evaluations[name] for s in records if name in s.evaluations]
+
+
+def rank_agreement(
+    measured: ValueTable, replicates: Sequence[ValueTable], theirs: ValueTable
+) -> tuple[RankAgreement, ...]:
+    """Spearman's correlation of each column with the published one, over rows that have both."""
+    agreements = []
+    for column, values in measured.columns.items():
+        published = theirs.columns[column]
+        has_both = ~(np.isnan(values) | np.isnan(published))
+        if not (~np.isnan(published)).any():
+            continue
+        rows, value = int(has_both.sum()), _spearman_or_none(values[has_both], published[has_both])
+        if value is None:
+            agreements.append(RankAgreement(column=column, rows=rows, spearman=None))
+            continue
+        ranks = [
+            _spearman_or_none(view.columns[column][has_both], published[has_both])
+            for view in replicates
+        ]
+        resampled = [rank for rank in ranks if rank is not None]
+        low, high = np.quantile(resampled, (0.025, 0.975)) if resampled else (None, None)
+        agreements.append(
+            RankAgreement(column=column, rows=rows, spearman=value, low=low, high=high)
+        )
+    return tuple(agreements)
+
+
+def _spearman_or_none(measured: np.ndarray, published: np.ndarray) -> float | None:
+    """None where there is no order to speak of: few rows, or all alike."""
+    try:
+        return spearman(measured, published).value if len(measured) >= MIN_ROWS else None
+    except UserError:
+        return None
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _training_seconds(runs: Sequence[GridRun], root: Path) -> dict[str, float]:
+    """What the finished runs took."""
+    seconds = 0.0
+    for cell in runs:
+        run = Run(root / "runs" / cell.key)
+        if run.is_trained:
+            seconds += float(run.summary.get("seconds", 0.0))
+    return {"train_seconds": seconds}
+
+
+def run_group_analyses(
+    study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
+) -> None:
+    """Computes what is not there yet, into the folder of the study's answer."""
+    progress, scaled = progress or SilentProgress(), study.at_scale(scale)
+    out = study_result_path(root, study.name, scale).parent
+    keys = dict.fromkeys(cell.key for cell in expand_grid(study, scale))
+    trained_runs = [run for key in keys if (run := Run(root / "runs" / key)).is_trained]
+    for analysis in scaled.together:
+        try:
+            if is_standalone_analysis(ANALYSES.entry(analysis.name)):
+                analyze_standalone(analysis.name, out, args=analysis.args, progress=progress)
+            elif trained_runs:
+                limit = scaled.test_limit
+                analyze_group(
+                    analysis.name,
+                    trained_runs,
+                    out,
+                    args=analysis.args,
+                    limit=limit,
+                    progress=progress,
+                )
+        except AnalysisNotApplicable as reason:
+            progress.log(f"{analysis.name} does not apply: {reason}")
+        except (ButtressError, RuntimeError, OSError) as error:  # a gap that stops nothing
+            progress.log(f"{analysis.name} of all runs failed: {error}")
+
+
+def write_study_answer(
+    study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
+) -> StudyResult:
+    """What the finished runs say together, saved below ``root/studies``."""
+    run_group_analyses(study, scale, root, progress=progress)
+    answer = answer_study(study, scale, root)
+    write_study_result(root, answer)
+    return answer

@@ -1,0 +1,248 @@
+"""The runs of a study at one scale: every combination of its axes, as run specs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import torch
+
+from buttress.analysis.core import ANALYSES
+from buttress.data import dataset_facts
+from buttress.errors import UserError
+from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.models import create_model
+from buttress.models.cost import SkipInitialization
+from buttress.results.run_spec import Recipe, RunSpec
+from buttress.studies.claims import CLAIMS
+from buttress.studies.spec import RunSettings, Scale, ScaledStudy, StudySpec
+from buttress.training.recipe import list_recipes, load_recipe
+from buttress.training.train import resolve_run_spec
+
+deleted = "seed"
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One run of a study: its place in the grid and what it is."""
+
+    labels: Mapping[str, str]  # axis -> label
+    seed: int
+    spec: RunSpec
+    init_key: str | None = None  # the key of the run whose weights it begins with
+
+    @property
+    def key(self) -> str:
+        return self.spec.key()
+
+
+def expand_grid(study: StudySpec, scale: Scale) -> list[GridRun]:
+    """Every run of the grid; a wrong name or key is found here, before the first starts."""
+    scaled = study.at_scale(scale)
+    _check_references(study, scaled, scale)
+    if scaled.base.model is None and not any(
+        setting.model for options in scaled.axes.values() for setting in options.values()
+    ):
+        return []  # a study of formulas
+    runs: dict[tuple[tuple[tuple[str, str], ...], int], GridRun] = {}
+    axis_names = list(scaled.axes)
+    for labels in product(*scaled.axes.values()):
+        place = dict(zip(axis_names, labels, strict=True))
+        if _is_excluded(place, scaled):
+            continue
+        for seed in scaled.seeds:
+            _add_run(runs, place, seed, scaled, study.display_name)
+    for dataset in dict.fromkeys(cell.spec.dataset for cell in runs.values()):
+        for suite in scaled.suites:
+            resolve_suite(load_suite(suite), dataset_facts(dataset).budgets, dataset)
+    for cell in runs.values():
+        check_model_args(cell.spec)
+    return list(runs.values())
+
+
+def check_model_args(spec: RunSpec) -> None:
+    """Builds the network without memory for its weights, so that a wrong argument is found."""
+    options = json.dumps(spec.model_args, sort_keys=True)
+    _build_on_meta(spec.model, spec.num_classes, spec.image_size, spec.in_channels, options)
+
+
+@lru_cache(maxsize=4096)  # a study has few networks and many runs
+def _build_on_meta(model: str, classes: int, image_size: int, channels: int, options: str) -> None:
+    with torch.device("meta"), SkipInitialization():
+        create_model(
+            model, num_classes=classes, image_size=image_size, in_channels=channels,
+            options=json.loads(options),
+        )  # fmt: skip
+
+
+def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> None:
+    """Names of analyses, claims and columns; suites are tried with the runs' data sets."""
+    source, labels = study.display_name, study.all_labels(scale)
+    for analysis in (*scaled.analyses, *scaled.together):
+        ANALYSES.entry(analysis.name)
+    for rows in scaled.listed:
+        if rows.analysis not in [analysis.name for analysis in scaled.together]:
+            raise UserError(f"{source}: its rows are listed by {rows.analysis}, not in together")
+    for name, column in scaled.columns.items():
+        for axis, label in column.where.items():
+            if label not in labels.get(axis, ()):
+                raise UserError(f"{source}: column {name} is at {axis} {label}, which is not there")
+        if column.suite and column.suite not in scaled.suites:
+            raise UserError(
+                f"{source}: column {name} needs the suite {column.suite}, not in suites"
+            )
+    for claim in study.claims:
+        predicate = CLAIMS.create(claim.test.name, claim.test.args)
+        if unknown_columns := [c for c in predicate.columns() if c not in scaled.columns]:
+            raise UserError(
+                f"{source}: claim {claim.id} is about {unknown_columns[0]!r}, not a column"
+            )
+
+
+def merge_settings(labels: Mapping[str, str], scaled: ScaledStudy) -> RunSettings:
+    """The description of a run: the base, then what its label on each axis changes."""
+    settings = [scaled.base, *(scaled.axes[axis][label] for axis, label in labels.items())]
+    set_fields = [p.model_dump(exclude_defaults=True) for p in settings]
+    merged = {key: value for fields in set_fields for key, value in fields.items()}
+    for key in ("model_args", "attributes"):
+        merged[key] = {k: v for fields in set_fields for k, v in fields.get(key, {}).items()}
+    merged["set"] = tuple(change for fields in set_fields for change in fields.get("set", ()))
+    return RunSettings.model_validate(merged)
+
+
+def fill_labels(setting: RunSettings, labels: Mapping[str, str]) -> RunSettings:
+    """The description with the run's labels where it names an axis in braces."""
+
+    def fill(text: str) -> str:
+        for axis, label in labels.items():
+            text = text.replace(f"{{{axis}}}", label)
+        return text
+
+    model = None if setting.model is None else fill(setting.model)
+    return setting.model_copy(update={"model": model, "set": tuple(map(fill, setting.set))})
+
+
+def _add_run(
+    runs: dict[tuple[tuple[tuple[str, str], ...], int], GridRun],
+    labels: Mapping[str, str],
+    seed: int,
+    scaled: ScaledStudy,
+    study_name: str,
+) -> GridRun:
+    """The cell at a place; a run that it begins with comes before it."""
+    run_id = (tuple(sorted(labels.items())), seed)
+    if run_id in runs:
+        return runs[run_id]
+    setting = fill_labels(merge_settings(labels, scaled), labels)
+    source = f"{study_name}, {labels_text(labels)}"
+    if setting.model is None or setting.dataset is None or setting.recipe is None:
+        raise UserError(f"{source}: a run needs a model, a dataset and a recipe")
+    init_run = None
+    if setting.start is not None:
+        init_run = _add_run(
+            runs, _init_labels(setting.start, labels, scaled, source), seed, scaled, study_name
+        )
+    first_seed_run = runs.get((run_id[0], scaled.seeds[0]))
+    try:
+        spec = _resolve_run_spec(setting) if first_seed_run is None else first_seed_run.spec
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    spec = spec.model_copy(update={"seed": seed, "start": None})
+    if init_run is not None:
+        spec = spec.model_copy(update={"start": f"run:{init_run.key}"})
+    runs[run_id] = GridRun(dict(labels), seed, spec, None if init_run is None else init_run.key)
+    return runs[run_id]
+
+
+def _resolve_run_spec(setting: RunSettings) -> RunSpec:
+    assert setting.model is not None
+    assert setting.dataset is not None
+    assert setting.recipe is not None
+    shipped = setting.recipe in list_recipes()
+    recipe = (_load_bundled_recipe if shipped else load_recipe)(setting.recipe, setting.set)
+    return resolve_run_spec(
+        setting.model, setting.dataset, recipe, limit=setting.limit, model_args=setting.model_args
+    )
+
+
+@lru_cache(maxsize=256)
+def _load_bundled_recipe(recipe: str, changes: tuple[str, ...]) -> Recipe:
+    """A recipe that comes with Buttress, read once."""
+    return load_recipe(recipe, changes)
+
+
+def _init_labels(
+    init_from: Mapping[str, str], labels: Mapping[str, str], scaled: ScaledStudy, source: str
+) -> dict[str, str]:
+    """The place of the run that another begins with."""
+    target = {**labels, **init_from}
+    for axis, label in target.items():
+        if label not in scaled.axes.get(axis, {}):
+            raise UserError(f"{source}: it begins with {axis} {label}, which is not in the study")
+    if _is_cycle(target, [dict(labels)], scaled):
+        raise UserError(f"{source}: a run cannot begin with itself")
+    return target
+
+
+def _is_cycle(labels: dict[str, str], visited: list[dict[str, str]], scaled: ScaledStudy) -> bool:
+    """Whether a run begins, over others, with one that was seen already."""
+    while labels not in visited:
+        visited.append(labels)
+        start = merge_settings(labels, scaled).start
+        if start is None or any(b not in scaled.axes.get(a, {}) for a, b in start.items()):
+            return False
+        labels = {**labels, **start}
+    return True
+
+
+def _is_excluded(place: Mapping[str, str], scaled: ScaledStudy) -> bool:
+    return any(
+        all(place.get(axis) in labels for axis, labels in combination.items())
+        for combination in scaled.leave_out
+    )
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "its only run"
+
+
+LabelFilter = Mapping[str, tuple[str, ...]]  # axis -> labels
+
+
+def parse_label_filter(texts: Iterable[str], study: StudySpec, scale: Scale) -> LabelFilter:
+    """``architecture=VGG,ResNet`` -> its axis and labels; names are checked."""
+    labels_by_axis = {axis: list(options) for axis, options in study.at_scale(scale).axes.items()}
+    selected: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        axis, _, label_text = text.partition("=")
+        labels = tuple(label.strip() for label in label_text.split(",") if label.strip())
+        if axis not in labels_by_axis or not labels:
+            axes = ", ".join(labels_by_axis) or "none"
+            raise UserError(
+                f"part of a study is written axis=label,label with one of its axes ({axes}), "
+                f"but got {text!r}"
+            )
+        if unknown_labels := [label for label in labels if label not in labels_by_axis[axis]]:
+            raise UserError(
+                f"{axis} {unknown_labels[0]!r} is not in {study.name} at scale {scale}; there are "
+                f"{', '.join(labels_by_axis[axis])}"
+            )
+        selected[axis] = (*selected.get(axis, ()), *labels)
+    return selected
+
+
+def select_runs(runs: Sequence[GridRun], label_filter: LabelFilter) -> list[GridRun]:
+    """The cells at these labels and, over all steps, the runs that they begin with."""
+    by_key = {cell.key: cell for cell in runs}
+    keys: set[str] = set()
+    for cell in runs:
+        if not all(cell.labels.get(axis) in labels for axis, labels in label_filter.items()):
+            continue
+        run: GridRun | None = cell
+        while run is not None and run.key not in keys:
+            keys.add(run.key)
+            run = None if run.init_key is None else by_key[run.init_key]
+    return [cell for cell in runs if cell.key in keys]

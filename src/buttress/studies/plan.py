@@ -1,0 +1,142 @@
+"""What a study still takes, and what is going on in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from buttress.config import Spec
+from buttress.studies.grid import LabelFilter, expand_grid, select_runs
+from buttress.studies.jobs import RunJob, RunStatus, macs_of, make_jobs, read_statuses
+from buttress.studies.spec import Scale, StudySpec
+from buttress.studies.speed import SpeedModel, fit_speed_model, get_device, time_models
+from buttress.system.progress import Progress, SilentProgress
+
+
+class PlannedRun(Spec):
+    """One run: what is missing of it and what that takes."""
+
+    key: str
+    model: str
+    label: str
+    seed: int
+    state: Literal["done", "failed", "started", "new"]
+    missing: tuple[str, ...] = ()
+    error: str = ""
+    forward: float = 0.0  # passes of single images
+    backward: float = 0.0
+    flops: float = 0.0
+    seconds: float | None = None  # None: nothing is known of the machine
+
+
+class StudyPlan(Spec):
+    """All runs of a study, and the sum over what is missing."""
+
+    study: str
+    scale: str
+    runs: tuple[PlannedRun, ...]
+    counts: dict[str, int]
+    forward: float
+    backward: float
+    flops: float
+    hours: float | None
+    known_from: str  # what the hours are told from
+
+
+class ActiveRun(Spec):
+    """A run that a process has now."""
+
+    key: str
+    label: str
+    host: str
+    pid: int
+    since: str
+    epochs: int  # trained so far
+    of: int
+    tasks: int  # records and analyses that are there
+    is_stale: bool  # its process is gone
+
+
+class StudyStatus(Spec):
+    """A study while it runs."""
+
+    plan: StudyPlan
+    active: tuple[ActiveRun, ...]
+    seconds_left: float | None  # with as many runs at once as now
+
+
+def jobs_of(
+    study: StudySpec, scale: Scale, root: Path, label_filter: LabelFilter | None = None
+) -> list[RunJob]:
+    """The runs of a study or of a part of it, each once; mistakes in it are found here."""
+    cells = select_runs(expand_grid(study, scale), label_filter or {})
+    works = make_jobs(study.at_scale(scale), cells, root)
+    return list({work.key: work for work in works}.values())
+
+
+def plan_study(
+    study: StudySpec,
+    scale: Scale,
+    root: Path,
+    *,
+    device: str = "auto",
+    device_name: str | None = None,
+    label_filter: LabelFilter | None = None,
+    progress: Progress | None = None,
+) -> StudyPlan:
+    """Runs, passes, FLOPs and hours of what is done and what is missing.
+
+    Hours are learnt from finished runs below ``root``; models without one are timed here, or with
+    ``device_name`` all are estimated for that device.
+    """
+    progress = progress or SilentProgress()
+    device_spec = None if device_name is None else get_device(device_name)
+    statuses = read_statuses(jobs_of(study, scale, root, label_filter), progress)
+    speed = fit_speed_model(statuses)
+    speed.device = device_spec
+    unfinished = [run for run in statuses if any(t.kind != "analysis" for t in run.missing)]
+    if device_spec is None and unfinished:
+        time_models(speed, [run.job.spec for run in unfinished], root, device, progress)
+    return build_plan(study.name, scale, statuses, speed)
+
+
+def build_plan(
+    study: str, scale: Scale, statuses: Sequence[RunStatus], speed: SpeedModel
+) -> StudyPlan:
+    runs = tuple(plan_run(run, speed) for run in statuses)
+    hours = None if any(r.seconds is None for r in runs) else sum(r.seconds or 0 for r in runs)
+    states = [run.state for run in runs]
+    return StudyPlan(
+        study=study,
+        scale=scale,
+        runs=runs,
+        counts={state: states.count(state) for state in ("done", "started", "failed", "new")},
+        forward=sum(r.forward for r in runs),
+        backward=sum(r.backward for r in runs),
+        flops=sum(r.flops for r in runs),
+        hours=None if hours is None else hours / 3600,
+        known_from=speed.source_text,
+    )
+
+
+def plan_run(status: RunStatus, speed: SpeedModel) -> PlannedRun:
+    """What one run still takes."""
+    work, macs = status.job, 0
+    forward = backward = flops = 0.0
+    seconds: float | None = 0.0
+    for task in status.missing:
+        if task.kind == "analysis":
+            continue
+        macs = macs or macs_of(work.spec)
+        expected = speed.expected_task(work, task)
+        forward += expected.forward_passes
+        backward += expected.backward_passes + expected.weight_backward_passes
+        flops += 2 * expected.macs(macs)
+        task_seconds = speed.estimate_seconds(work, task)
+        seconds = None if task_seconds is None or seconds is None else seconds + task_seconds
+    return PlannedRun(
+        key=work.key, model=work.spec.model, label=work.label(), seed=work.spec.seed,
+        state=status.state, missing=tuple(t.label for t in status.missing), error=status.error,
+        forward=forward, backward=backward, flops=flops, seconds=seconds,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""One progress bar for all runs, moved by the parts that each run reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from buttress.studies.jobs import RunJob, progress_units
+from buttress.system.progress import Progress, ProgressTask
+
+
+class StudyProgress:
+    """The bar, and how much of each run it still has to move."""
+
+    def __init__(self, jobs: Sequence[RunJob], progress: Progress) -> None:
+        self.jobs, self.progress = jobs, progress
+        self.units = [progress_units(work) for work in jobs]
+        self.remaining = [dict(units) for units in self.units]
+        total = sum(sum(units.values()) for units in self.remaining)
+        self.bar = progress.add_task(f"all {len(jobs)} runs", total)
+
+    def job_progress(self, index: int) -> JobProgress:
+        return JobProgress(self, index)
+
+    def advance_part(self, index: int, label: str, fraction: float) -> None:
+        """Moves the bar by a share of one kind of a run's work."""
+        units = self.remaining[index]
+        step = min(units.get(label, 0.0), fraction * self.units[index].get(label, 0.0))
+        if step > 0:
+            units[label] -= step
+            self.bar.advance(step)
+
+    def finish_job(self, index: int) -> None:
+        self.bar.advance(sum(self.remaining[index].values()))
+        self.remaining[index] = {}
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+class JobProgress:
+    """The progress of one run: its own bar, and its part of the whole."""
+
+    def __init__(self, study: StudyProgress, index: int) -> None:
+        self.study, self.index = study, index
+
+    def add_task(self, description: str, total: float) -> ProgressTask:
+        label = f"{self.study.jobs[self.index].label()}: {description}"
+        task = self.study.progress.add_task(label, total)
+        return JobProgressTask(self, task, description, max(total, 1e-9))
+
+    def log(self, text: str) -> None:
+        self.study.progress.log(text)
+
+
+class JobProgressTask:
+    def __init__(self, job: JobProgress, task: ProgressTask, kind: str, total: float) -> None:
+        self.job, self.task, self.label, self.total = job, task, kind, total
+
+    def advance(self, amount: float = 1.0, note: str = "") -> None:
+        self.task.advance(amount, note)
+        if amount:
+            self.job.study.advance_part(self.job.index, self.label, amount / self.total)
+
+    def close(self) -> None:
+        self.task.close()

@@ -1,0 +1,115 @@
+"""Runs the work of a study on a Ray cluster whose nodes share a file system.
+
+Ray decides where a run goes and notices that a node is gone; that no run is done twice is the
+matter of its lock, as everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from buttress.errors import UserError
+from buttress.studies.jobs import RunJob
+from buttress.studies.runner.local import POLL_SECONDS, record_try
+from buttress.studies.runner.progress import StudyProgress
+from buttress.studies.runner.queue import FailedJob, RunQueue, TryResult, try_run
+from buttress.system.progress import Progress, SilentProgress
+
+if TYPE_CHECKING:
+    from buttress.studies.runner.run import RunnerOptions
+
+EXTRA_TASKS = 2  # runs handed to the cluster beyond what it has room for
+
+
+def run_on_ray(
+    jobs: Sequence[RunJob], options: RunnerOptions, progress: Progress
+) -> list[FailedJob]:
+    """Completes every run on a cluster: a named one, one that runs here, or a new one."""
+    ray = connect(options.ray_address, progress)
+    queue = RunQueue([with_absolute_paths(work) for work in jobs], retry=options.retry)
+    study_progress = StudyProgress(queue.jobs, progress)
+    remote_run = ray.remote(
+        num_cpus=options.cpus_per_run, num_gpus=options.gpus_per_run, max_retries=0
+    )(run_on_node)
+    running: dict[Any, int] = {}
+    try:
+        while queue.unfinished:
+            capacity = options.workers or _cluster_capacity(ray, options) + EXTRA_TASKS
+            while len(running) < capacity and (index := queue.next_job()) is not None:
+                running[
+                    remote_run.remote(queue.jobs[index], options.device, options.cpus_per_run)
+                ] = index
+            ready, _ = ray.wait(list(running), timeout=POLL_SECONDS) if running else ([], [])
+            for reference in ready:
+                _collect(ray, reference, running.pop(reference), queue, study_progress)
+            if not running and queue.unfinished:
+                time.sleep(POLL_SECONDS)
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
+        study_progress.close()
+        ray.shutdown()
+    return queue.failed_jobs()
+
+
+def connect(address: str | None, progress: Progress) -> Any:
+    """Ray, joined to a cluster: a given one, one that runs here, or one started for the purpose."""
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "`--on ray` needs Ray: install it with pip install 'buttress[ray]', or run locally or "
+            "in shards"
+        ) from None
+    address_or_env = address or os.environ.get("RAY_ADDRESS")
+    log_options = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address=address_or_env or "auto", **log_options)
+    except ConnectionError as error:
+        if address_or_env not in (None, "auto"):
+            raise UserError(f"there is no Ray cluster at {address_or_env}: {error}") from None
+        ray.init(include_dashboard=False, **log_options)
+        progress.log("no Ray cluster was found; one was started on this machine")
+    return ray
+
+
+def run_on_node(job: RunJob, device: str, cpus: float) -> TryResult:
+    """What a process of the cluster does."""
+    import torch
+
+    torch.set_num_threads(max(1, int(cpus)))
+    return try_run(job, device=device, progress=SilentProgress())
+
+
+def _collect(
+    ray: Any, reference: Any, index: int, queue: RunQueue, progress: StudyProgress
+) -> None:
+    try:
+        outcome: TryResult = ray.get(reference)
+    except ray.exceptions.RayError as error:  # the process or its node is gone
+        reason = f"its process on the cluster was lost ({type(error).__name__})"
+        progress.progress.log(f"{queue.jobs[index].key}: {reason}")
+        if queue.record_crash(index, reason):
+            progress.finish_job(index)
+        return
+    record_try(queue, progress, index, outcome)
+
+
+def _cluster_capacity(ray: Any, options: RunnerOptions) -> int:
+    """Runs that the cluster can have at once."""
+    resources = ray.cluster_resources()
+    capacity = resources.get("CPU", 1.0) / max(options.cpus_per_run, 1e-9)
+    if options.gpus_per_run > 0:
+        capacity = min(capacity, resources.get("GPU", 0.0) / options.gpus_per_run)
+    return max(1, int(capacity))
+
+
+def with_absolute_paths(job: RunJob) -> RunJob:
+    """The same with paths that mean the same on every node."""
+    init_folder = None if job.init_folder is None else Path(job.init_folder).resolve()
+    return replace(job, folder=job.folder.resolve(), init_folder=init_folder)

@@ -1,0 +1,125 @@
+"""How the runs of a study are carried out: what changes no number, kept apart from what does."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from buttress.errors import UserError
+from buttress.results.study_result import StudyResult, study_result_path
+from buttress.studies.answer import write_study_answer
+from buttress.studies.grid import LabelFilter
+from buttress.studies.jobs import RunJob, read_statuses
+from buttress.studies.plan import jobs_of
+from buttress.studies.runner.local import run_jobs
+from buttress.studies.runner.queue import FailedJob, select_shard
+from buttress.studies.spec import Scale, StudySpec
+from buttress.system.cpu import available_cpus, threads_per_worker
+from buttress.system.locks import wait_for_lock
+from buttress.system.progress import Progress
+
+
+@dataclass(frozen=True)
+class RunnerOptions:
+    """Where runs go, and how many at once."""
+
+    backend: Literal["local", "ray"] = "local"
+    workers: int | None = None  # on ray: as many as the cluster has room for
+    device: str = "auto"
+    shard: tuple[int, int] = (1, 1)  # shard, of how many
+    label_filter: LabelFilter | None = None  # of all runs
+    retry: bool = False
+    ray_address: str | None = None  # of a Ray cluster
+    cpus_per_run: float = 1.0
+    gpus_per_run: float = 0.0
+
+
+def run_shard(
+    jobs: Sequence[RunJob], options: RunnerOptions, progress: Progress
+) -> list[FailedJob]:
+    """Sees every run of this part to its end."""
+    shard_jobs = select_shard(jobs, *options.shard)
+    if options.backend == "ray":
+        from buttress.studies.runner.ray_cluster import run_on_ray
+
+        return run_on_ray(shard_jobs, options, progress)
+    workers = options.workers or default_workers()
+    return run_jobs(
+        shard_jobs, workers=workers, device=options.device, retry=options.retry, progress=progress
+    )
+
+
+def default_workers() -> int:
+    """One per GPU, or one per core."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return available_cpus()
+
+
+@contextmanager
+def worker_threads(workers: int) -> Iterator[None]:
+    """The threads that each of so many workers has, so that what is timed is as it will be."""
+    import torch
+
+    previous_threads = torch.get_num_threads()
+    torch.set_num_threads(threads_per_worker(workers))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous_threads)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``2/8`` -> (2, 8)."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"a shard is written I/N with 1 <= I <= N, like 2/8, but got {text!r}")
+    return int(number), int(count)
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """A scheduler's SIGTERM ends the command as Ctrl-C does: locks are released."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # signals are not its matter
+        yield
+        return
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """How a study stands after a driver has ended."""
+
+    answer: StudyResult
+    failed_jobs: list[FailedJob]
+    other_shards: int  # runs that are another's: of other shards
+
+
+def run_study(
+    study: StudySpec, scale: Scale, root: Path, options: RunnerOptions, progress: Progress
+) -> StudyOutcome:
+    """Every run of this part, then the analyses of all and the answer."""
+    jobs = jobs_of(study, scale, root, options.label_filter)
+    with interrupt_on_sigterm():
+        failures = run_shard(jobs, options, progress) if jobs else []
+        failed_keys = {failure.job.key for failure in failures}  # some only wait for a failed one
+        statuses = read_statuses([work for work in jobs if work.key not in failed_keys])
+        other_shards = sum(answer.state in ("new", "started") for answer in statuses)
+        with wait_for_lock(study_result_path(root, study.name, scale).parent.with_suffix(".lock")):
+            answer = write_study_answer(study, scale, root, progress=progress)
+    return StudyOutcome(answer, failures, other_shards)

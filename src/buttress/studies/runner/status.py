@@ -1,0 +1,53 @@
+"""What a study is doing now, told from its files: no process is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from buttress.studies.jobs import RunStatus, read_statuses
+from buttress.studies.plan import ActiveRun, StudyStatus, build_plan, jobs_of
+from buttress.studies.runner.queue import lock_path
+from buttress.studies.spec import Scale, StudySpec
+from buttress.studies.speed import fit_speed_model
+from buttress.system.locks import is_stale, read_holder
+from buttress.system.progress import Progress
+
+
+def read_study_status(
+    study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
+) -> StudyStatus:
+    """Counts, who has which run, and how long the rest takes at the pace of what is finished."""
+    statuses = read_statuses(jobs_of(study, scale, root), progress)
+    plan = build_plan(study.name, scale, statuses, fit_speed_model(statuses))
+    active = active_runs(statuses)
+    active_workers = sum(not run.is_stale for run in active)
+    seconds_left = None
+    if plan.hours is not None:
+        seconds_left = 3600 * plan.hours / max(active_workers, 1)
+    return StudyStatus(plan=plan, active=active, seconds_left=seconds_left)
+
+
+def active_runs(statuses: Sequence[RunStatus]) -> tuple[ActiveRun, ...]:
+    """The runs with a lock."""
+    return tuple(active for run in statuses if (active := _active_run(run)) is not None)
+
+
+def _active_run(run: RunStatus) -> ActiveRun | None:
+    path = lock_path(run.job)
+    holder = read_holder(path)
+    if holder is None:
+        return None
+    return ActiveRun(
+        key=run.job.key, label=run.job.label(), host=holder.host, pid=holder.pid,
+        since=holder.since, epochs=_count_lines(run.job.folder / "train.jsonl"),
+        of=run.job.spec.recipe.epochs, tasks=len(run.tasks) - len(run.missing),
+        is_stale=is_stale(path, holder),
+    )  # fmt: skip
+
+
+def _count_lines(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b"\n")
+    except OSError:
+        return 0

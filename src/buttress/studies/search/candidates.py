@@ -1,0 +1,127 @@
+"""Who takes part in a search: the combinations of its grid that fit the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buttress.errors import UserError
+from buttress.models.cost import ModelCost
+from buttress.results.run_spec import RunSpec
+from buttress.studies.grid import GridRun, expand_grid, labels_text
+from buttress.studies.jobs import model_cost, training_passes
+from buttress.studies.search.spec import HalvingSpec, SearchBudget, SearchSpec
+from buttress.studies.spec import Scale
+from buttress.system.rng import derive_seed
+from buttress.training.schedules import scale_recipe_epochs
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of the grid: what it is, for each training seed, and what it costs."""
+
+    labels: Mapping[str, str]
+    specs: tuple[RunSpec, ...]
+    cost: ModelCost
+
+    def specs_for(self, epoch_fraction: float) -> tuple[RunSpec, ...]:
+        """Its runs at a part of the recipe's epochs; at 1 they are those of any study."""
+        return tuple(
+            spec.model_copy(
+                update={
+                    "recipe": scale_recipe_epochs(spec.recipe, epochs_for(spec, epoch_fraction))
+                }
+            )
+            for spec in self.specs
+        )
+
+    def flops(self, epoch_fraction: float) -> float:
+        """What training takes at a part of the epochs."""
+        tasks = [training_passes(spec, Path()) for spec in self.specs_for(epoch_fraction)]
+        return sum(2 * task.macs(self.cost.macs) for task in tasks)
+
+
+def epochs_for(spec: RunSpec, epoch_fraction: float) -> int:
+    return max(1, round(spec.recipe.epochs * epoch_fraction))
+
+
+@dataclass(frozen=True)
+class CandidatePool:
+    """The candidates of a search, and how many there were before."""
+
+    drawn: tuple[Candidate, ...]
+    in_budget: tuple[Candidate, ...]
+    grid: int
+
+
+def build_candidates(
+    search: SearchSpec, scale: Scale, budget: SearchBudget, halving: HalvingSpec, seed: int
+) -> CandidatePool:
+    """Every combination in the budget, or as many as may take part, drawn by ``seed``.
+
+    Training seeds are those of the file, each plus ``seed``. A wrong name or key, and a recipe
+    that cannot be searched with, are found here.
+    """
+    runs_by_labels: dict[tuple[str, ...], list[GridRun]] = {}
+    for cell in expand_grid(search, scale):
+        runs_by_labels.setdefault(tuple(cell.labels.values()), []).append(cell)
+    if not runs_by_labels:
+        raise UserError(
+            f"{search.display_name}: its grid has no runs; a base or an axis names a model"
+        )
+    candidates = [_make_candidate(cells, seed) for cells in runs_by_labels.values()]
+    check_recipes(candidates, halving, search.display_name)
+    in_budget = [candidate for candidate in candidates if budget.allows(candidate.cost)]
+    if not in_budget:
+        smallest = {
+            name: min(getattr(c.cost, name) for c in candidates) for name in budget.limits()
+        }
+        limits = ", ".join(f"{name} <= {value:g}" for name, value in budget.limits().items())
+        raise UserError(
+            f"{search.display_name}: none of {len(candidates)} networks has {limits}; "
+            "the smallest values are "
+            f"{', '.join(f'{name} {value:,}' for name, value in smallest.items())}"
+        )
+    sampled = in_budget
+    if halving.candidates is not None and halving.candidates < len(in_budget):
+        draw_keys = {
+            id(c): derive_seed(seed, "candidate", labels_text(c.labels)) for c in in_budget
+        }
+        sampled_ids = {
+            id(c) for c in sorted(in_budget, key=lambda c: draw_keys[id(c)])[: halving.candidates]
+        }
+        sampled = [c for c in in_budget if id(c) in sampled_ids]
+    return CandidatePool(tuple(sampled), tuple(in_budget), len(candidates))
+
+
+def _make_candidate(runs: Sequence[GridRun], seed: int) -> Candidate:
+    specs = tuple(c.spec.model_copy(update={"seed": c.spec.seed + seed}) for c in runs)
+    if any(cell.init_key is not None for cell in runs):
+        where = labels_text(runs[0].labels)
+        raise UserError(f"{where}: a candidate of a search begins with fresh weights, not `start`")
+    return Candidate(dict(runs[0].labels), specs, model_cost(specs[0]))
+
+
+def check_recipes(candidates: Sequence[Candidate], halving: HalvingSpec, source: str) -> None:
+    """Robust validation accuracy must be there, be comparable, and have rungs to be taken at."""
+    validation_settings = set()
+    for spec in (spec for candidate in candidates for spec in candidate.specs):
+        recipe, name = spec.recipe, f"{source}: recipe {spec.recipe.name or 'without a name'}"
+        if recipe.threat is None:
+            raise UserError(f"{name} has no threat, so that there is no robust accuracy")
+        if recipe.select_on == "test":
+            raise UserError(f"{name} chooses on test images (select_on: test); set select_on=val")
+        epochs = [epochs_for(spec, halving.epoch_fraction(rung)) for rung in range(halving.rungs)]
+        if len(set(epochs)) < len(epochs):
+            raise UserError(
+                f"{name}: {halving.rungs} rungs of {recipe.epochs} epochs would train {epochs} "
+                "epochs; use fewer rungs, a smaller eta or more epochs"
+            )
+        limit, attack = recipe.validation.limit, recipe.validation.attack.model_dump_json()
+        validation_settings.add((spec.dataset, recipe.threat, attack, limit))
+    if len(validation_settings) > 1:
+        raise UserError(
+            f"{source}: all candidates must be validated on the same images under the same attack "
+            f"and threat, but there are {len(validation_settings)} ways"
+        )

@@ -1,0 +1,157 @@
+"""Successive halving: many short trainings, then fewer and longer ones.
+
+Jamieson and Talwalkar (arXiv:1502.07943). Departures from the paper: a candidate that chance could
+put among the best stays as long as there are places; and each rung is a training of its own with
+the whole schedule, where the paper goes on with the same one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from buttress.results.study_result import CandidateStatus, RungResult, RungScore
+from buttress.statistics import Interval, summarize_seeds, wilson_interval
+from buttress.studies.search.candidates import Candidate
+from buttress.studies.search.spec import HalvingSpec
+
+# The score of each candidate after a rung, by its place; a text says why there is none.
+ScoreRung = Callable[[int, Sequence[int]], Mapping[int, RungScore | str]]
+
+
+@dataclass
+class HalvingState:
+    """How far every candidate came, by its place in the field."""
+
+    scores: dict[int, list[RungScore]]
+    fates: dict[int, CandidateStatus]
+    reasons: dict[int, str] = field(default_factory=dict)
+    rungs: list[RungResult] = field(default_factory=list)
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class RungDecision:
+    """Who goes on, and who does not only because there is no place."""
+
+    kept: tuple[int, ...]
+    in_doubt: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+def successive_halving(
+    candidates: Sequence[Candidate],
+    halving: HalvingSpec,
+    score_rung: ScoreRung,
+    on_rung: Callable[[HalvingState], None] = lambda state: None,
+) -> HalvingState:
+    """Thins the candidates out rung by rung; ``on_rung`` hears of each rung that is decided."""
+    indices = range(len(candidates))
+    state = HalvingState({i: [] for i in indices}, dict.fromkeys(indices, "running"))
+    remaining: Sequence[int] = list(indices)
+    on_rung(state)
+    for rung in range(halving.rungs):
+        scores = _record_scores(state, score_rung(rung, remaining))
+        is_last = rung == halving.rungs - 1
+        num_kept = len(scores) if is_last else keep_count(len(candidates), halving, rung)
+        decision = prune(scores, num_kept, max_keep(num_kept, halving))
+        flops = sum(candidates[i].flops(halving.epoch_fraction(rung)) for i in remaining)
+        state.rungs.append(
+            RungResult(
+                share=halving.epoch_fraction(rung),
+                candidates=len(remaining),
+                asked=min(num_kept, len(scores)),
+                kept=len(decision.kept),
+                in_doubt=len(decision.in_doubt),
+                flops=flops,
+            )
+        )
+        state.fates |= dict.fromkeys(decision.in_doubt, "in doubt")
+        state.fates |= dict.fromkeys(decision.dropped, "dropped")
+        remaining = decision.kept
+        if is_last or not remaining:
+            state.fates |= final_outcomes({i: scores[i] for i in remaining})
+            state.is_over = True
+        on_rung(state)
+        if state.is_over:
+            break
+    return state
+
+
+def _record_scores(
+    state: HalvingState, results: Mapping[int, RungScore | str]
+) -> dict[int, RungScore]:
+    """Keeps what a rung gave; the scores of those that did not fail."""
+    scores = {}
+    for index, score in results.items():
+        if isinstance(score, str):
+            state.fates[index], state.reasons[index] = "failed", score
+        else:
+            state.scores[index].append(score)
+            scores[index] = score
+    return scores
+
+
+def keep_count(candidates: int, halving: HalvingSpec, rung: int) -> int:
+    """How many go on by rank after a rung: of all, so that doubts do not add up."""
+    return max(1, math.ceil(candidates / halving.eta ** (rung + 1) - 1e-9))
+
+
+def max_keep(num_kept: int, halving: HalvingSpec) -> int:
+    """How many may go on at most, with those in doubt."""
+    return math.ceil(num_kept * halving.doubt - 1e-9)
+
+
+def max_flops(candidates: Sequence[Candidate], halving: HalvingSpec) -> float:
+    """What training takes if every place is needed, and by the costliest."""
+    total, count = 0.0, len(candidates)
+    for rung in range(halving.rungs):
+        costs = sorted((c.flops(halving.epoch_fraction(rung)) for c in candidates), reverse=True)
+        total += sum(costs[:count])
+        count = min(count, max_keep(keep_count(len(candidates), halving, rung), halving))
+    return total
+
+
+def prune(scores: Mapping[int, RungScore], num_kept: int, max_keep: int) -> RungDecision:
+    """The ``num_kept`` best, then those whose interval overlaps that of the last of them."""
+    ranked = rank_by_score(scores)
+    if len(ranked) <= num_kept:
+        return RungDecision(tuple(ranked), (), ())
+    cutoff = scores[ranked[num_kept - 1]].low
+    below = ranked[num_kept:]
+    ties = [i for i in below if scores[i].high >= cutoff]
+    tie_slots = max_keep - num_kept
+    return RungDecision(
+        kept=(*ranked[:num_kept], *ties[:tie_slots]),
+        in_doubt=tuple(ties[tie_slots:]),
+        dropped=tuple(i for i in below if scores[i].high < cutoff),
+    )
+
+
+def rank_by_score(scores: Mapping[int, RungScore]) -> list[int]:
+    """From the most robust on; the clean accuracy tells equals apart, as in training."""
+    return sorted(scores, key=lambda i: (-scores[i].value, -scores[i].clean, i))
+
+
+def final_outcomes(scores: Mapping[int, RungScore]) -> dict[int, CandidateStatus]:
+    """The word on each that was trained in full."""
+    if not scores:
+        return {}
+    best, *rest = rank_by_score(scores)
+    cutoff = scores[best].low
+    return {best: "best", **{i: "close" if scores[i].high >= cutoff else "worse" for i in rest}}
+
+
+def score_interval(accuracies: Sequence[float], images: int) -> Interval:
+    """The 95% interval of a mean over seeds: chance in the images, and in seeds if several.
+
+    Both are added as independent errors are. One seed says nothing about others.
+    """
+    mean = sum(accuracies) / len(accuracies)
+    low, high = wilson_interval(mean * images, images)
+    if len(accuracies) > 1:
+        half = mean - summarize_seeds(accuracies).interval.low
+        low = max(0.0, mean - math.hypot(mean - low, half))
+        high = min(1.0, mean + math.hypot(high - mean, half))
+    return Interval(low, high)

@@ -1,0 +1,116 @@
+"""Carries a search out, rung by rung, on the runners of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buttress.results.run import Run
+from buttress.results.run_spec import RunSpec
+from buttress.results.study_result import (
+    RungScore,
+    SearchResult,
+    search_result_path,
+    write_search_result,
+)
+from buttress.studies.jobs import RunJob
+from buttress.studies.runner.run import RunnerOptions, interrupt_on_sigterm, run_shard
+from buttress.studies.search import (
+    CandidatePool,
+    HalvingState,
+    SearchSettings,
+    build_candidates,
+    max_flops,
+    save_search_plot,
+    score_interval,
+    successive_halving,
+    summarize_search,
+)
+from buttress.system.progress import Progress
+
+PLOT_FILE = "pareto.svg"
+
+
+def run_search(
+    settings: SearchSettings, root: Path, options: RunnerOptions, progress: Progress
+) -> SearchResult:
+    """Trains what is missing; what a search is, is told from its runs.
+
+    Runs are kept by what they are, so that a search that was stopped comes to the same decisions
+    from the runs that are there and goes on where it was.
+    """
+    pool = build_candidates(
+        settings.spec, settings.scale, settings.budget, settings.halving, settings.seed
+    )
+    rungs = RungRunner(settings, pool, root, options, progress)
+    max_train_flops = max_flops(pool.drawn, settings.halving)
+    full_flops = sum(candidate.flops(1.0) for candidate in pool.in_budget)
+    progress.log(
+        f"{len(pool.drawn)} of {pool.grid} networks take part; training takes at most "
+        f"{max_train_flops / full_flops:.0%} of what all {len(pool.in_budget)} in the budget "
+        "would in full"
+    )
+
+    logged_warnings: list[str] = []
+
+    def on_rung(state: HalvingState) -> None:
+        so_far = summarize_search(settings, pool, state)
+        write_search_result(root, so_far)
+        for note in so_far.notes[len(logged_warnings) :]:
+            progress.log(note)
+            logged_warnings.append(note)
+
+    with interrupt_on_sigterm():
+        state = successive_halving(pool.drawn, settings.halving, rungs.score_rung, on_rung)
+    result = summarize_search(settings, pool, state)
+    save_search_plot(result, search_result_path(root, result.key).with_name(PLOT_FILE))
+    return result
+
+
+@dataclass
+class RungRunner:
+    """The rungs of a search as runs."""
+
+    settings: SearchSettings
+    pool: CandidatePool
+    root: Path
+    options: RunnerOptions
+    progress: Progress
+
+    def score_rung(self, rung: int, remaining: Sequence[int]) -> Mapping[int, RungScore | str]:
+        """Trains the candidates that are left and reads what they reached."""
+        epoch_fraction = self.settings.halving.epoch_fraction(rung)
+        specs = {index: self.pool.drawn[index].specs_for(epoch_fraction) for index in remaining}
+        jobs = [self._job(spec) for group in specs.values() for spec in group]
+        epochs = sorted({spec.recipe.epochs for group in specs.values() for spec in group})
+        epochs_text = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
+        index = f"rung {rung + 1} of {self.settings.halving.rungs}"
+        self.progress.log(f"{index}: {len(remaining)} candidates, epochs: {epochs_text}")
+        failures = run_shard(jobs, self.options, self.progress)
+        failure_messages = {failure.job.key: failure.message for failure in failures}
+        return {index: self._score(group, failure_messages) for index, group in specs.items()}
+
+    def _job(self, spec: RunSpec) -> RunJob:
+        return RunJob(spec, self.root / "runs" / spec.key())
+
+    def _score(
+        self, specs: Sequence[RunSpec], failure_messages: Mapping[str, str]
+    ) -> RungScore | str:
+        """The mean over seeds; a candidate that lacks one has failed."""
+        for spec in specs:
+            if spec.key() in failure_messages:
+                return f"{spec.key()}: {failure_messages[spec.key()]}"
+        summaries = [Run(self.root / "runs" / spec.key()).summary for spec in specs]
+        accuracies = [float(s["best_val_robust"]) for s in summaries]
+        images = int(summaries[0]["val_images"])
+        low, high = score_interval(accuracies, images)
+        return RungScore(
+            epochs=specs[0].recipe.epochs,
+            value=sum(accuracies) / len(accuracies),
+            low=low,
+            high=high,
+            clean=sum(float(s["best_val_clean"]) for s in summaries) / len(summaries),
+            images=images,
+            runs=tuple(spec.key() for spec in specs),
+        )

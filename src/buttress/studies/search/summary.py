@@ -1,0 +1,197 @@
+"""From the state of a search to its record: ranking, fronts, and what each option was worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from buttress.analysis.figures import save_figure
+from buttress.results.study_result import (
+    CANDIDATE_STATUSES,
+    AxisValueResult,
+    CandidateResult,
+    RungResult,
+    SearchFront,
+    SearchResult,
+)
+from buttress.statistics import pareto
+from buttress.studies.search.candidates import Candidate, CandidatePool
+from buttress.studies.search.halving import HalvingState
+from buttress.studies.search.spec import HalvingSpec, SearchBudget, SearchSpec
+from buttress.studies.spec import Scale
+from buttress.system.files import digest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CostMetric = Literal["parameters", "macs"]
+COST_METRICS: tuple[CostMetric, ...] = ("parameters", "macs")
+FULLY_TRAINED = ("best", "close", "worse")
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """A search with all that was chosen for it."""
+
+    spec: SearchSpec
+    scale: Scale
+    budget: SearchBudget
+    halving: HalvingSpec
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Its name with a hash of what may change a number: another budget is another search."""
+        parts = [self.spec.grid, self.budget.limits(), self.halving.model_dump(), self.seed]
+        return f"{self.spec.name}-{self.scale}-{digest(parts)[:8]}"
+
+
+def summarize_search(
+    settings: SearchSettings, pool: CandidatePool, state: HalvingState
+) -> SearchResult:
+    """The record of a search as far as it is."""
+    candidates = [_candidate_result(c, state, index) for index, c in enumerate(pool.drawn)]
+    ranking = tuple(sorted(candidates, key=_rank_key))
+    spec = settings.spec
+    return SearchResult(
+        search=spec.name, scale=settings.scale, key=settings.key, title=spec.title or spec.name,
+        question=spec.question, source=spec.source, about=spec.about,
+        budget=settings.budget.limits(), seed=settings.seed,
+        grid=pool.grid, in_budget=len(pool.in_budget), drawn=len(pool.drawn),
+        rungs=tuple(state.rungs), ranking=ranking, options=_axis_summaries(candidates),
+        fronts=tuple(_pareto_front(ranking, price) for price in COST_METRICS),
+        flops=sum(rung.flops for rung in state.rungs),
+        flops_of_all=sum(candidate.flops(1.0) for candidate in pool.in_budget),
+        failed={candidate_label(t): t.reason for t in ranking if t.fate == "failed"},
+        notes=rung_warnings(candidates, state.rungs, pool.drawn[0].specs[0].num_classes),
+        is_over=state.is_over,
+    )  # fmt: skip
+
+
+def rung_warnings(
+    candidates: Sequence[CandidateResult], rungs: Sequence[RungResult], classes: int
+) -> tuple[str, ...]:
+    """Rungs that had not learnt enough to be cut: who went on was chance."""
+    warnings = []
+    for number, rung in enumerate(rungs):
+        scores = [t.scores[number] for t in candidates if len(t.scores) > number]
+        ranked = sorted(scores, key=lambda score: -score.value)
+        kept = 1 if rung.share == 1 else rung.asked  # after the last rung nobody is cut
+        if ranked and ranked[kept - 1].low <= 1 / classes:
+            how_many = "nobody" if kept == 1 else f"fewer than {kept}"
+            warnings.append(
+                f"after rung {number + 1} {how_many} did better than guessing ({1 / classes:.0%}), "
+                "so that its ranking is mostly chance; give it more epochs, or use fewer rungs"
+            )
+    return tuple(warnings)
+
+
+def candidate_label(tried: CandidateResult) -> str:
+    """``d1 1, d2 3``, or the model where there is no axis."""
+    return ", ".join(f"{axis} {label}" for axis, label in tried.labels.items()) or tried.model
+
+
+def _candidate_result(candidate: Candidate, state: HalvingState, index: int) -> CandidateResult:
+    return CandidateResult(
+        labels=dict(candidate.labels), model=candidate.specs[0].model,
+        parameters=candidate.cost.parameters, macs=candidate.cost.macs,
+        scores=tuple(state.scores[index]), fate=state.fates[index],
+        reason=state.reasons.get(index, ""),
+    )  # fmt: skip
+
+
+def _rank_key(tried: CandidateResult) -> tuple[int, float, float, int]:
+    """By the last rung reached, since accuracy after other lengths of training says nothing."""
+    if not tried.scores:
+        return (0, 0.0, 0.0, list(CANDIDATE_STATUSES).index(tried.fate))
+    last = tried.scores[-1]
+    return (
+        -len(tried.scores),
+        -last.value,
+        -last.clean,
+        list(CANDIDATE_STATUSES).index(tried.fate),
+    )
+
+
+def _axis_summaries(ranking: Sequence[CandidateResult]) -> tuple[AxisValueResult, ...]:
+    groups: dict[tuple[str, str], list[CandidateResult]] = {}
+    for tried in ranking:
+        for axis_label in tried.labels.items():
+            groups.setdefault(axis_label, []).append(tried)
+    axes = list(ranking[0].labels) if ranking else []
+    summaries = []
+    for (axis, label), members in sorted(groups.items(), key=lambda g: axes.index(g[0][0])):
+        first_scores = [t.scores[0].value for t in members if t.scores]
+        summaries.append(
+            AxisValueResult(axis=axis, label=label, candidates=len(members),
+                   first=sum(first_scores) / len(first_scores) if first_scores else None,
+                   in_full=sum(t.fate in FULLY_TRAINED for t in members))
+        )  # fmt: skip
+    return tuple(summaries)
+
+
+def _pareto_front(ranking: Sequence[CandidateResult], price: CostMetric) -> SearchFront:
+    """Who no other beats in accuracy and price; the intervals say who else could be."""
+    trained = [i for i, tried in enumerate(ranking) if tried.fate in FULLY_TRAINED]
+
+    def points(end: str) -> list[pareto.ParetoPoint]:
+        return [
+            (getattr(ranking[i].scores[-1], end), -float(getattr(ranking[i], price)))
+            for i in trained
+        ]
+
+    best = pareto.pareto_front(points("value"))
+    ties = [i for i in pareto.possible_front(points("low"), points("high")) if i not in best]
+    return SearchFront(
+        price=price,
+        best=tuple(trained[i] for i in best),
+        within_chance=tuple(trained[i] for i in ties),
+    )
+
+
+AXIS_LABELS = {"parameters": "parameters", "macs": "multiply-accumulates per image"}
+
+
+def save_search_plot(result: SearchResult, path: Path) -> None:
+    """Writes the picture; a rung is a colour, for accuracies of other rungs are not comparable."""
+    save_figure(plot_search, {result.search: result}, path)
+
+
+def plot_search(results: Mapping[str, SearchResult], figure: Figure) -> None:
+    panels = figure.subplots(len(results), 2, squeeze=False)
+    for row, result in zip(panels, results.values(), strict=True):
+        for axes, front in zip(row, result.fronts, strict=True):
+            _plot_front(result, front, axes)
+        row[0].set_ylabel("robust validation accuracy")
+        row[0].legend(fontsize="small")
+
+
+def _plot_front(result: SearchResult, front: SearchFront, axes: Axes) -> None:
+    for number, rung in enumerate(result.rungs):
+        candidates = [t for t in result.ranking if len(t.scores) == number + 1]
+        is_last = number == len(result.rungs) - 1
+        if not candidates:
+            continue
+        grey = 0.8 - 0.6 * number / len(result.rungs)
+        axes.errorbar(
+            [getattr(t, front.price) for t in candidates], [t.scores[-1].value for t in candidates],
+            yerr=[[t.scores[-1].value - t.scores[-1].low for t in candidates],
+                  [t.scores[-1].high - t.scores[-1].value for t in candidates]],
+            fmt="o" if is_last else "x", color="C0" if is_last else f"{grey:.2f}",
+            linewidth=1, capsize=2, label=_epochs_label(candidates, rung.share),
+        )  # fmt: skip
+    line = sorted((getattr(t, front.price), t.scores[-1].value)
+                  for t in (result.ranking[i] for i in front.best))  # fmt: skip
+    axes.plot([x for x, _ in line], [y for _, y in line], color="C0", linewidth=1, zorder=0)
+    if (limit := result.budget.get(front.price)) is not None:
+        axes.axvline(limit, color="C3", linewidth=1, linestyle="--")
+    axes.set(xlabel=AXIS_LABELS[front.price], xscale="log")
+
+
+def _epochs_label(candidates: list[CandidateResult], epoch_fraction: float) -> str:
+    counts = sorted({t.scores[-1].epochs for t in candidates})
+    epochs_text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"trained {epochs_text} epochs" + (" (in full)" if epoch_fraction == 1 else "")

@@ -1,0 +1,223 @@
+"""What a study file holds: a question, a grid of runs, what is measured, published and claimed.
+
+Every value of a grid may differ by scale: ``model: {smoke: vit_tiny, paper: vit_p4}``. In a model's
+name and in changes of a recipe ``{depth}`` stands for the label of the axis ``depth``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from buttress.config import ComponentSpec, PresetFolder, Spec
+from buttress.errors import UserError
+
+Scale = Literal["smoke", "mini", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
+def parse_scale(name: str) -> Scale:
+    for scale in SCALES:
+        if scale == name.lower():
+            return scale
+    raise UserError(f"a scale is one of {', '.join(SCALES)}, but got {name!r}")
+
+
+def value_at_scale(value: Any, scale: Scale) -> Any:
+    """The value for a scale, from ``value`` or ``{smoke: ..., mini: ..., paper: ...}``.
+
+    Inside a mapping of other keys each value may differ by scale. A scale that is left out takes
+    the value of the next larger one, so that what is written for `paper` alone holds everywhere.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if not varies_by_scale(value):
+        return {key: value_at_scale(item, scale) for key, item in value.items()}
+    this_and_larger = SCALES[SCALES.index(scale) :]
+    for candidate in (*this_and_larger, *reversed(SCALES[: SCALES.index(scale)])):
+        if candidate in value:
+            return value[candidate]
+    return None
+
+
+def varies_by_scale(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and set(value) <= set(SCALES)
+
+
+SAME_AS = "as_in"  # an axis of another study: ``architecture: {as_in: table1}``
+
+
+class RunSettings(Spec):
+    """A part of a run's description; later ones win, changes add up."""
+
+    model: str | None = None
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    dataset: str | None = None
+    limit: int | None = Field(default=None, ge=1)  # training images
+    recipe: str | None = None
+    set: tuple[str, ...] = ()  # key=value changes of the recipe
+    start: dict[str, str] | None = None  # fine-tune from the run with these labels
+    attributes: dict[str, str | float] = Field(default_factory=dict)  # what claims may ask for
+
+
+class ColumnSpec(Spec):
+    """One measured column: what is read from the runs at some labels."""
+
+    where: dict[str, str] = Field(default_factory=dict)  # axis -> label; the other axes are rows
+    of: str = "worst_case"  # an attack of the suite, clean, corruptions, parameters_m, gmacs ...
+    suite: str = ""  # the first of the study if empty
+    which: Literal["best", "last"] = "best"
+    analysis: str = ""  # instead of a suite: an analysis, whose value is at ``of``
+    unit: Literal["percent", "number"] = "percent"
+    higher_is_better: bool = True
+
+
+class AnalysisRows(Spec):
+    """Rows that are no runs: a list in the result of an analysis of the whole study."""
+
+    analysis: str
+    of: str  # where in the result the list is
+    rows: tuple[str, ...] = Field(min_length=1)  # fields of an item whose values name its row
+
+
+class PublishedTable(Spec):
+    """The published table: a CSV file beside the study, percent in its columns."""
+
+    file: str
+    rows: dict[str, str]  # axis or attribute -> the CSV column that holds its values
+    only: dict[str, str] = Field(default_factory=dict)  # CSV column -> value: other lines are left
+    columns: dict[str, str] = Field(default_factory=dict)  # ours -> theirs, where names differ
+    notes: tuple[str, ...] = ()
+
+
+class ClaimSpec(Spec):
+    """A statement that data can decide."""
+
+    id: str
+    says: str
+    test: ComponentSpec  # a predicate by name, with its arguments
+    published: str = ""  # what is known where no table is published: "text only", "figure only"
+
+
+def _parse_component(raw: object) -> object:
+    """``sparsity`` or ``{lipschitz: {steps: 10}}`` or ``{name: ..., args: ...}``."""
+    if isinstance(raw, str):
+        return {"name": raw}
+    if isinstance(raw, Mapping) and len(raw) == 1 and "name" not in raw:
+        ((name, args),) = raw.items()
+        return {"name": name, "args": args or {}}
+    return raw
+
+
+AnalysisUse = Annotated[ComponentSpec, BeforeValidator(_parse_component)]
+
+
+def _parse_axis_options(raw: object) -> object:
+    """``[1, 3, 5]`` is three labels that change nothing but what is named after them."""
+    return {str(label): {} for label in raw} if isinstance(raw, (list, tuple)) else raw
+
+
+def _as_tuple(raw: object) -> object:
+    return (raw,) if isinstance(raw, (str, Mapping)) else raw
+
+
+AxisOptions = Annotated[dict[str, RunSettings], BeforeValidator(_parse_axis_options)]
+LabelTuple = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+AnalysisRowsTuple = Annotated[tuple[AnalysisRows, ...], BeforeValidator(_as_tuple)]
+
+
+class ScaledStudy(Spec):
+    """A study at one scale."""
+
+    base: RunSettings = RunSettings()
+    axes: dict[str, AxisOptions] = Field(default_factory=dict)
+    only: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # axis -> labels at this scale
+    leave_out: tuple[dict[str, LabelTuple], ...] = ()  # combinations that are not run
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    suites: tuple[str, ...] = ()
+    last_too: bool = False  # evaluate the last epoch beside the best
+    test_limit: int | None = Field(default=None, ge=1)
+    analyses: tuple[AnalysisUse, ...] = ()  # of every run
+    together: tuple[AnalysisUse, ...] = ()  # of all runs at once, or of none
+    listed: AnalysisRowsTuple = ()  # where the rows are, if not the runs
+    columns: dict[str, ColumnSpec] = Field(default_factory=dict)
+
+
+class StudySpec(Spec):
+    """A study file."""
+
+    name: str
+    title: str = ""
+    question: str
+    source: str = ""
+    about: str = ""  # what a reader must know: where we differ from what was published
+    published: PublishedTable | None = None
+    claims: tuple[ClaimSpec, ...] = ()
+    grid: dict[str, Any]  # `ScaledStudy`, with values by scale
+
+    @property
+    def display_name(self) -> str:
+        """What a message calls it."""
+        return f"study {self.name}"
+
+    def at_scale(self, scale: Scale) -> ScaledStudy:
+        """The study at one scale, fully checked."""
+        full = self._full_grid(scale)
+        return full.model_copy(update={"axes": _select_labels(full, self.display_name)})
+
+    def all_labels(self, scale: Scale) -> dict[str, set[str]]:
+        """The labels of each axis with those that a scale leaves out."""
+        return {axis: set(options) for axis, options in self._full_grid(scale).axes.items()}
+
+    def _full_grid(self, scale: Scale) -> ScaledStudy:
+        """With every label of every axis."""
+        source = f"{self.display_name} at scale {scale}"
+        return ScaledStudy.parse(
+            value_at_scale(_resolve_shared_axes(self.grid, source), scale), source
+        )
+
+
+def _resolve_shared_axes(grid: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The grid with the axes of other studies in place of ``{as_in: name}``."""
+    axes = grid.get("axes")
+    if not isinstance(axes, Mapping):
+        return dict(grid)
+    resolved = {}
+    for axis, options in axes.items():
+        resolved[axis] = options
+        if isinstance(options, Mapping) and isinstance(options.get(SAME_AS), str):
+            other_axes = load_study(options[SAME_AS]).grid.get("axes", {})
+            if axis not in other_axes:
+                raise UserError(f"{source}: the study {options[SAME_AS]} has no axis {axis!r}")
+            resolved[axis] = other_axes[axis]
+    return {**grid, "axes": resolved}
+
+
+def _select_labels(scaled: ScaledStudy, source: str) -> dict[str, dict[str, RunSettings]]:
+    """The axes with the labels that this scale has."""
+    for axis, labels in scaled.only.items():
+        missing = [label for label in labels if label not in scaled.axes.get(axis, {})]
+        if missing or axis not in scaled.axes:
+            raise UserError(f"{source}: `only` names {axis} {missing}, which the axes do not have")
+    return {
+        axis: {label: v for label, v in options.items() if label in scaled.only.get(axis, options)}
+        for axis, options in scaled.axes.items()
+    }
+
+
+STUDIES = PresetFolder("study", "buttress.studies", "studies")
+
+
+def list_studies() -> list[str]:
+    return STUDIES.names()
+
+
+def load_study(name: str | Path) -> StudySpec:
+    """A study by name or from a YAML file."""
+    source, content = STUDIES.load(name)
+    if not isinstance(content, dict):
+        raise UserError(f"{source}: a study is a mapping of keys, but got {type(content).__name__}")
+    return StudySpec.parse(content, source)

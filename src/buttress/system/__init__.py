@@ -1,0 +1,1 @@
+"""Files, locks, random numbers, progress and CPU settings: what knows no robustness."""

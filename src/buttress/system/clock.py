@@ -1,0 +1,9 @@
+"""The time that records carry."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+
+def utc_timestamp() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,68 @@
+"""Ctrl-C at moments that cannot be left halfway, or that might never end."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SHUTDOWN_SECONDS = 30.0
+STDERR_FD = 2
+
+
+@contextmanager
+def defer_interrupt() -> Iterator[None]:
+    """A Ctrl-C in this block is answered behind it.
+
+    For libraries that change something global for a moment and leave it changed if interrupted.
+    """
+    pending: list[tuple[int, FrameType | None]] = []
+    previous_handler: SignalHandler | int | None = None
+    try:
+        with _sigint_handler(lambda *given: pending.append(given)) as previous_handler:
+            yield
+    finally:
+        if pending and callable(previous_handler):
+            previous_handler(*pending[-1])
+
+
+@contextmanager
+def force_exit_on_interrupt() -> Iterator[None]:
+    """A Ctrl-C in this block ends it within half a minute, or the process with what it waited for.
+
+    For processes that wait for each other: an interrupt between two of their messages may leave
+    one waiting for ever, where no Python runs that could notice.
+    """
+
+    def interrupt(*_: object) -> None:
+        faulthandler.dump_traceback_later(SHUTDOWN_SECONDS, exit=True, file=STDERR_FD)
+        raise KeyboardInterrupt
+
+    try:
+        with _sigint_handler(interrupt):
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+SignalHandler = Callable[[int, FrameType | None], object]
+
+
+@contextmanager
+def _sigint_handler(handler: SignalHandler) -> Iterator[SignalHandler | int | None]:
+    """Answers Ctrl-C by ``handler``, where it is answered at all; gives who answered before."""
+    previous_handler = signal.getsignal(signal.SIGINT)
+    can_handle = threading.current_thread() is threading.main_thread() and callable(
+        previous_handler
+    )
+    if not can_handle:  # signals are not this thread's matter, or Ctrl-C is to be ignored
+        yield None
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield previous_handler
+    finally:
+        signal.signal(signal.SIGINT, previous_handler)

@@ -1,0 +1,305 @@
+"""Norm balls around an image, cut by the box [0, 1]: the only code that knows norms."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, cast
+
+from buttress.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from buttress.system.rng import SampleRNG
+
+Norm = Literal["Linf", "L2", "L1"]
+NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
+TINY = 1e-12
+MAX_PROJECTION_ITERATIONS = 100  # of the projections below; they end by themselves after about ten
+
+# Exceeding eps by this much (relative, plus the rounding of each pixel) is rounding, not an attack.
+TOLERANCE = 1e-5
+PIXEL_ROUNDING = 2.0**-23
+
+
+def parse_norm(text: str) -> Norm:
+    """``linf``, ``inf``, ``l_inf``, ``L∞`` ... -> ``Linf``."""
+    normalized = re.sub(r"[\s_\-]", "", str(text)).lower().replace("∞", "inf").removeprefix("l")
+    norm = {"inf": "Linf", "infinity": "Linf", "infty": "Linf", "2": "L2", "1": "L1"}.get(
+        normalized
+    )
+    if norm is None:
+        raise UserError(f"the norm must be one of {', '.join(NORMS)}, but got {text!r}")
+    return cast(Norm, norm)
+
+
+def parse_eps(value: str | float) -> float:
+    """``8/255`` or a number -> a float."""
+    try:
+        numerator, _, denominator = str(value).partition("/")
+        eps = float(numerator) / float(denominator or 1)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(
+            f"eps must be a number or a fraction like 8/255, but got {value!r}"
+        ) from None
+    if not eps >= 0 or math.isinf(eps):
+        raise UserError(f"`eps >= 0` must hold and eps must be finite, but got eps={value}")
+    return eps
+
+
+@dataclass(frozen=True)
+class Threat:
+    """What an adversary may do: move an image by at most ``eps`` in a norm, inside [0, 1]."""
+
+    norm: Norm
+    eps: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", parse_norm(self.norm))
+        object.__setattr__(self, "eps", parse_eps(self.eps))
+        if self.norm == "Linf" and self.eps > 1:
+            raise UserError(
+                f"eps is on the [0, 1] scale of the images, so Linf needs `eps <= 1`, but got "
+                f"{self.eps:g}; write {self.eps:g}/255 if you meant grey levels"
+            )
+
+    @classmethod
+    def parse(cls, text: str | Threat) -> Threat:
+        """``Linf:8/255`` -> a threat."""
+        if isinstance(text, Threat):
+            return text
+        norm, sep, eps = str(text).partition(":")
+        if not sep:
+            raise UserError(f"a threat is written NORM:EPS, like Linf:8/255, but got {text!r}")
+        return cls(parse_norm(norm), parse_eps(eps))
+
+    def __str__(self) -> str:
+        eps = format_eps(self.eps) if self.norm == "Linf" else f"{self.eps:.12g}"
+        return f"{self.norm}:{eps}"
+
+    def scaled(self, factor: float) -> Threat:
+        return Threat(self.norm, self.eps * factor)
+
+    def perturbation_size(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(N,) distances in this norm, summed in float64."""
+        return self.norm_of((x_adv - x).double())
+
+    def norm_of(self, delta: Tensor) -> Tensor:
+        """(N,) norms of displacements, in their own precision."""
+        import torch
+
+        flat = delta.flatten(1)
+        if self.norm == "Linf":
+            return flat.amax(1).maximum(-flat.amin(1))
+        return torch.linalg.vector_norm(flat, dim=1) if self.norm == "L2" else flat.abs().sum(1)
+
+    def excess(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(N,) how far outside the ball each point is beyond rounding; 0 for points inside."""
+        size = x[:1].numel()
+        max_norm_of_rounding = {"Linf": 1.0, "L2": math.sqrt(size), "L1": float(size)}[self.norm]
+        slack = TOLERANCE * self.eps + PIXEL_ROUNDING * max_norm_of_rounding
+        return (self.perturbation_size(x, x_adv) - self.eps - slack).clamp_min(0)
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Lowest and highest values of ball ∩ box where that is a box, which is so for Linf."""
+        if self.norm != "Linf":
+            return None
+        return (x - self.eps).clamp_min_(0), (x + self.eps).clamp_max_(1)
+
+    def project(self, x: Tensor, x_adv: Tensor, scale: Tensor | None = None) -> Tensor:
+        """The point of ball ∩ box that is nearest to ``x_adv`` in the Euclidean distance.
+
+        ``scale`` (N,) multiplies eps for each sample.
+        """
+        import torch
+
+        scale = x.new_ones(len(x)) if scale is None else scale
+        eps = scale.to(torch.float64)[:, None] * self.eps
+        if self.norm == "Linf":
+            eps_per_pixel = eps.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+            return x_adv.clamp(x - eps_per_pixel, x + eps_per_pixel).clamp(0, 1)
+        project_norm = _project_l2 if self.norm == "L2" else _project_l1
+        return project_norm(x, x_adv, eps)
+
+    def scale_into_ball(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """``x_adv`` drawn straight towards ``x`` into the ball, then clipped to [0, 1].
+
+        Some published attacks do this; the point lies in ball ∩ box, but is not the nearest there.
+        """
+        if self.norm == "Linf":
+            return self.project(x, x_adv)
+        import torch
+
+        delta = x_adv - x
+        factor = (self.eps / self.norm_of(delta).clamp_min(TINY)).clamp_max_(1)
+        return torch.addcmul(x, delta, factor.view(-1, *[1] * (x.ndim - 1))).clamp_(0, 1)
+
+    def steepest_direction(self, grad: Tensor) -> Tensor:
+        """The direction of unit norm along which a function with this gradient rises most."""
+        import torch
+
+        if self.norm == "Linf":
+            return grad.sign()
+        flat = grad.flatten(1)
+        if self.norm == "L2":
+            unit = flat / flat.norm(dim=1, keepdim=True).clamp_min(TINY)
+        else:
+            index = flat.abs().argmax(1, keepdim=True)
+            unit = torch.zeros_like(flat).scatter_(1, index, flat.gather(1, index).sign())
+        return unit.view_as(grad)
+
+    def step_direction(self, x_t: Tensor, grad: Tensor, density: float = 0.01) -> Tensor:
+        """The direction of unit norm that an iterative attack steps along.
+
+        For Linf and L2 it is `steepest_direction`. For L1 the steepest direction moves one
+        coordinate, which soon stops at the box, so the sign is taken on the share ``density`` of
+        the coordinates with the largest gradients among those the box does not block (as in SLIDE,
+        arXiv:1904.13000).
+        """
+        if self.norm != "L1":
+            return self.steepest_direction(grad)
+        import torch
+
+        is_blocked = ((x_t <= 0) & (grad < 0)) | ((x_t >= 1) & (grad > 0))
+        flat = grad.masked_fill(is_blocked, 0).flatten(1)
+        top = flat.abs().topk(max(1, round(density * flat.shape[1])), dim=1).indices
+        signs = torch.zeros_like(flat).scatter_(1, top, flat.gather(1, top).sign())
+        return (signs / signs.abs().sum(1, keepdim=True).clamp_min(1)).view_as(grad)
+
+    def dual_norm(self, grad: Tensor) -> Tensor:
+        """(N,) dual norms: by how much a linear function rises per unit of eps."""
+        flat = grad.flatten(1)
+        if self.norm == "Linf":
+            return flat.abs().sum(1)
+        return flat.norm(dim=1) if self.norm == "L2" else flat.abs().amax(1)
+
+    def random_start(self, x: Tensor, rng: SampleRNG, restart: int | Tensor = 0) -> Tensor:
+        """A point drawn uniformly from the ball around ``x``, projected onto the box."""
+        return self.project(x, self.random_point(x, rng, restart))
+
+    def random_point(self, x: Tensor, rng: SampleRNG, restart: int | Tensor = 0) -> Tensor:
+        """A point drawn uniformly from the ball around ``x``; it may lie outside [0, 1]."""
+        import torch
+
+        if self.norm == "Linf":
+            noise = rng.draw_uniform(x, restart)
+            return noise.mul_(2).sub_(1).mul_(self.eps).add_(x)
+        shape = (len(x), *[1] * (x.ndim - 1))
+        noise = rng.draw_normal(x, restart)
+        size = x[0].numel() if len(x) else 1
+        radius_rng = replace(rng, purpose=rng.purpose + "/radius")
+        uniform = radius_rng.draw_uniform(x.new_empty(len(x), 1), restart).view(shape)
+        radius = self.eps * uniform ** (1 / size)
+        if self.norm == "L2":
+            unit = noise / noise.flatten(1).norm(dim=1).clamp_min(TINY).view(shape)
+        else:  # Laplace directions are uniform on the L1 sphere; the normal noise gives their law
+            tail = torch.erfc(noise.abs() / math.sqrt(2)).clamp_min(1e-30)
+            laplace = noise.sign() * -tail.log()
+            unit = laplace / laplace.flatten(1).abs().sum(1).clamp_min(TINY).view(shape)
+        return x + radius * unit
+
+
+def format_eps(eps: float) -> str:
+    """``8/255`` where that is what it is, else the number; `parse_eps` reads it back."""
+    levels = eps * 255
+    if 0 < levels <= 64 and round(levels * 4) / 4 / 255 == eps:
+        return f"{round(levels * 4) / 4:g}/255"
+    return f"{eps:.12g}"
+
+
+def _split_displacement(x: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Signs and sizes of the displacement, and the size that the box leaves of it, flattened.
+
+    On processors a comparison that writes numbers is many times faster than one that writes
+    truths, and a product than a choice: hence the arithmetic here and below.
+    """
+    delta = (x_adv - x).flatten(1)
+    sign = delta.sign()
+    size = delta.abs_()
+    # The distance to the border that the step goes towards: 1 - x if it rises, x if it falls.
+    distance_to_box = (0.5 - x.flatten(1)).mul_(sign).add_(0.5)
+    return sign, size, distance_to_box.clamp_(0, 1).minimum(size)
+
+
+def _apply_displacement(
+    x: Tensor, sign: Tensor, lengths: Tensor, eps: Tensor, order: int
+) -> Tensor:
+    """``x`` moved by ``lengths``, with the last rounding taken off the length."""
+    import torch
+
+    total = lengths.sum(1) if order == 1 else torch.linalg.vector_norm(lengths, dim=1)
+    scale = (eps / total.double().clamp_min(TINY)[:, None]).clamp_max(1)
+    lengths = lengths * scale.to(lengths.dtype)
+    return torch.addcmul(x.flatten(1), sign, lengths).clamp_(0, 1).view_as(x)
+
+
+def _project_l2(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
+    r"""Nearest point of L2 ball ∩ box: each coordinate moves by min(t |d_i|, room_i).
+
+    The multiplier of the ball condition scales the displacement d by one t in (0, 1], which solves
+    sum_i min(t |d_i|, room_i)^2 = eps^2. Each round solves it as if the coordinates that are at
+    their limit now stayed there; t only grows, so the last such set is the right one.
+    """
+    import torch
+
+    sign, size, room = _split_displacement(x, x_adv)
+    square, limit = size.square(), room / size  # where nothing moves: not a number, never free
+    room_square, radius = room.square(), eps[:, 0]
+    room_square_sum = room_square.sum(1).double()
+    t = (radius / square.sum(1).double().sqrt().clamp_min(TINY)).clamp_max(1)
+    free = torch.empty_like(size)
+    for _ in range(MAX_PROJECTION_ITERATIONS):
+        torch.gt(limit, t.to(size.dtype)[:, None], out=free)
+        free_square_sum = torch.linalg.vecdot(square, free).double()
+        fixed_square_sum = room_square_sum - torch.linalg.vecdot(room_square, free)
+        next_t = (
+            ((radius**2 - fixed_square_sum).clamp_min(0) / free_square_sum.clamp_min(TINY))
+            .sqrt()
+            .clamp_max(1)
+        )
+        next_t = next_t.maximum(t)
+        if bool((next_t <= t * (1 + 1e-7)).all()):
+            break
+        t = next_t
+    t = t.where(room_square_sum > radius**2, 1.0).to(size.dtype)
+    return _apply_displacement(x, sign, (t[:, None] * size).minimum(room), eps, 2)
+
+
+def _project_l1(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
+    r"""Nearest point of L1 ball ∩ box: each coordinate moves by min(room_i, max(|d_i| - lam, 0)).
+
+    The total falls with lam in straight pieces, so a Newton step from the right piece is exact;
+    a step that leaves the bracket is replaced by halving it.
+    """
+    import torch
+
+    sign, size, room = _split_displacement(x, x_adv)
+    top, radius = size - room, eps[:, 0]  # |d_i| - lam is within its room from lam = top_i on
+    tolerance = radius * (1e-12 if x.dtype == torch.float64 else 1e-6)
+    low = torch.zeros_like(radius)
+    lam, high = low, size.amax(1).double() if size.shape[1] else low
+    lengths, above = room, torch.empty_like(size)
+
+    def count_above_lam(values: Tensor) -> Tensor:
+        """How many values are above lam."""
+        torch.gt(values, lam.to(size.dtype)[:, None], out=above)
+        return above.sum(1)
+
+    for _ in range(MAX_PROJECTION_ITERATIONS):
+        excess_length = lengths.sum(1).double() - radius
+        has_converged = (
+            (excess_length.abs() <= tolerance)
+            | ((excess_length < 0) & (lam == 0))
+            | (high - low <= TINY)
+        )
+        if has_converged.all():
+            break
+        low, high = lam.where(excess_length > 0, low), lam.where(excess_length < 0, high)
+        derivative = count_above_lam(size) - count_above_lam(top)
+        newton = lam + excess_length / derivative.clamp_min(1)
+        is_inside = (derivative > 0) & (newton > low) & (newton < high)
+        lam = lam.where(has_converged, newton.where(is_inside, (low + high) / 2))
+        lengths = (size - lam.to(size.dtype)[:, None]).clamp_min_(0).minimum(room)
+    return _apply_displacement(x, sign, lengths, eps, 1)

@@ -1,0 +1,91 @@
+"""The inner problem of adversarial training: the worst images near those of a batch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.core import Attack
+from buttress.attacks.pgd import PGD, StartRule
+from buttress.attacks.problem import Problem
+from buttress.engine.batching import HoldRule, last_iterate
+from buttress.models.eval_mode import eval_mode
+from buttress.threats.norm_ball import Threat
+from buttress.training.objectives.core import AdversarialBatch, Objective, TrainingBatch
+
+MIN_IMAGES_PER_THREAD = 16  # images that are worth a thread
+
+
+def run_inner_attack(
+    model: nn.Module,
+    batch: TrainingBatch,
+    attack: Attack,
+    *,
+    threat: Threat | None = None,
+    freeze_samples: HoldRule = None,
+) -> Tensor:
+    """The last point of an attack on the frozen network in evaluation mode; ``x`` if eps is zero.
+
+    The attack moves no BatchNorm statistics and leaves no gradients. It sees the faster form of the
+    network that the step brings along, if there is one. ``threat`` stands for the step's own;
+    ``freeze_samples`` sees each step and may hold samples where they are.
+    """
+    threat, batch = threat or batch.threat, batch.with_attack_labels()
+    assert threat is not None
+    if threat.eps == 0:
+        return batch.x
+    with eval_mode(model):
+        attack_model = model if batch.attack_model is None else batch.attack_model
+        with torch.no_grad():
+            clean_logits = attack_model(batch.x) if getattr(attack, "loss", "") == "kl" else None
+        problem = Problem(attack_model, batch.x, batch.y, threat, batch.streams, clean_logits)
+        if freeze_samples is not None or batch.x.device.type != "cpu":
+            return last_iterate(attack, problem, freeze_samples)
+        return _run_in_threads(attack, problem)
+
+
+def _run_in_threads(attack: Attack, problem: Problem) -> Tensor:
+    """A part of the batch in each thread, which is faster than all threads in each operation."""
+    num_threads = min(torch.get_num_threads(), len(problem.x) // MIN_IMAGES_PER_THREAD)
+    if num_threads <= 1:
+        return last_iterate(attack, problem)
+    parts = [problem.select(rows) for rows in problem.row_numbers().tensor_split(num_threads)]
+    return torch.cat(list(_thread_pool(num_threads).map(partial(last_iterate, attack), parts)))
+
+
+@lru_cache(maxsize=1)
+def _thread_pool(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attack", initializer=partial(torch.set_num_threads, 1))
+
+
+@dataclass(frozen=True)
+class AdversarialObjective(Objective):
+    """An objective that trains on what PGD finds."""
+
+    needs_threat = True
+    steps: int = 10
+    rel_step: float = 0.25
+    start: StartRule = "random"
+    noise: float = 1e-3  # of a Gaussian start
+
+    def __post_init__(self) -> None:
+        PGD(steps=self.steps, rel_step=self.rel_step, start=self.start, noise=self.noise)
+
+    def create_attack(self, batch: TrainingBatch, **attack_args: Any) -> PGD:
+        """The attack, with steps that follow eps or stay as they are while it warms up."""
+        rel_step = self.rel_step * batch.step_scale
+        return PGD(
+            steps=self.steps, rel_step=rel_step, start=self.start, noise=self.noise, **attack_args
+        )
+
+    def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
+        return AdversarialBatch(run_inner_attack(model, batch, self.create_attack(batch)))
+
+    def with_stronger_attack(self) -> AdversarialObjective:
+        """Twice as many steps, which reach as far."""
+        return replace(self, steps=2 * self.steps, rel_step=max(self.rel_step / 2, 0.25))

@@ -1,0 +1,73 @@
+"""Part of a study: the named runs, what they begin with, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from buttress.errors import UserError
+from buttress.studies import (
+    StudySpec,
+    expand_grid,
+    load_study,
+    parse_label_filter,
+    plan_study,
+    select_runs,
+)
+from buttress.system.cpu import available_cpus
+
+
+def study() -> StudySpec:
+    base = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "limit": 100}
+    axes = {
+        "stage": {
+            "one": {},
+            "two": {"start": {"stage": "one"}},
+            "three": {"start": {"stage": "two"}, "set": ["epochs=2"]},
+        },
+        "size": {"small": {}, "large": {"model": "resnet_tiny"}},
+    }
+    grid = {"base": base, "axes": axes, "only": {"mini": {"size": ["small"]}, "smoke": {}}}
+    return StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
+
+
+def places(texts: list[str]) -> list[tuple[str, ...]]:
+    spec = study()
+    cells = select_runs(expand_grid(spec, "smoke"), parse_label_filter(texts, spec, "smoke"))
+    return [tuple(cell.labels.values()) for cell in cells]
+
+
+def test_labels_choose_runs_and_bring_what_they_begin_with() -> None:
+    assert len(places([])) == 6
+    assert places(["stage=one"]) == [("one", "small"), ("one", "large")]
+    assert places(["stage=three", "size=large"]) == [
+        ("one", "large"), ("two", "large"), ("three", "large"),
+    ]  # fmt: skip
+    assert len(places(["stage=one, two", "stage=three"])) == 6
+
+
+@pytest.mark.parametrize("text", ["", "stage", "stage=", "place=one", "stage=four", "size=large"])
+def test_a_wrong_part_is_refused_with_what_there_is(text: str) -> None:
+    spec = study()
+    with pytest.raises(UserError, match=r"axis=label|there are|small"):
+        parse_label_filter([text], spec, "mini")
+
+
+def test_a_plan_of_a_part_is_that_part(tmp_path: Path) -> None:
+    table1 = load_study("table1")
+    only = parse_label_filter(["architecture=VGG,CvT", "training=vanilla"], table1, "mini")
+    plan = plan_study(table1, "mini", tmp_path, device_name="cpu-core", label_filter=only)
+    assert sorted(run.model for run in plan.runs) == ["cvt_mini", "vgg_mini"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_cores_that_were_not_given_do_not_count() -> None:
+    given = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(given)})
+        assert available_cpus() == 1
+    finally:
+        os.sched_setaffinity(0, given)
+    assert available_cpus() == len(given)

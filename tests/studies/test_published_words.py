@@ -1,0 +1,64 @@
+"""What the published tables themselves say of each claim of RobustWRN and of the XCiT thesis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buttress.studies import answer_study, expand_grid, load_study
+
+# study -> claim -> the word that its published numbers must give
+WORDS = {
+    "scaling": {"R6": "holds", "R7": "text only"},
+    "white-box": {"R8": "holds"},
+    "depth-width": {"R5": "text only"},
+    "width": {"R4": "text only"},
+    "lipschitz-blocks": {"R9": "figure only", "R10": "figure only"},
+    "black-box": {"R12": "not public"},
+    "fastat": {"R13": "not public"},
+    "vit-choice": {"X1": "holds"},
+    "eps-warmup": {"X2": "holds", "X10": "text only"},
+    "augmentation": {"X3": "holds"},
+    "weight-decay": {"X4": "holds"},
+    "ablation": {"X5": "holds"},
+    "scaling-up": {"X6": "holds"},
+    "finetune-hires": {"X7": "holds"},
+    "finetune-cifar": {"X8": "holds"},
+    "semantics": {"X9": "holds"},
+    "gradients": {"X11": "holds"},
+}
+RUNS = {
+    "scaling": 6, "white-box": 20, "depth-width": 26, "width": 13, "lipschitz-blocks": 18,
+    "black-box": 8, "fastat": 4, "vit-choice": 6, "eps-warmup": 7, "augmentation": 32,
+    "weight-decay": 14, "ablation": 5, "scaling-up": 6, "finetune-hires": 12, "finetune-cifar": 4,
+    "semantics": 7, "gradients": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_published_word_on_every_claim(name: str, tmp_path: Path) -> None:
+    found = answer_study(load_study(name), "paper", tmp_path)
+    assert {claim.id: claim.published for claim in found.claims} == WORDS[name]
+    assert found.runs == RUNS[name]
+
+
+def test_the_grid_of_depths_is_all_of_125() -> None:
+    study = load_study("depth-grid")
+    assert [claim.published.split(":")[0] for claim in study.claims] == ["text only"] * 3
+    axes = study.at_scale("paper").axes
+    assert [list(axes[d]) for d in ("d1", "d2", "d3")] == [["1", "3", "5", "7", "9"]] * 3
+    models = {cell.spec.model for cell in expand_grid(study, "smoke")}
+    assert "wrn_d3_1_1_w10_10_10_mini" in models
+
+
+def test_the_exceptions_of_the_rule_are_those_of_the_table(tmp_path: Path) -> None:
+    """Without its excuses the published table gains in 93 cells of 100, with them in 93 of 96."""
+    study = load_study("white-box")
+    args = study.claims[0].test.args
+    for changes, expected in (({}, "holds"), ({"unless": []}, "does not hold"),
+                              ({"at_least": 0.97}, "does not hold")):  # fmt: skip
+        test = study.claims[0].test.model_copy(update={"args": {**args, **changes}})
+        claim = study.claims[0].model_copy(update={"test": test})
+        changed = study.model_copy(update={"claims": (claim,)})
+        assert answer_study(changed, "paper", tmp_path).claims[0].published == expected

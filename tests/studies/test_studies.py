@@ -1,0 +1,160 @@
+"""Study files: every shipped one is whole at every scale, and mistakes are found before a run."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buttress.data import DATASETS, dataset_facts, load_dataset
+from buttress.errors import UserError
+from buttress.studies import CLAIMS, SCALES, Scale, StudySpec, expand_grid, list_studies, load_study
+from buttress.studies.measure import read_published
+from buttress.studies.spec import value_at_scale
+from unrun import Unrun
+
+LRS = {"low": 0.001, "high": 0.1}
+RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"}
+
+
+def study(**grid: Any) -> StudySpec:
+    return StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
+
+
+@pytest.mark.parametrize("name", list_studies())
+@pytest.mark.parametrize(
+    "scale", ["smoke", *(pytest.param(s, marks=pytest.mark.slow) for s in SCALES[1:])]
+)
+def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
+    spec = load_study(name)
+    found = unrun(name, scale)
+    assert found.runs == len({cell.key for cell in expand_grid(spec, scale)})
+    assert found.done == 0
+    assert [claim.id for claim in found.claims] == [claim.id for claim in spec.claims]
+
+
+PUBLISHED = [name for name in list_studies() if load_study(name).published is not None]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_published_number_finds_its_row(name: str, unrun: Unrun) -> None:
+    spec = load_study(name)
+    assert spec.published is not None
+    lines = read_published(spec.published)
+    found = unrun(name, "paper")
+    columns = [spec.published.columns.get(c, c) for c in found.columns]
+    theirs = [c for c in columns if c in lines[0]]
+    assert theirs
+    shown = sum(n.published is not None for line in found.lines for n in line.numbers.values())
+    cells = [line[c] for line in lines for c in theirs]
+    assert shown >= sum(bool(c.strip()) for c in cells)
+
+
+@pytest.mark.parametrize("name", [n for n in list_studies() if load_study(n).published])
+def test_claims_on_published_numbers_are_as_stated(name: str, unrun: Unrun) -> None:
+    """What the published tables say of each claim must be decidable or said to be not."""
+    for claim in unrun(name, "paper").claims:
+        assert claim.published, claim.id
+
+
+def test_claim_ids_are_unique_over_all_studies() -> None:
+    ids = [claim.id for name in list_studies() for claim in load_study(name).claims]
+    assert sorted(ids) == sorted(set(ids))
+
+
+def test_values_by_scale() -> None:
+    value = {"model": {"smoke": "a", "paper": "b"}, "args": {"x": 1}}
+    assert [value_at_scale(value, s)["model"] for s in SCALES] == ["a", "b", "b"]
+    assert value_at_scale(value, "mini")["args"] == {"x": 1}
+
+
+def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> None:
+    found = expand_grid(
+        study(
+            base=RUN,
+            axes={
+                "lr": {
+                    x: {"set": [f"optimiser.lr={v}"]} for x, v in (("low", 0.001), ("high", 0.1))
+                },
+                "net": {"vit": {}, "resnet": {"model": "resnet_tiny"}},
+            },
+            leave_out=[{"lr": "high", "net": "vit"}],
+            seeds=[0, 1],
+        ),
+        "smoke",
+    )
+    assert len(found) == 6
+    assert len({cell.key for cell in found}) == 6
+    assert {c.spec.recipe.optimiser.lr for c in found} == {0.001, 0.1}
+
+
+def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> None:
+    spec = study(
+        base=RUN,
+        axes={"stage": {"first": {}, "second": {"start": {"stage": "first"}, "set": ["epochs=1"]}}},
+    )
+    first, second = expand_grid(spec, "smoke")
+    assert second.init_key == first.key
+    assert second.spec.start == f"run:{first.key}"
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"base": {**RUN, "model": "vit_tinyy"}}, "vit_tiny"),
+        ({"base": {**RUN, "recipe": "quickstart"}}, "recipe"),
+        ({"base": {**RUN, "dataset": "digitz"}}, "digits"),
+        ({"base": {**RUN, "modell": "x"}}, "modell"),
+        ({"base": {**RUN, "set": ["epochz=1"]}}, "epochs"),
+        ({"base": {"model": "vit_tiny", "dataset": "digits"}}, "recipe"),
+        ({"base": RUN, "suites": ["quickstarts"]}, "quickstart"),
+        ({"base": RUN, "analyses": ["sparsit"]}, "sparsity"),
+        ({"base": RUN, "only": {"net": ["a"]}}, "only"),
+        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "y"}}}}}, "begins with"),
+        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "x"}}}}}, "itself"),
+        ({"base": RUN, "axes": {"a": {"x": {}, "y": {"model_args": {"wings": 2}}}}}, "wings"),
+    ],
+)
+def test_a_mistake_is_found_before_the_first_run(grid: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        expand_grid(study(**grid), "smoke")
+
+
+def test_claims_and_columns_are_checked_too() -> None:
+    raw = {"name": "s", "question": "?", "grid": {"base": RUN, "columns": {"a": {"of": "clean"}}}}
+    wrong = {"id": "X", "says": "x", "test": {"name": "topp", "args": {}}}
+    with pytest.raises(UserError, match="topp"):
+        expand_grid(StudySpec.parse({**raw, "claims": [wrong]}, "study"), "smoke")
+    other = {"id": "X", "says": "x", "test": {"name": "top", "args": {"column": "b", "where": {}}}}
+    with pytest.raises(UserError, match="b"):
+        expand_grid(StudySpec.parse({**raw, "claims": [other]}, "study"), "smoke")
+
+
+def test_facts_are_those_of_the_data(tmp_path: Path) -> None:
+    digits = load_dataset("digits", "train")
+    assert dataset_facts("digits").mean == digits.mean
+    for name in DATASETS.names():
+        if "facts" not in DATASETS.entry(name).metadata:
+            continue
+        try:
+            train, test = load_dataset(name, "train"), load_dataset(name, "test")
+        except Exception:  # not on this machine
+            continue
+        known = dataset_facts(name)
+        assert known[:6] == (
+            len(train), len(test), train.num_classes, train.shape, train.mean, train.std,
+        )  # fmt: skip
+        assert known.budgets == test.budgets
+
+
+def test_published_tables_are_numbers() -> None:
+    for path in (Path(__file__).parents[2] / "src/buttress/studies/tables").glob("*.csv"):
+        with path.open(newline="") as file:
+            rows = list(csv.reader(file))
+        assert all(len(row) == len(rows[0]) for row in rows), path.name
+
+
+def test_every_kind_of_claim_is_documented() -> None:
+    assert all(CLAIMS.entry(name).summary for name in CLAIMS.names())

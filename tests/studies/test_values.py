@@ -1,0 +1,90 @@
+"""Claims on single rows and on falls between columns, on planted data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from buttress.studies.claims import CLAIMS, assess_claim
+from buttress.studies.table import MeasuredValue, RowLabels, StudyTable, ValueTable
+
+FIRST = {"kind": "x"}
+SECOND = {"kind": "y"}
+
+
+def planted(columns: Mapping[str, tuple[float, ...]], n: int) -> StudyTable:
+    """Rows a, b, ... of the kinds x, y, x, y ...; each number a share of independent images."""
+    names = "abcd"[: len(next(iter(columns.values())))]
+    rows: tuple[RowLabels, ...] = tuple((name,) for name in names)
+    cells: dict[tuple[RowLabels, str], MeasuredValue] = {}
+    for place, (column, shares) in enumerate(columns.items()):
+        for index, (row, share) in enumerate(zip(rows, shares, strict=True)):
+            right = np.zeros(n)
+            right[: round(share * n)] = 1
+            flags = np.random.default_rng(10 * place + index).permutation(right)
+            cells[row, column] = MeasuredValue((0,), scores=(flags,), image_set="same")
+    kinds = tuple(FIRST if i % 2 == 0 else SECOND for i in range(len(rows)))
+    return StudyTable(("net",), rows, cells, tuple(columns), kinds)
+
+
+def word(columns: Mapping[str, tuple[float, ...]], name: str, n: int = 4000, **args: Any) -> str:
+    table = planted(columns, n)
+    return assess_claim(CLAIMS.create(name, args), table.as_values, table.replicates(300)).word
+
+
+def test_between() -> None:
+    args: dict[str, Any] = {"column": "p", "where": FIRST, "low": 0.4, "high": 0.6}
+    assert word({"p": (0.5, 0.9)}, "between", **args) == "holds"
+    assert word({"p": (0.3, 0.5)}, "between", **args) == "does not hold"
+    assert word({"p": (0.7, 0.5)}, "between", **args) == "does not hold"
+    assert word({"p": (0.41, 0.5)}, "between", n=100, **args) == "undecided"
+    assert word({"p": (0.9, 0.9)}, "between", column="p", low=0.5) == "holds"
+
+
+def test_the_order_of_columns() -> None:
+    args: dict[str, Any] = {"order": ["p", "q", "r"], "where": FIRST}
+    assert word({"p": (0.6, 0), "q": (0.4, 1), "r": (0.2, 0)}, "columns_order", **args) == "holds"
+    wrong = {"p": (0.6, 0.6), "q": (0.2, 0.4), "r": (0.4, 0.2)}
+    assert word(wrong, "columns_order", **args) == "does not hold"
+    near = {"p": (0.31, 0.6), "q": (0.30, 0.4), "r": (0.1, 0.2)}
+    assert word(near, "columns_order", n=100, **args) == "undecided"
+
+
+def test_a_denial() -> None:
+    of = {"name": "higher", "args": {"column": "p", "where": FIRST, "margin": 0.01}}
+    assert word({"p": (0.5, 0.9)}, "not", of=of) == "holds"
+    assert word({"p": (0.9, 0.5)}, "not", of=of) == "does not hold"
+    assert word({"p": (0.52, 0.5)}, "not", n=100, of=of) == "undecided"
+
+
+def test_one_kind_falls_less_from_a_column_to_another() -> None:
+    args: dict[str, Any] = {"column": "p", "to": "q", "where": FIRST}
+    assert word({"p": (0.9, 0.6), "q": (0.8, 0.3)}, "falls_less", **args) == "holds"
+    assert word({"p": (0.9, 0.6), "q": (0.5, 0.5)}, "falls_less", **args) == "does not hold"
+    near = {"p": (0.9, 0.6), "q": (0.8, 0.49)}
+    assert word(near, "falls_less", n=100, **args) == "undecided"
+
+
+def test_every_pair_must_be_ordered_if_that_is_claimed() -> None:
+    args: dict[str, Any] = {"column": "p", "where": FIRST, "than": SECOND}
+    mixed = {"p": (0.9, 0.2, 0.4, 0.5)}
+    assert word(mixed, "higher", **args) == "holds"
+    assert word(mixed, "higher", every=True, **args) == "does not hold"
+    assert word({"p": (0.9, 0.2, 0.6, 0.5)}, "higher", every=True, **args) == "holds"
+
+
+@pytest.mark.parametrize("name", ["between", "columns_order", "falls_less", "not"])
+def test_what_is_missing_is_named(name: str) -> None:
+    view = ValueTable(("net",), (("a",), ("b",)), {c: np.array([np.nan, 0.5]) for c in "pq"})
+    cases: dict[str, dict[str, Any]] = {
+        "between": {"column": "p"},
+        "columns_order": {"order": ["p", "q"]},
+        "falls_less": {"column": "p", "to": "q", "where": {"net": "a"}},
+        "not": {"of": {"name": "between", "args": {"column": "p"}}},
+    }
+    found = assess_claim(CLAIMS.create(name, cases[name]), view, [])
+    assert found.word == "undecided"
+    assert "p is not measured yet for a" in found.evidence
