@@ -102,7 +102,8 @@ class Registry(Generic[T]):
         for arg_name, value in args.items():
             if expected := expected_type_text(value, hints.get(arg_name, Any)):
                 raise UserError(
-                    f"{self.kind} {entry.name!r}: `{arg_name}` must be {expected}, but got {value!r}"
+                    f"{self.kind} {entry.name!r}: `{arg_name}` must be {expected}, "
+                    f"but got {value!r}"
                 )
 
     def names(self, tag: str | None = None) -> list[str]:
