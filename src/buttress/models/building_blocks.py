@@ -1,14 +1,16 @@
-"""The plain activation of a network, by name, for families that offer the choice."""
+"""Activations by name, and steps that draw the first weights of narrow networks."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 Activation = Literal["relu", "gelu", "silu"]
+InitSteps = tuple[Callable[[Any], None], ...]  # each changes the weights of a network in place
 
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -77,3 +79,8 @@ def initialize_tokens(net: VisionTransformer) -> None:
     for token in (net.pos_embed, net.cls_token):
         if token is not None:
             nn.init.trunc_normal_(token, std=0.5)
+
+
+# For widths far below those that the usual initialization is made for.
+NARROW_INIT: InitSteps = (initialize_linear_layers, scale_residual_branches)
+NARROW_TOKENS_INIT: InitSteps = (*NARROW_INIT, initialize_tokens)

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 
 from buttress.models.core import MODELS, Factory
 from buttress.models.cost import model_cost
+from buttress.models.variants import ModelCategory
 from buttress.registry import RegistryEntry
 
-ModelCategory = Literal["cnn", "transformer", "hybrid"]
 VariantSize = Literal["published", "mini", "tiny"]
 
 _cost = functools.cache(model_cost)  # a registered name stands for the same network all along
@@ -62,7 +62,7 @@ def published_size(name: str) -> PublishedSize | None:
     extra = MODELS.entry(name).metadata
     if extra["published"] is None:
         return None
-    input_shape = {"num_classes": 10, "image_size": 32, **extra.get("published_for", {})}
+    input_shape = {"num_classes": 10, "image_size": 32, **extra.get("published_shape", {})}
     return PublishedSize(extra["published"], _cost(name, **input_shape).parameters, **input_shape)
 
 

@@ -19,8 +19,9 @@ from buttress.registry import Registry, RegistryEntry
 # (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
 Factory = Callable[..., nn.Module]
 
-# Metadata of an entry: `sizes` (Sizes), `published` (parameters in millions as printed, or None),
-# and where the general rules of `parts` do not fit, `components` and `blocks`.
+# Metadata of an entry: `sizes` (ImageSizes), `published` (parameters in millions as printed, or
+# None), and where the general rules of `parts` do not fit, `components` and `blocks`; families
+# register all of it from their tables (`variants`).
 MODELS: Registry[Factory] = Registry("model")
 
 # Families with more members than can be listed: a function from a name to its factory, or None.

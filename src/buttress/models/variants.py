@@ -1,17 +1,26 @@
-"""Families in stages: every member is a plan, the blocks and the channels of each stage."""
+"""Families as tables of variants, and rules that change the stages of a configuration."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
 from torch import nn
 
 from buttress.errors import UserError
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import MODELS, Factory, ImageSizes, find_model
+from buttress.models.parts import Component
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ModelCategory = Literal["cnn", "transformer", "hybrid"]
+Attention = Literal["tokens", "channels", "none"]
+DEFAULT_SHAPE = {"num_classes": 10, "image_size": 32, "in_channels": 3}
 
 # Up to this image size the first layer of a published network keeps the resolution, as usual for
 # CIFAR; larger images enter through a stem that divides it by four.
@@ -44,62 +53,98 @@ class StageConfig:
         return 1
 
 
-ConfigT = TypeVar("ConfigT", bound=StageConfig)
+ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
+StageConfigT = TypeVar("StageConfigT", bound=StageConfig)
+
+
+@dataclass(frozen=True)
+class Variant(Generic[ConfigT]):
+    """One row of a family's table: a name, its configuration, and what differs from the family."""
+
+    name: str  # ends with _mini or _tiny, or else it is a published size
+    config: ConfigT
+    summary: str
+    published: float | None = None  # parameters in millions as printed
+    is_rounded: bool = False  # the printed count is rounded; otherwise digits are cut off
+    tolerance: float = 0.0  # largest relative difference from the printed count; 0 is exact
+    paper: str = ""
+    image_sizes: ImageSizes | None = None
+    category: ModelCategory | None = None
+    options: tuple[str, ...] | None = None
+    size_note: str = ""  # why a mini is larger than minis usually are
 
 
 @dataclass(frozen=True)
 class ModelFamily(Generic[ConfigT]):
-    """What the members of a family share; ``build`` makes a network of a plan."""
+    """What the variants of a family share; ``build`` makes the network of a configuration."""
 
-    name: str
+    name: str  # that of its file, and a tag of all its variants
     paper: str
-    sizes: ImageSizes
+    category: ModelCategory
+    image_sizes: ImageSizes
     build: Callable[[ConfigT, int, int, int], nn.Module]  # num_classes, image_size, in_channels
-    components: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ("activation",)  # fields of the configuration that users may set
+    attention: Attention = "tokens"  # what attends to each other; "none" in every cnn
+    components: Mapping[str, Component] = field(default_factory=dict)
+    block_pattern: str = ""
+    published_shape: Mapping[str, int] = field(default_factory=dict)  # if not 10 classes of 32x32
 
-    def factory(self, config: ConfigT) -> Factory:
-        """A factory for a plan; the activation stays a choice."""
+    def register(self, *variants: Variant[ConfigT]) -> None:
+        """Registers the variants; the end of a name says whether it is mini, tiny or published."""
+        for variant in variants:
+            suffix = variant.name.rpartition("_")[2]
+            category = variant.category or self.category
+            add = MODELS.register(
+                variant.name,
+                paper=variant.paper or self.paper,
+                tags=(category, self.name, suffix if suffix in ("mini", "tiny") else "published"),
+                summary=variant.summary,
+                config=variant.config,
+                sizes=variant.image_sizes or self.image_sizes,
+                components=self.components,
+                blocks=self.block_pattern,
+                attention="none" if category == "cnn" else self.attention,
+                published=variant.published,
+                published_shape=self.published_shape,
+                is_rounded=variant.is_rounded,
+                tolerance=variant.tolerance,
+                size_note=variant.size_note,
+            )
+            add(self.factory(variant.config, variant.options))
 
-        def build(
-            num_classes: int = 10,
-            image_size: int = 32,
-            in_channels: int = 3,
-            activation: Activation = config.activation,
-        ) -> nn.Module:
-            config_with_options = replace(config, activation=activation)
-            return self.build(config_with_options, num_classes, image_size, in_channels)
-
-        return build
-
-    def register_variant(
-        self,
-        name: str,
-        config: ConfigT,
-        about: str,
-        *,
-        published: float | None = None,
-        paper: str = "",
-    ) -> None:
-        """Registers a member; the end of its name says whether it is mini, tiny or published."""
-        suffix = name.rpartition("_")[2]
-        add = MODELS.register(
-            name,
-            paper=paper or self.paper,
-            tags=("cnn", self.name, suffix if suffix in ("mini", "tiny") else "published"),
-            summary=about,
-            published=published,
-            sizes=self.sizes,
-            components=self.components,
-            plan=config,
+    def factory(self, config: ConfigT, options: tuple[str, ...] | None = None) -> Factory:
+        """A factory for a configuration; ``options`` of its fields are typed parameters."""
+        options = self.options if options is None else options
+        hints = get_type_hints(type(config))
+        parameters = {
+            **{name: (int, default) for name, default in DEFAULT_SHAPE.items()},
+            **{name: (hints[name], getattr(config, name)) for name in options},
+        }
+        signature = inspect.Signature(
+            inspect.Parameter(
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint
+            )
+            for name, (hint, default) in parameters.items()
         )
-        add(self.factory(config))
+
+        def build(*args: Any, **kwargs: Any) -> nn.Module:
+            bound = signature.bind(*args, **kwargs)  # refuses whatever the signature does not have
+            bound.apply_defaults()
+            shape = [bound.arguments.pop(name) for name in DEFAULT_SHAPE]
+            return self.build(replace(config, **bound.arguments), *shape)
+
+        build.__signature__ = signature  # type: ignore[attr-defined]
+        build.__annotations__ = {name: hint for name, (hint, _) in parameters.items()}
+        return build
 
 
 def stage_config(name: str) -> StageConfig:
-    """The plan of a registered model, to be changed by the rules of `shrink`."""
-    config = find_model(name).metadata.get("plan")
-    if config is None:
-        staged_models = ", ".join(entry.name for entry in MODELS if "plan" in entry.metadata)
+    """The configuration of a registered model in stages, to be changed by the rules below."""
+    config = find_model(name).metadata.get("config")
+    if not isinstance(config, StageConfig):
+        staged_models = ", ".join(
+            entry.name for entry in MODELS if isinstance(entry.metadata.get("config"), StageConfig)
+        )
         raise UserError(f"model {name!r} has no plan of stages; these have one: {staged_models}")
     return config
 
@@ -133,7 +178,7 @@ def initialize_he(net: nn.Module) -> None:
 LAST_STAGE_RATIO = 0.4
 
 
-def shrink_last_stage(config: ConfigT, ratio: float = LAST_STAGE_RATIO) -> ConfigT:
+def shrink_last_stage(config: StageConfigT, ratio: float = LAST_STAGE_RATIO) -> StageConfigT:
     """The plan with its last stage ``ratio`` times as wide.
 
     The width is rounded up to what the family can build: 205 for 512, and 116 for the 288 of
@@ -156,7 +201,7 @@ def shrink_last_channels(
     return (*others, steps * multiple)
 
 
-def scale_widths(config: ConfigT, factor: float) -> ConfigT:
+def scale_widths(config: StageConfigT, factor: float) -> StageConfigT:
     """The plan with all its stages ``factor`` times as wide; the stem stays."""
     scaled = (max(1, round(width * factor / config.channel_multiple)) for width in config.channels)
     return replace(config, channels=tuple(steps * config.channel_multiple for steps in scaled))

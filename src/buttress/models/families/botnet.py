@@ -11,7 +11,7 @@ a head, as queries and keys do, not 1.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from timm.models.resnet import ResNet
@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation
-from buttress.models.core import MODELS, Factory, ImageSizes
+from buttress.models.core import ImageSizes
 from buttress.models.families.resnet import ResNetConfig, build_resnet
-from buttress.models.variants import MAX_SMALL_IMAGE
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 
-PAPER = "arXiv:2101.11605"
 HEADS = 4
 
 
@@ -69,49 +68,50 @@ def add_attention(net: ResNet, side: int) -> None:
             module.bias = nn.Parameter(torch.zeros(module.out_channels))
 
 
-def register_variants(config: ResNetConfig, dropout: float = 0.0) -> Factory:
-    """A factory for the plan of a ResNet; the activation and the dropout stay choices."""
+@dataclass(frozen=True)
+class BotNetConfig:
+    """A ResNet of bottlenecks, and the dropout before the classifier."""
 
-    def build_botnet(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = config.activation,
-        dropout: float = dropout,
-    ) -> ResNet:
-        config_with_options = replace(config, activation=activation)
-        net = build_resnet(config_with_options, num_classes, image_size, in_channels)
-        stem_stride = config.stem_stride if image_size <= MAX_SMALL_IMAGE else 4
-        add_attention(net, side=math.ceil(image_size / (4 * stem_stride)))
-        net.drop_rate = dropout  # before the classifier
-        return net
-
-    return build_botnet
+    resnet: ResNetConfig
+    dropout: float = 0.0
+    activation: Activation = "relu"
 
 
-MODELS.register(
+def build_botnet(
+    config: BotNetConfig, num_classes: int, image_size: int, in_channels: int
+) -> ResNet:
+    resnet = replace(config.resnet, activation=config.activation)
+    net = build_resnet(resnet, num_classes, image_size, in_channels)
+    stem_stride = resnet.stem_stride if image_size <= MAX_SMALL_IMAGE else 4
+    add_attention(net, side=math.ceil(image_size / (4 * stem_stride)))
+    net.drop_rate = config.dropout
+    return net
+
+
+BOTNET_FAMILY = ModelFamily(
     "botnet",
-    paper=PAPER,
-    tags=("hybrid", "botnet", "published"),
-    summary="ResNet-50 with attention in its last stage",
-    published=18.82,
-    sizes=ImageSizes(8),
-)(register_variants(ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)), dropout=0.3))
+    "arXiv:2101.11605",
+    "hybrid",
+    ImageSizes(8),
+    build_botnet,
+    options=("activation", "dropout"),
+)
 
-MODELS.register(
-    "botnet_mini",
-    paper=PAPER,
-    tags=("hybrid", "botnet", "mini"),
-    summary="1, 2 and 3 bottlenecks of 8 to 32 channels, then 2 with attention of 48",
-    published=None,
-    sizes=ImageSizes(8),
-)(register_variants(ResNetConfig((1, 2, 3, 2), (8, 16, 32, 48), stem_channels=16)))
-
-MODELS.register(
-    "botnet_tiny",
-    paper=PAPER,
-    tags=("hybrid", "botnet", "tiny"),
-    summary="1, 1 and 1 bottlenecks of 4 to 16 channels, then 2 with attention of 24",
-    published=None,
-    sizes=ImageSizes(8),
-)(register_variants(ResNetConfig((1, 1, 1, 2), (4, 8, 16, 24), stem_channels=8, stem_stride=2)))
+BOTNET_FAMILY.register(
+    Variant(
+        "botnet",
+        BotNetConfig(ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)), dropout=0.3),
+        "ResNet-50 with attention in its last stage",
+        published=18.82,
+    ),
+    Variant(
+        "botnet_mini",
+        BotNetConfig(ResNetConfig((1, 2, 3, 2), (8, 16, 32, 48), stem_channels=16)),
+        "1, 2 and 3 bottlenecks of 8 to 32 channels, then 2 with attention of 48",
+    ),
+    Variant(
+        "botnet_tiny",
+        BotNetConfig(ResNetConfig((1, 1, 1, 2), (4, 8, 16, 24), stem_channels=8, stem_stride=2)),
+        "1, 1 and 1 bottlenecks of 4 to 16 channels, then 2 with attention of 24",
+    ),
+)

@@ -17,12 +17,14 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.models.building_blocks import Activation, activation_layer, initialize_linear_layers
-from buttress.models.core import MODELS, ImageSizes
-
-PAPER = "arXiv:2104.05704"
-MAX_SMALL_IMAGE = 64
-COMPONENTS = {r"pool\..*": "head"}  # the weighting of tokens
+from buttress.models.building_blocks import (
+    Activation,
+    InitSteps,
+    activation_layer,
+    initialize_linear_layers,
+)
+from buttress.models.core import ImageSizes
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class CCTConfig:
     depth: int
     heads: int
     tokenizer_stride: int = 1  # up to 64x64 images
+    init: InitSteps = (initialize_linear_layers,)
     dropout: float = 0.0  # of attention, and of branches in the last block (less in those before)
     activation: Activation | None = None  # None: ReLU between tokenizer and pool, GELU in MLPs
 
@@ -127,66 +130,39 @@ def _build_tokenizer(
     return nn.Sequential(*layers), side
 
 
-@MODELS.register(
-    "cct",
-    paper=PAPER,
-    tags=("hybrid", "cct", "published"),
-    published=3.76,
-    sizes=ImageSizes(8),
-    components=COMPONENTS,
-)
-def cct(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation | None = None,
-    dropout: float = 0.1,
-) -> CCT:
-    """CCT-7/3x1: seven blocks of width 256 over 16x16 tokens; an activation replaces all."""
-    plan = CCTConfig(256, 7, heads=4, dropout=dropout, activation=activation)
-    return CCT(plan, num_classes, image_size, in_channels)
-
-
 def build_cct(config: CCTConfig, num_classes: int, image_size: int, in_channels: int) -> CCT:
     net = CCT(config, num_classes, image_size, in_channels)
-    initialize_linear_layers(net)
+    for step in config.init:
+        step(net)
     return net
 
 
-@MODELS.register(
-    "cct_mini",
-    paper=PAPER,
-    tags=("hybrid", "cct", "mini"),
-    published=None,
-    sizes=ImageSizes(8),
-    components=COMPONENTS,
+CCT_FAMILY = ModelFamily(
+    "cct",
+    "arXiv:2104.05704",
+    "hybrid",
+    ImageSizes(8),
+    build_cct,
+    options=("activation", "dropout"),
+    components={r"pool\..*": "head"},  # the weighting of tokens
 )
-def cct_mini(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation | None = None,
-    dropout: float = 0.0,
-) -> CCT:
-    """CCT-4/3x1 of width 64 over 8x8 tokens: the convolution has stride 2."""
-    plan = CCTConfig(64, 4, 4, tokenizer_stride=2, dropout=dropout, activation=activation)
-    return build_cct(plan, num_classes, image_size, in_channels)
 
-
-@MODELS.register(
-    "cct_tiny",
-    paper=PAPER,
-    tags=("hybrid", "cct", "tiny"),
-    published=None,
-    sizes=ImageSizes(8),
-    components=COMPONENTS,
+CCT_FAMILY.register(
+    Variant(
+        "cct",
+        CCTConfig(256, 7, heads=4, dropout=0.1, init=()),
+        "CCT-7/3x1: seven blocks of width 256 over 16x16 tokens; an activation replaces all.",
+        published=3.76,
+    ),
+    Variant(
+        "cct_mini",
+        CCTConfig(64, 4, heads=4, tokenizer_stride=2),
+        "CCT-4/3x1 of width 64 over 8x8 tokens: the convolution has stride 2.",
+    ),
+    Variant(
+        "cct_tiny",
+        CCTConfig(24, 2, heads=2, tokenizer_stride=2),
+        "Two blocks of width 24 over 8x8 tokens: the convolution has stride 2.",
+        options=("activation",),
+    ),
 )
-def cct_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation | None = None,
-) -> CCT:
-    """Two blocks of width 24 over 8x8 tokens: the convolution has stride 2."""
-    plan = CCTConfig(24, 2, 2, tokenizer_stride=2, activation=activation)
-    return build_cct(plan, num_classes, image_size, in_channels)

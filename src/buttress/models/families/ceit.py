@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer
-from buttress.models.core import MODELS, ImageSizes
-
-PAPER = "arXiv:2103.11816"
+from buttress.models.core import ImageSizes
+from buttress.models.variants import ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -145,55 +144,25 @@ class CeiT(nn.Module):
         return self.head(self.norm(self.blocks(x)[:, 0]))
 
 
-@MODELS.register(
-    "ceit",
-    paper=PAPER,
-    tags=("hybrid", "ceit", "published"),
-    published=5.56,
-    sizes=ImageSizes(16, multiple=16),
+CEIT_FAMILY = ModelFamily("ceit", "arXiv:2103.11816", "hybrid", ImageSizes(16, multiple=16), CeiT)
+
+CEIT_FAMILY.register(
+    Variant(
+        "ceit",
+        CeiTConfig(192, 12, heads=3),
+        "CeiT-T: twelve blocks of width 192 over 2x2 tokens and a class token.",
+        published=5.56,
+    ),
+    Variant(
+        "ceit_mini",
+        CeiTConfig(48, 4, 3, 12, 3, stem_stride=1, patch=2, has_last_leff=False),
+        "Four blocks of width 48 over 8x8 tokens: 3x3 stem of stride 1, pooling, patches of 2.",
+        image_sizes=ImageSizes(8, multiple=4),
+    ),
+    Variant(
+        "ceit_tiny",
+        CeiTConfig(36, 3, 3, 12, 3, stem_stride=2, patch=2, has_last_leff=False),
+        "Three blocks of width 36 over 4x4 tokens: 3x3 stem of stride 2, pooling, patches of 2.",
+        image_sizes=ImageSizes(16, multiple=8),
+    ),
 )
-def ceit(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> CeiT:
-    """CeiT-T: twelve blocks of width 192 over 2x2 tokens and a class token."""
-    plan = CeiTConfig(192, 12, heads=3, activation=activation)
-    return CeiT(plan, num_classes, image_size, in_channels)
-
-
-@MODELS.register(
-    "ceit_mini",
-    paper=PAPER,
-    tags=("hybrid", "ceit", "mini"),
-    published=None,
-    sizes=ImageSizes(8, multiple=4),
-)
-def ceit_mini(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> CeiT:
-    """Four blocks of width 48 over 8x8 tokens: 3x3 stem of stride 1, pooling, patches of 2."""
-    plan = CeiTConfig(48, 4, 3, 12, 3, 1, patch=2, has_last_leff=False, activation=activation)
-    return CeiT(plan, num_classes, image_size, in_channels)
-
-
-@MODELS.register(
-    "ceit_tiny",
-    paper=PAPER,
-    tags=("hybrid", "ceit", "tiny"),
-    published=None,
-    sizes=ImageSizes(16, multiple=8),
-)
-def ceit_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> CeiT:
-    """Three blocks of width 36 over 4x4 tokens: 3x3 stem of stride 2, pooling, patches of 2."""
-    plan = CeiTConfig(36, 3, 3, 12, 3, 2, patch=2, has_last_leff=False, activation=activation)
-    return CeiT(plan, num_classes, image_size, in_channels)

@@ -18,11 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer
-from buttress.models.core import MODELS, PATTERNS, Factory, ImageSizes
-
-PAPER = "arXiv:2106.04803"
-MAX_SMALL_IMAGE = 64
-IMAGE_SIZES = ImageSizes(16)
+from buttress.models.core import PATTERNS, Factory, ImageSizes
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelCategory, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -203,40 +200,7 @@ def _build_stage(
     return [CoAtNetConvBlock(inside, out_channels, stride, act) for inside, stride in pairs]
 
 
-def register_variants(config: CoAtNetConfig) -> Factory:
-    """A factory for a plan; the activation stays a choice."""
-
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = config.activation,
-    ) -> CoAtNet:
-        return CoAtNet(replace(config, activation=activation), num_classes, image_size, in_channels)
-
-    return build
-
-
-def register_variant(
-    name: str, config: CoAtNetConfig, size: str, published: float | None = None
-) -> None:
-    letters = config.letters.upper()
-    about = {
-        "published": f"CoAtNet-0 with stages {letters}",
-        "mini": f"stages {letters} of 1 or 2 blocks, 24 to 112 channels, full-resolution stem",
-        "tiny": f"stages {letters} of one block, 12 to 48 channels, full-resolution stem",
-    }[size]
-    add = MODELS.register(
-        name,
-        paper=PAPER,
-        # Without a T there is no attention: it is a convolutional network.
-        tags=("hybrid" if "t" in config.letters else "cnn", "coatnet", size),
-        summary=about,
-        published=published,
-        sizes=IMAGE_SIZES,
-    )
-    add(register_variants(config))
-
+COATNET_FAMILY = ModelFamily("coatnet", "arXiv:2106.04803", "hybrid", ImageSizes(16), CoAtNet)
 
 PUBLISHED_MILLIONS = {
     "cctt": 16.99,
@@ -248,16 +212,42 @@ PUBLISHED_MILLIONS = {
     "ctcc": 16.38,
     "ctct": 16.73,
 }
+
 for _letters, _millions in PUBLISHED_MILLIONS.items():
-    register_variant(f"coatnet_{_letters}", CoAtNetConfig(_letters), "published", _millions)
-    register_variant(f"coatnet_{_letters}_mini", replace(MINI, letters=_letters), "mini")
-register_variant("coatnet_tiny", TINY, "tiny")
+    # Without a T there is no attention: it is a convolutional network.
+    _category: ModelCategory = "hybrid" if "t" in _letters else "cnn"
+    _stages = f"stages {_letters.upper()}"
+    COATNET_FAMILY.register(
+        Variant(
+            f"coatnet_{_letters}",
+            CoAtNetConfig(_letters),
+            f"CoAtNet-0 with {_stages}",
+            published=_millions,
+            category=_category,
+        ),
+        Variant(
+            f"coatnet_{_letters}_mini",
+            replace(MINI, letters=_letters),
+            f"{_stages} of 1 or 2 blocks, 24 to 112 channels, full-resolution stem",
+            category=_category,
+        ),
+    )
+COATNET_FAMILY.register(
+    Variant(
+        "coatnet_tiny", TINY, "stages CCTT of one block, 12 to 48 channels, full-resolution stem"
+    ),
+)
+
 
 _NAME = re.compile(r"coatnet_([ct]{4})(_mini|_tiny)?")
 
 
 @PATTERNS.register(
-    "coatnet_XXXX", paper=PAPER, tags=("hybrid", "coatnet"), published=None, sizes=IMAGE_SIZES
+    "coatnet_XXXX",
+    paper=COATNET_FAMILY.paper,
+    tags=("hybrid", "coatnet"),
+    published=None,
+    sizes=COATNET_FAMILY.image_sizes,
 )
 def parse_coatnet_name(name: str) -> Factory | None:
     """CoAtNet by a letter C or T for each stage; ``_mini`` or ``_tiny`` at the end shrinks it."""
@@ -266,4 +256,4 @@ def parse_coatnet_name(name: str) -> Factory | None:
         return None
     letters, size = match.groups()
     plan = {"_mini": MINI, "_tiny": TINY}.get(size, CoAtNetConfig())
-    return register_variants(replace(plan, letters=letters))
+    return COATNET_FAMILY.factory(replace(plan, letters=letters))

@@ -8,22 +8,20 @@ read, and not an average, the count leaves open.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from buttress.models.building_blocks import (
+    NARROW_TOKENS_INIT,
     Activation,
-    initialize_linear_layers,
-    initialize_tokens,
+    InitSteps,
     replace_activation,
-    scale_residual_branches,
 )
-from buttress.models.core import MODELS, Factory, ImageSizes
-
-PAPER = "arXiv:2102.10882"
+from buttress.models.core import ImageSizes
+from buttress.models.variants import ModelFamily, Variant
 
 
 class PositionalEncodingGenerator(nn.Module):
@@ -62,11 +60,12 @@ class CPVTConfig:
     depth: int
     heads: int
     dropout: float = 0.0
-    init: bool = True
+    init: InitSteps = NARROW_TOKENS_INIT
+    activation: Activation = "gelu"
 
 
 def build_cpvt(
-    config: CPVTConfig, num_classes: int, image_size: int, in_channels: int, activation: Activation
+    config: CPVTConfig, num_classes: int, image_size: int, in_channels: int
 ) -> VisionTransformer:
     net = VisionTransformer(
         img_size=image_size,
@@ -82,55 +81,39 @@ def build_cpvt(
         pos_drop_rate=config.dropout,
         proj_drop_rate=config.dropout,
     )
-    if config.init:
-        initialize_linear_layers(net)
-        scale_residual_branches(net)
-        initialize_tokens(net)
+    for step in config.init:
+        step(net)
     peg = PositionalEncodingGenerator(config.dim, net.patch_embed.grid_size)
     net.blocks[0] = BlockWithPEG(net.blocks[0], peg)
-    replace_activation(net, "gelu", activation)
+    replace_activation(net, "gelu", config.activation)
     return net
 
 
-def register_variants(config: CPVTConfig) -> Factory:
-    """A factory for a plan; the activation and the dropout stay choices."""
-
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = "gelu",
-        dropout: float = config.dropout,
-    ) -> VisionTransformer:
-        config_with_options = replace(config, dropout=dropout)
-        return build_cpvt(config_with_options, num_classes, image_size, in_channels, activation)
-
-    return build
-
-
-MODELS.register(
+CPVT_FAMILY = ModelFamily(
     "cpvt",
-    paper=PAPER,
-    tags=("hybrid", "cpvt", "published"),
-    summary="six blocks of width 512, patches of 4",
-    published=9.49,
-    sizes=ImageSizes(4, multiple=4),
-)(register_variants(CPVTConfig(patch=4, dim=512, depth=6, heads=8, dropout=0.1, init=False)))
+    "arXiv:2102.10882",
+    "hybrid",
+    ImageSizes(4, multiple=4),
+    build_cpvt,
+    options=("activation", "dropout"),
+)
 
-MODELS.register(
-    "cpvt_mini",
-    paper=PAPER,
-    tags=("hybrid", "cpvt", "mini"),
-    summary="four blocks of width 64, patches of 4",
-    published=None,
-    sizes=ImageSizes(4, multiple=4),
-)(register_variants(CPVTConfig(patch=4, dim=64, depth=4, heads=4)))
-
-MODELS.register(
-    "cpvt_tiny",
-    paper=PAPER,
-    tags=("hybrid", "cpvt", "tiny"),
-    summary="two blocks of width 48, patches of 8",
-    published=None,
-    sizes=ImageSizes(8, multiple=8),
-)(register_variants(CPVTConfig(patch=8, dim=48, depth=2, heads=4)))
+CPVT_FAMILY.register(
+    Variant(
+        "cpvt",
+        CPVTConfig(patch=4, dim=512, depth=6, heads=8, dropout=0.1, init=()),
+        "six blocks of width 512, patches of 4",
+        published=9.49,
+    ),
+    Variant(
+        "cpvt_mini",
+        CPVTConfig(patch=4, dim=64, depth=4, heads=4),
+        "four blocks of width 64, patches of 4",
+    ),
+    Variant(
+        "cpvt_tiny",
+        CPVTConfig(patch=8, dim=48, depth=2, heads=4),
+        "two blocks of width 48, patches of 8",
+        image_sizes=ImageSizes(8, multiple=8),
+    ),
+)

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer
-from buttress.models.core import MODELS, ImageSizes
-
-PAPER = "arXiv:2103.15808"
-MAX_SMALL_IMAGE = 64
+from buttress.models.core import ImageSizes
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -124,55 +122,23 @@ class CvT(nn.Module):
         return self.head(self.pool(self.stages(self.stem(x))))
 
 
-@MODELS.register(
-    "cvt",
-    paper=PAPER,
-    tags=("hybrid", "cvt", "published"),
-    published=19.54,
-    sizes=ImageSizes(16),
+CVT_FAMILY = ModelFamily("cvt", "arXiv:2103.15808", "hybrid", ImageSizes(16), CvT)
+
+CVT_FAMILY.register(
+    Variant(
+        "cvt",
+        CvTConfig((64, 192, 384), (1, 2, 10), (1, 3, 6)),
+        "CvT-13: one, two and ten blocks, 64 to 384 channels.",
+        published=19.54,
+    ),
+    Variant(
+        "cvt_mini",
+        CvTConfig((24, 48, 80), (1, 2, 3), (1, 3, 5), head_width=16, mlp_ratio=2),
+        "One, two and three blocks, 24 to 80 channels, heads of 16, MLPs of twice the width.",
+    ),
+    Variant(
+        "cvt_tiny",
+        CvTConfig((8, 16, 32), (1, 1, 1), (1, 2, 4), head_width=8, mlp_ratio=2),
+        "One block per stage, 8 to 32 channels, heads of 8, MLPs of twice the width.",
+    ),
 )
-def cvt(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> CvT:
-    """CvT-13: one, two and ten blocks, 64 to 384 channels."""
-    plan = CvTConfig((64, 192, 384), (1, 2, 10), (1, 3, 6), activation=activation)
-    return CvT(plan, num_classes, image_size, in_channels)
-
-
-@MODELS.register(
-    "cvt_mini",
-    paper=PAPER,
-    tags=("hybrid", "cvt", "mini"),
-    published=None,
-    sizes=ImageSizes(16),
-)
-def cvt_mini(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> CvT:
-    """One, two and three blocks, 24 to 80 channels, heads of 16, MLPs of twice the width."""
-    plan = CvTConfig((24, 48, 80), (1, 2, 3), (1, 3, 5), 16, 2, activation)
-    return CvT(plan, num_classes, image_size, in_channels)
-
-
-@MODELS.register(
-    "cvt_tiny",
-    paper=PAPER,
-    tags=("hybrid", "cvt", "tiny"),
-    published=None,
-    sizes=ImageSizes(16),
-)
-def cvt_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> CvT:
-    """One block per stage, 8 to 32 channels, heads of 8, MLPs of twice the width."""
-    plan = CvTConfig((8, 16, 32), (1, 1, 1), (1, 2, 4), 8, 2, activation)
-    return CvT(plan, num_classes, image_size, in_channels)

@@ -17,6 +17,7 @@ from buttress.models.variants import (
     MAX_SMALL_IMAGE,
     ModelFamily,
     StageConfig,
+    Variant,
     global_pool,
     imagenet_stem,
     initialize_he,
@@ -95,21 +96,25 @@ class PreActResNet(nn.Module):
         return self.head(self.pool(self.stages(self.stem(x))))
 
 
-PREACT_RESNET_FAMILY = ModelFamily("preact_resnet", "arXiv:1603.05027", ImageSizes(8), PreActResNet)
+PREACT_RESNET_FAMILY = ModelFamily(
+    "preact_resnet", "arXiv:1603.05027", "cnn", ImageSizes(8), PreActResNet
+)
 
-PREACT_RESNET_FAMILY.register_variant(
-    "preact_resnet_50",
-    PreActResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
-    "PreActResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-    published=23.50,
-)
-PREACT_RESNET_FAMILY.register_variant(
-    "preact_resnet_mini",
-    PreActResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
-    "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
-)
-PREACT_RESNET_FAMILY.register_variant(
-    "preact_resnet_tiny",
-    PreActResNetConfig((1, 1, 1, 1), (6, 12, 18, 24), stem_channels=12, stem_stride=2),
-    "one bottleneck per stage, 6 to 24 channels, stride-2 stem",
+PREACT_RESNET_FAMILY.register(
+    Variant(
+        "preact_resnet_50",
+        PreActResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
+        "PreActResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+        published=23.50,
+    ),
+    Variant(
+        "preact_resnet_mini",
+        PreActResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
+        "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
+    ),
+    Variant(
+        "preact_resnet_tiny",
+        PreActResNetConfig((1, 1, 1, 1), (6, 12, 18, 24), stem_channels=12, stem_stride=2),
+        "one bottleneck per stage, 6 to 24 channels, stride-2 stem",
+    ),
 )

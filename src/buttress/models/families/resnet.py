@@ -10,7 +10,7 @@ from torch import nn
 
 from buttress.models.building_blocks import replace_activation
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, StageConfig
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, StageConfig, Variant
 
 PLAIN_STEM_CHANNELS = 64  # channels of timm's plain stem, which are fixed
 
@@ -53,36 +53,38 @@ def build_resnet(
     return net
 
 
-RESNET_FAMILY = ModelFamily("resnet", "arXiv:1512.03385", ImageSizes(8), build_resnet)
+RESNET_FAMILY = ModelFamily("resnet", "arXiv:1512.03385", "cnn", ImageSizes(8), build_resnet)
 
-RESNET_FAMILY.register_variant(
-    "resnet_50",
-    ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
-    "ResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-    published=23.52,
-)
-RESNET_FAMILY.register_variant(
-    "resnet_50_gelu",
-    ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512), activation="gelu"),
-    "ResNet-50 with GELU in place of ReLU",
-)
-RESNET_FAMILY.register_variant(
-    "resnet_18",
-    ResNetConfig((2, 2, 2, 2), (64, 128, 256, 512), block="basic"),
-    "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-)
-RESNET_FAMILY.register_variant(
-    "resnet_18_slim",
-    ResNetConfig((2, 2, 2, 2), (16, 32, 64, 128), block="basic", stem_channels=16),
-    "ResNet-18 with a quarter of the channels, for benchmarks on a processor",
-)
-RESNET_FAMILY.register_variant(
-    "resnet_mini",
-    ResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
-    "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
-)
-RESNET_FAMILY.register_variant(
-    "resnet_tiny",
-    ResNetConfig((1, 1, 1, 1), (8, 16, 32, 48), block="basic", stem_channels=8, stem_stride=2),
-    "one basic block per stage, 8 to 48 channels, stride-2 stem",
+RESNET_FAMILY.register(
+    Variant(
+        "resnet_50",
+        ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
+        "ResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+        published=23.52,
+    ),
+    Variant(
+        "resnet_50_gelu",
+        ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512), activation="gelu"),
+        "ResNet-50 with GELU in place of ReLU",
+    ),
+    Variant(
+        "resnet_18",
+        ResNetConfig((2, 2, 2, 2), (64, 128, 256, 512), block="basic"),
+        "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+    ),
+    Variant(
+        "resnet_18_slim",
+        ResNetConfig((2, 2, 2, 2), (16, 32, 64, 128), block="basic", stem_channels=16),
+        "ResNet-18 with a quarter of the channels, for benchmarks on a processor",
+    ),
+    Variant(
+        "resnet_mini",
+        ResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
+        "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
+    ),
+    Variant(
+        "resnet_tiny",
+        ResNetConfig((1, 1, 1, 1), (8, 16, 32, 48), block="basic", stem_channels=8, stem_stride=2),
+        "one basic block per stage, 8 to 48 channels, stride-2 stem",
+    ),
 )

@@ -16,6 +16,7 @@ from buttress.models.variants import (
     MAX_SMALL_IMAGE,
     ModelFamily,
     StageConfig,
+    Variant,
     global_pool,
     imagenet_stem,
     initialize_he,
@@ -105,22 +106,24 @@ def _build_stem(config: ResNeXtConfig, image_size: int, in_channels: int) -> nn.
     return nn.Sequential(conv, norm, act)
 
 
-RESNEXT_FAMILY = ModelFamily("resnext", "arXiv:1611.05431", ImageSizes(8), ResNeXt)
+RESNEXT_FAMILY = ModelFamily("resnext", "arXiv:1611.05431", "cnn", ImageSizes(8), ResNeXt)
 
-RESNEXT_FAMILY.register_variant(
-    "resnext_29",
-    ResNeXtConfig((3, 3, 3), (128, 256, 512)),
-    "ResNeXt-29 with 2 groups of 64 channels; 1x1 stem up to 64x64 images, ImageNet stem above",
-    published=9.12,
-)
-# A 1x1 stem with stride 2 would not look at three pixels out of four.
-RESNEXT_FAMILY.register_variant(
-    "resnext_mini",
-    ResNeXtConfig((3, 3, 3), (20, 40, 80), stem_channels=20, stem_kernel=3, stem_stride=2),
-    "three bottlenecks per stage, 20 to 80 channels in 2 groups, 3x3 stem with stride 2",
-)
-RESNEXT_FAMILY.register_variant(
-    "resnext_tiny",
-    ResNeXtConfig((1, 1, 1), (12, 24, 36), stem_channels=12, stem_kernel=3, stem_stride=2),
-    "one bottleneck per stage, 12 to 36 channels in 2 groups, 3x3 stem with stride 2",
+RESNEXT_FAMILY.register(
+    Variant(
+        "resnext_29",
+        ResNeXtConfig((3, 3, 3), (128, 256, 512)),
+        "ResNeXt-29 with 2 groups of 64 channels; 1x1 stem up to 64x64 images, ImageNet stem above",
+        published=9.12,
+    ),
+    # A 1x1 stem with stride 2 would not look at three pixels out of four.
+    Variant(
+        "resnext_mini",
+        ResNeXtConfig((3, 3, 3), (20, 40, 80), stem_channels=20, stem_kernel=3, stem_stride=2),
+        "three bottlenecks per stage, 20 to 80 channels in 2 groups, 3x3 stem with stride 2",
+    ),
+    Variant(
+        "resnext_tiny",
+        ResNeXtConfig((1, 1, 1), (12, 24, 36), stem_channels=12, stem_kernel=3, stem_stride=2),
+        "one bottleneck per stage, 12 to 36 channels in 2 groups, 3x3 stem with stride 2",
+    ),
 )
