@@ -120,11 +120,12 @@ class ModelFamily(Generic[ConfigT]):
             **{name: (int, default) for name, default in DEFAULT_SHAPE.items()},
             **{name: (hints[name], getattr(config, name)) for name in options},
         }
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         signature = inspect.Signature(
-            inspect.Parameter(
-                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint
-            )
-            for name, (hint, default) in parameters.items()
+            [
+                inspect.Parameter(name, kind, default=default, annotation=hint)
+                for name, (hint, default) in parameters.items()
+            ]
         )
 
         def build(*args: Any, **kwargs: Any) -> nn.Module:

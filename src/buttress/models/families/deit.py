@@ -6,106 +6,74 @@ otherwise. There is no distillation token.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from timm.models.vision_transformer import VisionTransformer
 
 from buttress.models.building_blocks import (
+    NARROW_TOKENS_INIT,
     Activation,
-    initialize_linear_layers,
-    initialize_tokens,
+    InitSteps,
     replace_activation,
-    scale_residual_branches,
 )
-from buttress.models.core import MODELS, ImageSizes
+from buttress.models.core import ImageSizes
 from buttress.models.families.vit import PatchSize, default_patch_size
+from buttress.models.variants import ModelFamily, Variant
 
-PAPER = "arXiv:2012.12877"
+
+@dataclass(frozen=True)
+class DeiTConfig:
+    """Width, depth and heads; a patch if the size does not decide."""
+
+    dim: int
+    depth: int
+    heads: int
+    patch: PatchSize | None = None
+    init: InitSteps = NARROW_TOKENS_INIT
+    activation: Activation = "gelu"
 
 
-@MODELS.register(
-    "deit_s",
-    paper=PAPER,
-    tags=("transformer", "deit", "published"),
-    published=22.05,
-    published_for={"num_classes": 1000, "image_size": 224},
-    sizes=ImageSizes(16, multiple=16),
-)
 def build_deit(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-    patch: PatchSize | None = None,
+    config: DeiTConfig, num_classes: int, image_size: int, in_channels: int
 ) -> VisionTransformer:
-    """DeiT-S: twelve blocks of width 384."""
     net = VisionTransformer(
         img_size=image_size,
-        patch_size=patch or default_patch_size(image_size),
+        patch_size=config.patch or default_patch_size(image_size),
         in_chans=in_channels,
         num_classes=num_classes,
-        embed_dim=384,
-        depth=12,
-        num_heads=6,
+        embed_dim=config.dim,
+        depth=config.depth,
+        num_heads=config.heads,
     )
-    replace_activation(net, "gelu", activation)
+    for step in config.init:
+        step(net)
+    replace_activation(net, "gelu", config.activation)
     return net
 
 
-@MODELS.register(
-    "deit_mini",
-    paper=PAPER,
-    tags=("transformer", "deit", "mini"),
-    published=None,
-    sizes=ImageSizes(16, multiple=16),
+DEIT_FAMILY = ModelFamily(
+    "deit",
+    "arXiv:2012.12877",
+    "transformer",
+    ImageSizes(16, multiple=16),
+    build_deit,
+    options=("activation", "patch"),
+    published_shape={"num_classes": 1000, "image_size": 224},
 )
-def deit_mini(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-    patch: PatchSize | None = None,
-) -> VisionTransformer:
-    """Five blocks of width 48."""
-    net = VisionTransformer(
-        img_size=image_size,
-        patch_size=patch or default_patch_size(image_size),
-        in_chans=in_channels,
-        num_classes=num_classes,
-        embed_dim=48,
-        depth=5,
-        num_heads=3,
-    )
-    initialize_linear_layers(net)
-    scale_residual_branches(net)
-    initialize_tokens(net)
-    replace_activation(net, "gelu", activation)
-    return net
 
-
-@MODELS.register(
-    "deit_tiny",
-    paper=PAPER,
-    tags=("transformer", "deit", "tiny"),
-    published=None,
-    sizes=ImageSizes(16, multiple=16),
+DEIT_FAMILY.register(
+    Variant(
+        "deit_s",
+        DeiTConfig(dim=384, depth=12, heads=6, init=()),
+        "DeiT-S: twelve blocks of width 384.",
+        published=22.05,
+        is_rounded=True,
+    ),
+    Variant("deit_mini", DeiTConfig(dim=48, depth=5, heads=3), "Five blocks of width 48."),
+    Variant(
+        "deit_tiny",
+        DeiTConfig(dim=32, depth=2, heads=2, patch=8),
+        "Two blocks of width 32, patches of 8; for tests, not DeiT-Ti.",
+        options=("activation",),
+    ),
 )
-def deit_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> VisionTransformer:
-    """Two blocks of width 32, patches of 8; for tests, not DeiT-Ti."""
-    net = VisionTransformer(
-        img_size=image_size,
-        patch_size=8,
-        in_chans=in_channels,
-        num_classes=num_classes,
-        embed_dim=32,
-        depth=2,
-        num_heads=2,
-    )
-    initialize_linear_layers(net)
-    scale_residual_branches(net)
-    initialize_tokens(net)
-    replace_activation(net, "gelu", activation)
-    return net

@@ -16,17 +16,27 @@ import torch
 from timm.models.levit import Attention, AttentionDownsample, Levit, Stem16
 from torch import Tensor, nn
 
-from buttress.models.building_blocks import Activation, activation_layer, initialize_linear_layers
-from buttress.models.core import MODELS, ImageSizes
-
-PAPER = "arXiv:2104.01136"
-MAX_SMALL_IMAGE = 64
-IMAGE_SIZES = ImageSizes(16, multiple=16)
+from buttress.models.building_blocks import (
+    Activation,
+    InitSteps,
+    activation_layer,
+    initialize_linear_layers,
+)
+from buttress.models.core import ImageSizes
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 
 # The attention that shrinks the map, with its MLP, is the first block of the later stages.
 BLOCK_PATTERN = r"stages\.(?P<stage>0(?=\.blocks)|[1-9])\.(downsample|blocks\.\d+)"
 
 LevitActivation = Activation | Literal["hard_swish"]
+
+
+def initialize_branches(net: Levit) -> None:
+    """Lets every branch contribute from the first step, where timm's start at zero."""
+    initialize_linear_layers(net)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            nn.init.ones_(module.weight)
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,8 @@ class LeViTConfig:
     depths: tuple[int, ...]
     heads: tuple[int, ...]
     key_width: int = 16
-    init: bool = False
+    init: InitSteps = (initialize_branches,)
+    activation: LevitActivation = "hard_swish"
 
 
 class UncachedBiases:
@@ -62,14 +73,9 @@ class UncachedDownsample(UncachedBiases, AttentionDownsample):  # type: ignore[m
     """Attention between stages."""
 
 
-def build_levit(
-    config: LeViTConfig,
-    num_classes: int,
-    image_size: int,
-    in_channels: int,
-    activation: LevitActivation,
-) -> Levit:
-    act = nn.Hardswish if activation == "hard_swish" else activation_layer(activation)
+def build_levit(config: LeViTConfig, num_classes: int, image_size: int, in_channels: int) -> Levit:
+    name = config.activation
+    act = nn.Hardswish if name == "hard_swish" else activation_layer(name)
     stem = Stem16(in_channels, config.widths[0], act_layer=act)
     if image_size <= MAX_SMALL_IMAGE:
         stem.conv1.linear.stride = stem.conv2.linear.stride = (1, 1)
@@ -91,72 +97,36 @@ def build_levit(
             module.__class__ = UncachedAttention
         elif isinstance(module, AttentionDownsample):
             module.__class__ = UncachedDownsample
-    if config.init:
-        _initialize_branches(net)
+    for step in config.init:
+        step(net)
     return net
 
 
-def _initialize_branches(net: Levit) -> None:
-    """Lets every branch contribute from the first step, where timm's start at zero."""
-    initialize_linear_layers(net)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            nn.init.ones_(module.weight)
-
-
-@MODELS.register(
+LEVIT_FAMILY = ModelFamily(
     "levit",
-    paper=PAPER,
-    tags=("hybrid", "levit", "published"),
-    published=6.67,
-    published_within=0.055,
-    sizes=IMAGE_SIZES,
-    blocks=BLOCK_PATTERN,
+    "arXiv:2104.01136",
+    "hybrid",
+    ImageSizes(16, multiple=16),
+    build_levit,
+    block_pattern=BLOCK_PATTERN,
 )
-def levit(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: LevitActivation = "hard_swish",
-) -> Levit:
-    """LeViT-128S: two, three and four blocks, 128 to 384 channels."""
-    plan = LeViTConfig((128, 256, 384), (2, 3, 4), (4, 6, 8))
-    return build_levit(plan, num_classes, image_size, in_channels, activation)
 
-
-@MODELS.register(
-    "levit_mini",
-    paper=PAPER,
-    tags=("hybrid", "levit", "mini"),
-    published=None,
-    sizes=IMAGE_SIZES,
-    blocks=BLOCK_PATTERN,
+LEVIT_FAMILY.register(
+    Variant(
+        "levit",
+        LeViTConfig((128, 256, 384), (2, 3, 4), (4, 6, 8), init=()),
+        "LeViT-128S: two, three and four blocks, 128 to 384 channels.",
+        published=6.67,
+        tolerance=0.055,
+    ),
+    Variant(
+        "levit_mini",
+        LeViTConfig((48, 72, 96), (1, 2, 2), (2, 3, 4), key_width=12),
+        "One, two and two blocks, 48 to 96 channels, keys of 12.",
+    ),
+    Variant(
+        "levit_tiny",
+        LeViTConfig((16, 24, 32), (1, 1, 1), (2, 2, 2), key_width=8),
+        "One block per stage, 16 to 32 channels, keys of 8.",
+    ),
 )
-def levit_mini(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: LevitActivation = "hard_swish",
-) -> Levit:
-    """One, two and two blocks, 48 to 96 channels, keys of 12."""
-    plan = LeViTConfig((48, 72, 96), (1, 2, 2), (2, 3, 4), key_width=12, init=True)
-    return build_levit(plan, num_classes, image_size, in_channels, activation)
-
-
-@MODELS.register(
-    "levit_tiny",
-    paper=PAPER,
-    tags=("hybrid", "levit", "tiny"),
-    published=None,
-    sizes=IMAGE_SIZES,
-    blocks=BLOCK_PATTERN,
-)
-def levit_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: LevitActivation = "hard_swish",
-) -> Levit:
-    """One block per stage, 16 to 32 channels, keys of 8."""
-    plan = LeViTConfig((16, 24, 32), (1, 1, 1), (2, 2, 2), key_width=8, init=True)
-    return build_levit(plan, num_classes, image_size, in_channels, activation)

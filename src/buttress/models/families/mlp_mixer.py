@@ -7,102 +7,80 @@ from timm: the head does not start at zero, so that the first gradient reaches t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from timm.models.mlp_mixer import MlpMixer
 from torch import nn
 
 from buttress.models.building_blocks import (
+    NARROW_INIT,
     Activation,
+    InitSteps,
     activation_layer,
-    initialize_linear_layers,
-    scale_residual_branches,
 )
-from buttress.models.core import MODELS, ImageSizes
+from buttress.models.core import ImageSizes
+from buttress.models.variants import ModelFamily, Variant
 
-PAPER = "arXiv:2105.01601"
 
-
-@MODELS.register(
-    "mlp_mixer",
-    paper=PAPER,
-    tags=("transformer", "mlp_mixer", "published"),
-    published=0.68,
-    published_within=0.015,
-    sizes=ImageSizes(4, multiple=4),
-)
-def mlp_mixer(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> MlpMixer:
-    """Eight blocks of width 128, patches of 4; wide token MLPs (512), narrow channel MLPs (64)."""
-    net = MlpMixer(
-        img_size=image_size,
-        patch_size=4,
-        in_chans=in_channels,
-        num_classes=num_classes,
-        num_blocks=8,
-        embed_dim=128,
-        mlp_ratio=(4.0, 0.5),
-        act_layer=activation_layer(activation),
-    )
+def initialize_head(net: MlpMixer) -> None:
     nn.init.trunc_normal_(net.head.weight, std=0.02)
-    return net
 
 
-@MODELS.register(
-    "mlp_mixer_mini",
-    paper=PAPER,
-    tags=("transformer", "mlp_mixer", "mini"),
-    published=None,
-    sizes=ImageSizes(4, multiple=4),
-)
-def mlp_mixer_mini(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
+@dataclass(frozen=True)
+class MixerConfig:
+    """Patch, blocks and width; token MLPs are four times, channel MLPs half as wide."""
+
+    patch: int
+    depth: int
+    dim: int
+    init: InitSteps = NARROW_INIT
+    activation: Activation = "gelu"
+
+
+def build_mlp_mixer(
+    config: MixerConfig, num_classes: int, image_size: int, in_channels: int
 ) -> MlpMixer:
-    """Eight blocks of width 48, patches of 4."""
     net = MlpMixer(
         img_size=image_size,
-        patch_size=4,
+        patch_size=config.patch,
         in_chans=in_channels,
         num_classes=num_classes,
-        num_blocks=8,
-        embed_dim=48,
+        num_blocks=config.depth,
+        embed_dim=config.dim,
         mlp_ratio=(4.0, 0.5),
-        act_layer=activation_layer(activation),
+        act_layer=activation_layer(config.activation),
     )
-    initialize_linear_layers(net)
-    scale_residual_branches(net)
+    for step in config.init:
+        step(net)
     return net
 
 
-@MODELS.register(
-    "mlp_mixer_tiny",
-    paper=PAPER,
-    tags=("transformer", "mlp_mixer", "tiny"),
-    published=None,
-    sizes=ImageSizes(8, multiple=8),
+MLP_MIXER_FAMILY = ModelFamily(
+    "mlp_mixer",
+    "arXiv:2105.01601",
+    "transformer",
+    ImageSizes(4, multiple=4),
+    build_mlp_mixer,
+    attention="none",
 )
-def mlp_mixer_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> MlpMixer:
-    """Two blocks of width 48, patches of 8."""
-    net = MlpMixer(
-        img_size=image_size,
-        patch_size=8,
-        in_chans=in_channels,
-        num_classes=num_classes,
-        num_blocks=2,
-        embed_dim=48,
-        mlp_ratio=(4.0, 0.5),
-        act_layer=activation_layer(activation),
-    )
-    initialize_linear_layers(net)
-    scale_residual_branches(net)
-    return net
+
+MLP_MIXER_FAMILY.register(
+    Variant(
+        "mlp_mixer",
+        MixerConfig(patch=4, depth=8, dim=128, init=(initialize_head,)),
+        "Eight blocks of width 128, patches of 4; wide token MLPs (512), narrow channel MLPs (64).",
+        published=0.68,
+        tolerance=0.015,
+    ),
+    Variant(
+        "mlp_mixer_mini",
+        MixerConfig(patch=4, depth=8, dim=48),
+        "Eight blocks of width 48, patches of 4.",
+    ),
+    Variant(
+        "mlp_mixer_tiny",
+        MixerConfig(patch=8, depth=2, dim=48),
+        "Two blocks of width 48, patches of 8.",
+        image_sizes=ImageSizes(8, multiple=8),
+    ),
+)

@@ -17,15 +17,13 @@ from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 from timm.models.mobilevit import MobileVitBlock as MobileVitBlock
 
 from buttress.models.building_blocks import (
+    NARROW_INIT,
     Activation,
-    initialize_linear_layers,
+    InitSteps,
     replace_activation,
-    scale_residual_branches,
 )
-from buttress.models.core import MODELS, Factory, ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE
-
-PAPER = "arXiv:2110.02178"
+from buttress.models.core import ImageSizes
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,8 @@ class MobileViTConfig:
     repeats: int = 3  # inverted residuals in the second stage
     expansion: float = 4.0
     stem_stride: int = 1  # up to 64x64 images
-    init: bool = True
+    init: InitSteps = NARROW_INIT
+    activation: Activation = "silu"
 
     def inverted_residual(self, channels: int, stride: int, depth: int = 1) -> ByoBlockCfg:
         return ByoBlockCfg(
@@ -68,8 +67,9 @@ class MobileViTConfig:
         return tuple(stages)
 
 
-def register_variants(config: MobileViTConfig) -> Factory:
-    """A factory for a plan; the activation stays a choice."""
+def build_mobilevit(
+    config: MobileViTConfig, num_classes: int, image_size: int, in_channels: int
+) -> ByobNet:
     layout = ByoModelCfg(
         blocks=config.stages(),
         stem_chs=config.stem,
@@ -79,55 +79,36 @@ def register_variants(config: MobileViTConfig) -> Factory:
         act_layer="silu",
         num_features=config.features,
     )
-
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = "silu",
-    ) -> ByobNet:
-        net = ByobNet(layout, num_classes, in_channels, zero_init_last=False)
-        if image_size <= MAX_SMALL_IMAGE:
-            net.stem.conv.stride = (config.stem_stride, config.stem_stride)
-        if config.init:
-            initialize_linear_layers(net)
-            scale_residual_branches(net)
-        replace_activation(net, "silu", activation)
-        return net
-
-    return build
+    net = ByobNet(layout, num_classes, in_channels, zero_init_last=False)
+    if image_size <= MAX_SMALL_IMAGE:
+        net.stem.conv.stride = (config.stem_stride, config.stem_stride)
+    for step in config.init:
+        step(net)
+    replace_activation(net, "silu", config.activation)
+    return net
 
 
-MODELS.register(
-    "mobilevit",
-    paper=PAPER,
-    tags=("hybrid", "mobilevit", "published"),
-    summary="MobileViT-S, stem of stride 1 up to 64x64 images",
-    published=5.00,
-    published_within=0.015,
-    sizes=ImageSizes(32),
-)(
-    register_variants(
+MOBILEVIT_FAMILY = ModelFamily(
+    "mobilevit", "arXiv:2110.02178", "hybrid", ImageSizes(32), build_mobilevit
+)
+
+MOBILEVIT_FAMILY.register(
+    Variant(
+        "mobilevit",
         MobileViTConfig(
             stem=16,
             channels=(32, 64, 96, 128, 160),
             widths=(144, 192, 240),
             depths=(2, 4, 3),
             features=640,
-            init=False,
-        )
-    )
-)
-
-MODELS.register(
-    "mobilevit_mini",
-    paper=PAPER,
-    tags=("hybrid", "mobilevit", "mini"),
-    summary="the stages of MobileViT-S, 8 to 48 channels, transformers of width 36 to 72",
-    published=None,
-    sizes=ImageSizes(32),
-)(
-    register_variants(
+            init=(),
+        ),
+        "MobileViT-S, stem of stride 1 up to 64x64 images",
+        published=5.00,
+        tolerance=0.015,
+    ),
+    Variant(
+        "mobilevit_mini",
         MobileViTConfig(
             stem=8,
             channels=(8, 16, 24, 32, 48),
@@ -135,19 +116,11 @@ MODELS.register(
             depths=(2, 4, 3),
             features=160,
             expansion=2.0,
-        )
-    )
-)
-
-MODELS.register(
-    "mobilevit_tiny",
-    paper=PAPER,
-    tags=("hybrid", "mobilevit", "tiny"),
-    summary="one layer in each transformer, 8 to 24 channels, stride-2 stem",
-    published=None,
-    sizes=ImageSizes(32),
-)(
-    register_variants(
+        ),
+        "the stages of MobileViT-S, 8 to 48 channels, transformers of width 36 to 72",
+    ),
+    Variant(
+        "mobilevit_tiny",
         MobileViTConfig(
             stem=8,
             channels=(8, 8, 16, 16, 24),
@@ -157,6 +130,7 @@ MODELS.register(
             repeats=1,
             expansion=2.0,
             stem_stride=2,
-        )
-    )
+        ),
+        "one layer in each transformer, 8 to 24 channels, stride-2 stem",
+    ),
 )

@@ -13,15 +13,15 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from buttress.models.building_blocks import (
+    NARROW_TOKENS_INIT,
     Activation,
+    InitSteps,
     initialize_linear_layers,
     initialize_tokens,
     replace_activation,
-    scale_residual_branches,
 )
-from buttress.models.core import MODELS, Factory, ImageSizes
-
-PAPER = "arXiv:2010.11929"
+from buttress.models.core import ImageSizes
+from buttress.models.variants import ModelFamily, Variant
 
 PatchSize = Literal[2, 4, 8, 16]
 
@@ -33,18 +33,21 @@ def default_patch_size(image_size: int) -> PatchSize:
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The shape of a ViT; MLPs and the hidden layer of the head are as wide as the tokens."""
+    """The shape of a ViT; the hidden layer of the head is as wide as the tokens."""
 
     patch: PatchSize
     dim: int = 512
     depth: int = 6
     heads: int = 8
-    dropout: float = 0.1
-    init: bool = False
+    mlp_ratio: float = 1.0
+    has_hidden_head: bool = True
+    dropout: float = 0.0
+    init: InitSteps = NARROW_TOKENS_INIT
+    activation: Activation = "gelu"
 
 
 def build_vit(
-    config: ViTConfig, num_classes: int, image_size: int, in_channels: int, activation: Activation
+    config: ViTConfig, num_classes: int, image_size: int, in_channels: int
 ) -> VisionTransformer:
     net = VisionTransformer(
         img_size=image_size,
@@ -54,95 +57,80 @@ def build_vit(
         embed_dim=config.dim,
         depth=config.depth,
         num_heads=config.heads,
-        mlp_ratio=1.0,
+        mlp_ratio=config.mlp_ratio,
         qkv_bias=False,
         pos_drop_rate=config.dropout,
         proj_drop_rate=config.dropout,
     )
-    net.head = nn.Sequential(
-        nn.Linear(config.dim, config.dim),
-        nn.GELU(),
-        nn.Dropout(config.dropout),
-        nn.Linear(config.dim, num_classes),
-    )
-    if config.init:
-        initialize_linear_layers(net)
-        scale_residual_branches(net)
-        initialize_tokens(net)
-    replace_activation(net, "gelu", activation)
+    if config.has_hidden_head:
+        net.head = nn.Sequential(
+            nn.Linear(config.dim, config.dim),
+            nn.GELU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.dim, num_classes),
+        )
+    for step in config.init:
+        step(net)
+    replace_activation(net, "gelu", config.activation)
     return net
 
 
-def register_variants(config: ViTConfig) -> Factory:
-    """A factory for a plan; the activation and the dropout stay choices."""
-
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = "gelu",
-        dropout: float = config.dropout,
-    ) -> VisionTransformer:
-        config_with_options = replace(config, dropout=dropout)
-        return build_vit(config_with_options, num_classes, image_size, in_channels, activation)
-
-    return build
-
-
-def register_variant(
-    name: str, plan: ViTConfig, about: str, published: float | None = None
-) -> None:
-    add = MODELS.register(
-        name,
-        paper=PAPER,
-        tags=("transformer", "vit", "mini" if plan.init else "published"),
-        summary=about,
-        published=published,
-        sizes=ImageSizes(plan.patch, multiple=plan.patch),
-    )
-    add(register_variants(plan))
-
-
-register_variant("vit_p8", ViTConfig(patch=8), "six blocks of width 512, patches of 8")
-register_variant(
-    "vit_p4", ViTConfig(patch=4), "six blocks of width 512, patches of 4", published=9.78
+VIT_FAMILY = ModelFamily(
+    "vit",
+    "arXiv:2010.11929",
+    "transformer",
+    ImageSizes(4, multiple=4),
+    build_vit,
+    options=("activation", "dropout"),
 )
-register_variant("vit_p2", ViTConfig(patch=2), "six blocks of width 512, patches of 2")
+SIZES_P8, SIZES_P2 = ImageSizes(8, multiple=8), ImageSizes(2, multiple=2)
 
-# The three differ in nothing but the patch, so that they can be compared; patches of 2 make four
-# times the tokens and about seven times the cost.
-VIT_MINI = ViTConfig(patch=4, dim=64, depth=4, heads=4, dropout=0.0, init=True)
-register_variant("vit_mini", VIT_MINI, "four blocks of width 64, patches of 4")
-register_variant("vit_p8_mini", replace(VIT_MINI, patch=8), "four blocks of width 64, patches of 8")
-register_variant("vit_p2_mini", replace(VIT_MINI, patch=2), "four blocks of width 64, patches of 2")
+# The three of a size differ in nothing but the patch, so that they can be compared; patches of 2
+# make four times the tokens and about seven times the cost.
+VIT = ViTConfig(patch=4, dropout=0.1, init=())
+VIT_MINI = ViTConfig(patch=4, dim=64, depth=4, heads=4)
 
-
-@MODELS.register(
-    "vit_tiny",
-    paper=PAPER,
-    tags=("transformer", "vit", "tiny"),
-    published=None,
-    sizes=ImageSizes(8, multiple=8),
+VIT_FAMILY.register(
+    Variant(
+        "vit_p8",
+        replace(VIT, patch=8),
+        "six blocks of width 512, patches of 8",
+        image_sizes=SIZES_P8,
+    ),
+    Variant("vit_p4", VIT, "six blocks of width 512, patches of 4", published=9.78),
+    Variant(
+        "vit_p2",
+        replace(VIT, patch=2),
+        "six blocks of width 512, patches of 2",
+        image_sizes=SIZES_P2,
+    ),
+    Variant("vit_mini", VIT_MINI, "four blocks of width 64, patches of 4"),
+    Variant(
+        "vit_p8_mini",
+        replace(VIT_MINI, patch=8),
+        "four blocks of width 64, patches of 8",
+        image_sizes=SIZES_P8,
+    ),
+    Variant(
+        "vit_p2_mini",
+        replace(VIT_MINI, patch=2),
+        "four blocks of width 64, patches of 2",
+        image_sizes=SIZES_P2,
+        size_note="differs from vit_mini in nothing but the patch, so that they can be compared",
+    ),
+    Variant(
+        "vit_tiny",
+        ViTConfig(
+            patch=8,
+            dim=48,
+            depth=2,
+            heads=4,
+            mlp_ratio=2.0,
+            has_hidden_head=False,
+            init=(initialize_linear_layers, initialize_tokens),
+        ),
+        "ViT with patches of 8: two blocks of width 48.",
+        image_sizes=SIZES_P8,
+        options=("activation",),
+    ),
 )
-def vit_tiny(
-    num_classes: int = 10,
-    image_size: int = 32,
-    in_channels: int = 3,
-    activation: Activation = "gelu",
-) -> VisionTransformer:
-    """ViT with patches of 8: two blocks of width 48."""
-    net = VisionTransformer(
-        img_size=image_size,
-        patch_size=8,
-        in_chans=in_channels,
-        num_classes=num_classes,
-        embed_dim=48,
-        depth=2,
-        num_heads=4,
-        mlp_ratio=2.0,
-        qkv_bias=False,
-    )
-    initialize_linear_layers(net)
-    initialize_tokens(net)
-    replace_activation(net, "gelu", activation)
-    return net

@@ -13,17 +13,15 @@ Departure in numerics alone: the exponents of the random features are shifted by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer, initialize_linear_layers
-from buttress.models.core import MODELS, Factory, ImageSizes
-
-PAPER = "arXiv:2106.03348"
-COMPONENTS = {r"stages\.0\.0\.(prm\.convs\.\d+|pcm\.0)\..*": "stem"}  # what reads the image
+from buttress.models.core import ImageSizes
+from buttress.models.variants import ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class ViTAEConfig:
     reductions: tuple[ReductionConfig, ...]
     depth: int
     heads: int
-    init: bool = False
+    is_narrow: bool = False  # drawn for widths far below those of the paper
     activation: Activation | None = None  # None: SiLU in convolutional branches, GELU elsewhere
 
     @property
@@ -203,7 +201,9 @@ class NormalCell(nn.Module):
 class ViTAE(nn.Module):
     """The network of a plan, from images to logits."""
 
-    def __init__(self, config: ViTAEConfig, num_classes: int, in_channels: int) -> None:
+    def __init__(
+        self, config: ViTAEConfig, num_classes: int, image_size: int, in_channels: int
+    ) -> None:
         super().__init__()
         stages, inside = [], in_channels
         for cell in config.reductions:
@@ -213,7 +213,7 @@ class ViTAE(nn.Module):
         self.stages = nn.Sequential(*stages)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(inside, num_classes)
-        self._initialize(config.init)
+        self._initialize(config.is_narrow)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.stages(x)))
@@ -247,7 +247,7 @@ MINI = ViTAEConfig(
     ),
     depth=3,
     heads=4,
-    init=True,
+    is_narrow=True,
 )
 TINY = ViTAEConfig(
     (
@@ -257,42 +257,22 @@ TINY = ViTAEConfig(
     ),
     depth=1,
     heads=4,
-    init=True,
+    is_narrow=True,
 )
 
 
-def register_variants(config: ViTAEConfig) -> Factory:
-    """A factory for a plan; an activation, if given, replaces all."""
-
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation | None = None,
-    ) -> ViTAE:
-        return ViTAE(replace(config, activation=activation), num_classes, in_channels)
-
-    return build
-
-
-def register_variant(
-    name: str, config: ViTAEConfig, size: str, about: str, published: float | None = None
-) -> None:
-    add = MODELS.register(
-        name,
-        paper=PAPER,
-        tags=("hybrid", "vitae", size),
-        summary=about,
-        published=published,
-        published_for={"num_classes": 1000},
-        sizes=ImageSizes(16, multiple=16),
-        components=COMPONENTS,
-    )
-    add(register_variants(config))
-
-
-register_variant(
-    "vitae", VITAE_S, "published", "ViTAE-S: fourteen normal cells of width 384", 23.18
+VITAE_FAMILY = ModelFamily(
+    "vitae",
+    "arXiv:2106.03348",
+    "hybrid",
+    ImageSizes(16, multiple=16),
+    ViTAE,
+    components={r"stages\.0\.0\.(prm\.convs\.\d+|pcm\.0)\..*": "stem"},  # what reads the image
+    published_shape={"num_classes": 1000},
 )
-register_variant("vitae_mini", MINI, "mini", "three normal cells of width 72 over 4x4 tokens")
-register_variant("vitae_tiny", TINY, "tiny", "one normal cell of width 40 over 4x4 tokens")
+
+VITAE_FAMILY.register(
+    Variant("vitae", VITAE_S, "ViTAE-S: fourteen normal cells of width 384", published=23.18),
+    Variant("vitae_mini", MINI, "three normal cells of width 72 over 4x4 tokens"),
+    Variant("vitae_tiny", TINY, "one normal cell of width 40 over 4x4 tokens"),
+)

@@ -15,19 +15,19 @@ from torch import nn
 
 from buttress.errors import UserError
 from buttress.models.building_blocks import (
+    NARROW_INIT,
     Activation,
+    InitSteps,
     activation_layer,
-    initialize_linear_layers,
-    scale_residual_branches,
 )
-from buttress.models.core import MODELS, Classifier, Factory, ImageSizes
+from buttress.models.core import Classifier, ImageSizes
 from buttress.models.families.vit import PatchSize, default_patch_size
-
-PAPER = "arXiv:2106.09681"
+from buttress.models.parts import Component
+from buttress.models.variants import ModelFamily, Variant
 
 # Class attention is a stage of its own; the projection of Fourier positions is no convolution.
 BLOCK_PATTERN = r"(?P<stage>blocks|cls_attn_blocks)\.\d+"
-COMPONENTS = {r"pos_embed\..*": "other"}
+COMPONENTS: dict[str, Component] = {r"pos_embed\..*": "other"}
 
 
 def set_patch_size(model: nn.Module, patch: int) -> None:
@@ -62,79 +62,74 @@ class XCiTConfig:
     heads: int
     tokens_norm: bool = True
     patch: PatchSize | None = None
-    init: bool = False
+    drop_path: float = 0.0
+    init: InitSteps = NARROW_INIT
+    activation: Activation = "gelu"
 
 
-def register_variants(config: XCiTConfig) -> Factory:
-    """A factory for a plan; activation, patch and drop-path stay choices."""
-
-    def build(
-        num_classes: int = 10,
-        image_size: int = 32,
-        in_channels: int = 3,
-        activation: Activation = "gelu",
-        patch: PatchSize | None = config.patch,
-        drop_path: float = 0.0,
-    ) -> Xcit:
-        net = Xcit(
-            img_size=image_size,
-            patch_size=16,
-            in_chans=in_channels,
-            num_classes=num_classes,
-            embed_dim=config.dim,
-            depth=config.depth,
-            num_heads=config.heads,
-            eta=1.0,
-            tokens_norm=config.tokens_norm,
-            act_layer=activation_layer(activation),
-            drop_path_rate=drop_path,
-        )
-        if config.init:
-            initialize_linear_layers(net)
-            scale_residual_branches(net)
-        set_patch_size(net, patch or default_patch_size(image_size))
-        return net
-
-    return build
-
-
-def register_variant(
-    name: str, plan: XCiTConfig, about: str, published: float | None = None
-) -> None:
-    size = name.rpartition("_")[2]
-    add = MODELS.register(
-        name,
-        paper=PAPER,
-        tags=("transformer", "xcit", size if size in ("mini", "tiny") else "published"),
-        summary=about,
-        published=published,
-        published_for={"num_classes": 1000, "image_size": 224},
-        sizes=ImageSizes(16, multiple=16),
-        blocks=BLOCK_PATTERN,
-        components=COMPONENTS,
+def build_xcit(config: XCiTConfig, num_classes: int, image_size: int, in_channels: int) -> Xcit:
+    net = Xcit(
+        img_size=image_size,
+        patch_size=16,
+        in_chans=in_channels,
+        num_classes=num_classes,
+        embed_dim=config.dim,
+        depth=config.depth,
+        num_heads=config.heads,
+        eta=1.0,
+        tokens_norm=config.tokens_norm,
+        act_layer=activation_layer(config.activation),
+        drop_path_rate=config.drop_path,
     )
-    add(register_variants(plan))
+    for step in config.init:
+        step(net)
+    set_patch_size(net, config.patch or default_patch_size(image_size))
+    return net
 
 
-XCIT_S12 = XCiTConfig(dim=384, depth=12, heads=8)
-register_variant(
-    "xcit_n12", XCiTConfig(dim=128, depth=12, heads=4, tokens_norm=False), "twelve blocks of 128"
+XCIT_FAMILY = ModelFamily(
+    "xcit",
+    "arXiv:2106.09681",
+    "transformer",
+    ImageSizes(16, multiple=16),
+    build_xcit,
+    options=("activation", "patch", "drop_path"),
+    attention="channels",
+    components=COMPONENTS,
+    block_pattern=BLOCK_PATTERN,
+    published_shape={"num_classes": 1000, "image_size": 224},
 )
-register_variant("xcit_s12", XCIT_S12, "twelve blocks of width 384", published=26.25)
-register_variant("xcit_m12", replace(XCIT_S12, dim=512), "twelve blocks of width 512", published=46)
-register_variant(
-    "xcit_l12", replace(XCIT_S12, dim=768, heads=16), "twelve blocks of width 768", published=104
-)
-XCIT_MINI = XCiTConfig(dim=48, depth=4, heads=4, init=True)
-register_variant("xcit_mini", XCIT_MINI, "four blocks of width 48")
-register_variant(
-    "xcit_s12_mini", replace(XCIT_MINI, dim=24), "to xcit_mini as S12 to L12: width 24"
-)
-register_variant(
-    "xcit_m12_mini", replace(XCIT_MINI, dim=32), "to xcit_mini as M12 to L12: width 32"
-)
-register_variant(
-    "xcit_tiny",
-    XCiTConfig(dim=32, depth=1, heads=4, patch=8, init=True),
-    "one block of width 32, patches of 8; for tests, not XCiT-T12",
+
+XCIT_S12 = XCiTConfig(dim=384, depth=12, heads=8, init=())
+XCIT_MINI = XCiTConfig(dim=48, depth=4, heads=4)
+
+XCIT_FAMILY.register(
+    Variant(
+        "xcit_n12",
+        XCiTConfig(dim=128, depth=12, heads=4, tokens_norm=False, init=()),
+        "twelve blocks of 128",
+    ),
+    Variant("xcit_s12", XCIT_S12, "twelve blocks of width 384", published=26.25, is_rounded=True),
+    Variant(
+        "xcit_m12",
+        replace(XCIT_S12, dim=512),
+        "twelve blocks of width 512",
+        published=46,
+        is_rounded=True,
+    ),
+    Variant(
+        "xcit_l12",
+        replace(XCIT_S12, dim=768, heads=16),
+        "twelve blocks of width 768",
+        published=104,
+        is_rounded=True,
+    ),
+    Variant("xcit_mini", XCIT_MINI, "four blocks of width 48"),
+    Variant("xcit_s12_mini", replace(XCIT_MINI, dim=24), "to xcit_mini as S12 to L12: width 24"),
+    Variant("xcit_m12_mini", replace(XCIT_MINI, dim=32), "to xcit_mini as M12 to L12: width 32"),
+    Variant(
+        "xcit_tiny",
+        XCiTConfig(dim=32, depth=1, heads=4, patch=8),
+        "one block of width 32, patches of 8; for tests, not XCiT-T12",
+    ),
 )
