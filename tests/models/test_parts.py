@@ -56,8 +56,6 @@ WEIGHTS: dict[str, dict[str, int]] = {
     },
 }
 
-MIX_WITHOUT_ATTENTION = {"mlp_mixer", "poolformer"}
-
 
 def on_paper(name: str) -> nn.Module:
     with torch.device("meta"):
@@ -79,8 +77,7 @@ def test_every_parameter_has_a_component_and_every_model_has_blocks(name: str) -
     assert list(found) == [n for n, _ in model.named_parameters()]
     assert set(found.values()) <= set(get_args(Component))
     assert {"stem", "head", "norm"} <= set(found.values())
-    tags = set(MODELS.entry(name).tags)
-    has_attention = "cnn" not in tags and not tags & MIX_WITHOUT_ATTENTION
+    has_attention = MODELS.entry(name).metadata["attention"] != "none"
     assert ("attention_qkv" in found.values()) == has_attention
     blocks = network_blocks(model)
     assert all(model.get_submodule(part.name) is part.module for part in blocks)
