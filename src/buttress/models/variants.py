@@ -180,7 +180,7 @@ LAST_STAGE_RATIO = 0.4
 
 
 def shrink_last_stage(config: StageConfigT, ratio: float = LAST_STAGE_RATIO) -> StageConfigT:
-    """The plan with its last stage ``ratio`` times as wide.
+    """The configuration with its last stage ``ratio`` times as wide.
 
     The width is rounded up to what the family can build: 205 for 512, and 116 for the 288 of
     DARTS, which needs even widths. The published parameter counts fix this rounding.
@@ -193,7 +193,7 @@ def shrink_last_stage(config: StageConfigT, ratio: float = LAST_STAGE_RATIO) -> 
 def shrink_last_channels(
     channels: Sequence[int], ratio: float = LAST_STAGE_RATIO, multiple: int = 1
 ) -> tuple[int, ...]:
-    """The same on bare numbers, for a network that has no plan."""
+    """The same on bare numbers, for a network that has no configuration."""
     if not 0 < ratio <= 1:
         raise UserError(f"`0 < ratio <= 1` must hold, but got ratio={ratio}")
     *others, last = channels
@@ -203,6 +203,6 @@ def shrink_last_channels(
 
 
 def scale_widths(config: StageConfigT, factor: float) -> StageConfigT:
-    """The plan with all its stages ``factor`` times as wide; the stem stays."""
+    """The configuration with all its stages ``factor`` times as wide; the stem stays."""
     scaled = (max(1, round(width * factor / config.channel_multiple)) for width in config.channels)
     return replace(config, channels=tuple(steps * config.channel_multiple for steps in scaled))

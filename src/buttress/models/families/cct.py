@@ -78,7 +78,7 @@ class CCTBlock(nn.Module):
 
 
 class CCT(nn.Module):
-    """The network of a plan, from images to logits."""
+    """The network of a configuration, from images to logits."""
 
     def __init__(
         self, config: CCTConfig, num_classes: int, image_size: int, in_channels: int

@@ -117,7 +117,7 @@ class CeiTBlock(nn.Module):
 
 
 class CeiT(nn.Module):
-    """The network of a plan, from images to logits."""
+    """The network of a configuration, from images to logits."""
 
     def __init__(
         self, config: CeiTConfig, num_classes: int, image_size: int, in_channels: int

@@ -153,7 +153,7 @@ class CoAtNetTransformerBlock(nn.Module):
 
 
 class CoAtNet(nn.Module):
-    """The network of a plan, from images to logits."""
+    """The network of a configuration, from images to logits."""
 
     def __init__(
         self, config: CoAtNetConfig, num_classes: int, image_size: int, in_channels: int
@@ -255,5 +255,5 @@ def parse_coatnet_name(name: str) -> Factory | None:
     if match is None:
         return None
     letters, size = match.groups()
-    plan = {"_mini": MINI, "_tiny": TINY}.get(size, CoAtNetConfig())
-    return COATNET_FAMILY.factory(replace(plan, letters=letters))
+    config = {"_mini": MINI, "_tiny": TINY}.get(size, CoAtNetConfig())
+    return COATNET_FAMILY.factory(replace(config, letters=letters))

@@ -94,7 +94,7 @@ def _embedding(in_channels: int, out_channels: int, kernel: int, stride: int) ->
 
 
 class CvT(nn.Module):
-    """The network of a plan, from images to logits."""
+    """The network of a configuration, from images to logits."""
 
     def __init__(
         self, config: CvTConfig, num_classes: int, image_size: int, in_channels: int

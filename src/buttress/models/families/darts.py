@@ -145,7 +145,7 @@ class DartsStage(nn.ModuleList):
 
 
 class Darts(nn.Module):
-    """The network of a plan."""
+    """The network of a configuration."""
 
     def __init__(
         self, config: DartsConfig, num_classes: int, image_size: int, in_channels: int

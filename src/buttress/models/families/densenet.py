@@ -41,7 +41,7 @@ class DenseNetConfig(StageConfig):
 def standard_config(
     depths: tuple[int, ...], growth: int, initial_channels: int, stem_stride: int = 1
 ) -> DenseNetConfig:
-    """The usual plan: each transition halves the channels."""
+    """The usual configuration: each transition halves the channels."""
     channels = [initial_channels]
     for depth in depths[:-1]:
         channels.append((channels[-1] + depth * growth) // 2)
@@ -49,7 +49,7 @@ def standard_config(
 
 
 class DenseNet(nn.Module):
-    """The network of a plan; images above 64x64 enter through a 7x7 stem with max-pooling."""
+    """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
 
     def __init__(
         self, config: DenseNetConfig, num_classes: int, image_size: int, in_channels: int

@@ -35,7 +35,7 @@ def use_small_stem(net: ResNet, in_channels: int, stride: int = 1) -> None:
 def build_resnet(
     config: ResNetConfig, num_classes: int, image_size: int, in_channels: int
 ) -> ResNet:
-    """The network of a plan; images above 64x64 enter through timm's stem."""
+    """The network of a configuration; images above 64x64 enter through timm's stem."""
     net = ResNet(
         BasicBlock if config.block == "basic" else Bottleneck,
         config.depths,

@@ -67,7 +67,7 @@ class ResNeXtBlock(nn.Module):
 
 
 class ResNeXt(nn.Module):
-    """The network of a plan; images above 64x64 enter through a 7x7 stem with max-pooling."""
+    """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
 
     def __init__(
         self, config: ResNeXtConfig, num_classes: int, image_size: int, in_channels: int

@@ -31,7 +31,7 @@ class VGGConfig(StageConfig):
 
     @property
     def torchvision_layers(self) -> list[int | str]:
-        """The plan as torchvision writes it."""
+        """The stages as torchvision writes it."""
         layer_list: list[int | str] = []
         for depth, width in zip(self.depths, self.channels, strict=True):
             layer_list += [*[width] * depth, "M"]
@@ -39,7 +39,7 @@ class VGGConfig(StageConfig):
 
 
 class VGG(nn.Module):
-    """The network of a plan: stages of blocks, the last block of each with the pooling."""
+    """The network of a configuration: stages of blocks, the last block of each with the pooling."""
 
     def __init__(
         self, config: VGGConfig, num_classes: int, image_size: int, in_channels: int

@@ -199,7 +199,7 @@ class NormalCell(nn.Module):
 
 
 class ViTAE(nn.Module):
-    """The network of a plan, from images to logits."""
+    """The network of a configuration, from images to logits."""
 
     def __init__(
         self, config: ViTAEConfig, num_classes: int, image_size: int, in_channels: int

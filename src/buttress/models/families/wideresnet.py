@@ -52,7 +52,7 @@ def stage_channels(*factors: float, scale: float = 1.0) -> tuple[int, ...]:
 
 
 def mini_config(config: WideResNetConfig) -> WideResNetConfig:
-    """The plan with a sixteenth of the channels and a stem that halves the resolution.
+    """The configuration with a sixteenth of the channels and a stem that halves the resolution.
 
     Widths keep their ratios and the stem its 16 channels, so that studies of depth and width can be
     made in small: 9 blocks in every stage at width 10 stay within 13 million multiply-accumulates.
@@ -93,7 +93,7 @@ class WideResNetBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """The network of a plan; images above 64x64 enter through a 7x7 stem with max-pooling."""
+    """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
 
     def __init__(
         self, config: WideResNetConfig, num_classes: int, image_size: int, in_channels: int
@@ -209,5 +209,5 @@ def parse_wrn_name(name: str) -> Factory | None:
     *numbers, gamma, is_mini = match.groups()
     depths, factors = numbers[:3], numbers[3:]
     channels = stage_channels(*map(float, factors), scale=float(gamma or 1))
-    plan = WideResNetConfig(tuple(map(int, depths)), channels)
-    return WIDERESNET_FAMILY.factory(mini_config(plan) if is_mini else plan)
+    config = WideResNetConfig(tuple(map(int, depths)), channels)
+    return WIDERESNET_FAMILY.factory(mini_config(config) if is_mini else config)
