@@ -21,7 +21,6 @@ from buttress.attacks import ATTACKS, problem
 from buttress.attacks.core import create_attack
 from buttress.attacks.square import speculative as square_sprint
 from buttress.attacks.square.proposals import LinfProposals, WindowProposals
-from buttress.attacks.square.skipping import QueryFilter
 from buttress.bench import models as networks
 from buttress.engine import batching as loop
 from buttress.engine.fast_model import FastModel, prepare
@@ -31,7 +30,7 @@ from buttress.threats.norm_ball import Threat
 PROFILED_ATTACKS: dict[str, dict[str, Any]] = {
     "apgd-t": {"steps": 30, "targets": 1},
     "fab-t": {"steps": 30, "targets": 1},
-    "square": {"queries": 1000, "forecast": True},
+    "square": {"queries": 1000},
 }
 IMAGES = 32
 seconds_spent: dict[str, float] = defaultdict(float)
@@ -66,12 +65,10 @@ def main() -> None:
         kind = ATTACKS.get(name)
         kind.next_points = time_calls("steps", kind.next_points)  # type: ignore[method-assign]
     in_sprints = (
-        (WindowProposals, "pick"),
-        (LinfProposals, "on"),
-        (LinfProposals, "effect"),
-        (QueryFilter, "of_queries"),
+        (WindowProposals, "select_queries"),
+        (LinfProposals, "apply_to"),
     )
-    for owner, name in (*in_sprints, (square_sprint, "draw_patches")):
+    for owner, name in (*in_sprints, (square_sprint, "draw_proposals")):
         setattr(owner, name, time_calls("steps", getattr(owner, name)))
     print("| network | attack | passes | steps | loop | seconds per image |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from buttress.attacks.autoattack import AutoAttack
 from buttress.config import ComponentSpec
 from buttress.data import Dataset, load_dataset
 from buttress.export.weights import load_run_model
@@ -74,4 +75,5 @@ def verdicts(run: Run, name: str, hits: int, **changes: Any) -> None:
 
 def autoattack(run: Run, hits: int, **changes: Any) -> None:
     made = {"attack": "autoattack", "threat": THREAT, "args": {}, "position": 1}
+    made |= AutoAttack.record_identity
     verdicts(run, changes.pop("name", "aa-linf"), hits, **{**made, **changes})

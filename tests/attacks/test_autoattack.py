@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.04, "L2": 0.4, "L1": 1.5}  # breaks some, not all
 TINY = 1e-3  # a radius at which nothing breaks
-SQUARE = Square(queries=5000, restarts=1, forecast=True)
+SQUARE = Square(queries=5000, restarts=1)
 FAB_T = FABT(steps=100, targets=9, restarts=1)
 
 
@@ -70,7 +69,7 @@ def test_budgets_can_be_shortened() -> None:
 
 def test_a_custom_list_takes_names_and_mappings() -> None:
     attack = AutoAttack("custom", attacks=["fab-t", {"attack": "pgd", "steps": 3}, "square"])
-    assert attack.stage_attacks("L2") == (FAB_T, PGD(steps=3), replace(SQUARE, forecast=False))
+    assert attack.stage_attacks("L2") == (FAB_T, PGD(steps=3), SQUARE)
     model, (x, y) = small_net(), images(4)
     out = run_attack(
         create_attack("autoattack", version="custom", attacks=[{"attack": "pgd", "steps": 3}]),
@@ -309,3 +308,38 @@ def test_sources_come_back_as_they_were() -> None:
 def test_mistakes_with_sources_are_explained(args: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word):
         create_attack("transfer", **args)
+
+
+class _ZeroGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 0
+
+
+class Masked(nn.Module):
+    """Right logits, and gradients that are zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_net(size=17)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(_ZeroGradient.apply(x))
+
+
+def test_square_fools_what_gradients_do_not_and_makes_every_query() -> None:
+    model, x = Masked().double(), images(12, size=17)[0].double()
+    y = model(x).argmax(1)
+    threat, attack = Threat("Linf", 0.12), create_attack("autoattack", steps=3, queries=1000)
+    whole = run_attack(attack, model, x, y, threat)
+    alone = run_attack(Square(queries=1000), model, x, y, threat)
+    assert alone.fooled.any()
+    assert int(alone.fooled.sum()) <= int(whole.fooled.sum()) < len(x)
+    short = run_attack(create_attack("autoattack", steps=3, queries=1), model, x, y, threat)
+    backward = (whole.counter.backward - short.counter.backward)[~short.fooled]
+    assert not backward.any(), "queries take no gradient"
+    assert bool((whole.counter.forward[~whole.fooled] > 1000).all())

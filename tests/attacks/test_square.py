@@ -286,6 +286,26 @@ def test_sprints_end_where_an_image_is_broken_and_it_leaves() -> None:
     assert bool((out.counter.forward[~out.fooled] >= 1502).all())
 
 
+def test_images_that_come_later_change_nothing() -> None:
+    """Small batches are filled up while others are under way; each image goes its own way."""
+    threat, attack = Threat("Linf", 0.09), Square(queries=900)
+    model, x = small_net(size=17).double(), images(16, size=17)[0].double()
+    y = model(x).argmax(1)
+    outs = [
+        run_attack(
+            attack, model, x, y, threat,
+            options=AttackOptions(workers=1, batch_size=n, stop_when_fooled=True),
+        )
+        for n in (64, 5)
+    ]  # fmt: skip
+    late = outs[0].fooled & (outs[0].counter.forward > 250)
+    assert late.any(), "some leave when others are in sprints"
+    assert not outs[0].fooled.all()
+    assert torch.equal(outs[0].fooled, outs[1].fooled)
+    torch.testing.assert_close(outs[0].x_adv, outs[1].x_adv, rtol=0, atol=1e-9)
+    assert bool((outs[1].counter.forward[~outs[1].fooled] >= 902).all())
+
+
 def test_a_loss_that_is_not_finite_is_told_of_in_a_sprint() -> None:
     class Failing(Linear):
         """Gives no number for bright images once there were 200 queries."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
 from buttress.evaluation.suite import resolve_suite
+from buttress.results.attack_record import read_attack_record, write_attack_record
 from buttress.statistics import wilson_interval
 from buttress.threats.norm_ball import Threat
 from conftest import Logged, images, small_net
@@ -104,6 +106,26 @@ def test_records_of_other_settings_are_not_used(tmp_path: Path, change: str) -> 
     assert any("other settings" in line and change in line for line in said.lines)
     fresh = bt.evaluate(model, data, suite, seed=1 if change == "seed" else seed)
     assert again.accuracy == fresh.accuracy
+
+
+@pytest.mark.parametrize("mark", [None, "skipped"])
+def test_autoattack_with_skipped_queries_is_not_reused(tmp_path: Path, mark: str | None) -> None:
+    model = small_net()
+    data = labelled(model).select(range(4))
+    args = {"steps": 2, "queries": 3}
+    entry = {"name": "aa", "attack": "autoattack", "threat": "Linf:0.02", "args": args}
+    suite: list[Any] = ["clean", entry]
+    bt.evaluate(model, data, suite, out=tmp_path)
+    again = Logged()
+    bt.evaluate(model, data, suite, out=tmp_path, progress=again)
+    assert not again.tasks
+    record = read_attack_record(tmp_path / "aa.parquet")
+    meta = {k: v for k, v in record.meta.items() if k != "square_queries"}
+    meta |= {} if mark is None else {"square_queries": mark}
+    write_attack_record(tmp_path / "aa.parquet", replace(record, meta=meta))
+    bt.evaluate(model, data, suite, out=tmp_path, progress=again)
+    assert any("other settings (square_queries)" in line for line in again.lines)
+    assert again.tasks == ["custom: aa"]
 
 
 def test_a_damaged_record_is_named_and_made_again(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_the_record_has_the_fields_and_types_of_robustbench(run: Run, out: Path)
         ({"split": "val"}, "val split"),
         ({"args": {"steps": 50}}, r"not the standard version \(steps=50\)"),
         ({"args": {"version": "plus"}}, "not the standard version"),
+        ({"square_queries": "skipped"}, "skipped queries"),
+        ({"square_queries": ""}, "skipped queries"),
         ({"mode": "worst_case"}, "taken images away"),
         ({"dataset": "folder:/gone"}, "folder:gone are not on this machine"),
         ({"attack": "fast"}, "it was not run"),

@@ -51,7 +51,7 @@ def attacked(tmp_path: Path) -> Path:
     """A run with AutoAttack among its attacks."""
     run = make_run(tmp_path / "runs" / "a", make_spec(), ROBUST)
     write_flags(run, "aa", [1, 1, 0, 0, 0, 0, 0, 0, 0, 0], attack="autoattack",
-                threat="Linf:8/255", args={})  # fmt: skip
+                threat="Linf:8/255", args={}, square_queries="all")  # fmt: skip
     return tmp_path / "runs"
 
 

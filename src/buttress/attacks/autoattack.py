@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
 from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, check_attack_norm
@@ -15,7 +15,6 @@ from buttress.errors import UserError
 from buttress.threats.norm_ball import Norm
 
 AutoAttackVersion = Literal["standard", "plus", "rand", "custom"]
-FORECAST = 0.3  # of the queries, usually: those that a forecast does not rule out
 RAND_EOT_SAMPLES = 20  # passes averaged in the version for randomised models
 
 
@@ -31,14 +30,14 @@ class AutoAttack(EnsembleAttack):
     - rand, for randomised models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
 
-    Departure from the reference: in the first two `square` leaves out queries that a gradient says
-    will not be kept, on a processor (its ``forecast``).
+    `square` makes every query, as the reference does.
 
     ``steps`` and ``queries`` shorten the parts of the first three, for tests. There are never more
     targets than other classes. Departure from the reference in rand: the prediction is the mean of
     the 20 passes, where the reference takes the last one.
     """
 
+    record_identity: ClassVar[Mapping[str, str]] = {"square_queries": "all"}
     version: AutoAttackVersion = "standard"
     attacks: Sequence[str | Mapping[str, Any]] = ()
     steps: int = 100
@@ -73,14 +72,10 @@ class AutoAttack(EnsembleAttack):
             check_attack_norm(member, problem.threat)
         return members
 
-    def expected_fraction(self, stage: int, norm: Norm) -> float:
-        attack = self.stage_attacks(norm)[stage]
-        return FORECAST if isinstance(attack, Square) and attack.forecast else 1.0
-
     def stage_attacks(self, norm: Norm) -> tuple[Attack, ...]:
         """The attacks of this version in a norm, in their order."""
         steps, is_l1 = self.steps, norm == "L1"
-        square, fab_t = Square(queries=self.queries, forecast=True), FABT(steps=steps)
+        square, fab_t = Square(queries=self.queries), FABT(steps=steps)
         if self.version == "standard":
             ce = APGDCE(steps=steps, restarts=5 if is_l1 else 1)
             return ce, APGDT(steps=steps, targets=5 if is_l1 else 9), fab_t, square

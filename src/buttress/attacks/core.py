@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar, cast
 
@@ -75,6 +75,9 @@ class Attack(ABC):
 
     norms: ClassVar[tuple[Norm, ...]] = NORMS
     needs_grad: ClassVar[bool] = True
+    # Added to what identifies a record: set where an attack changed under the same arguments, so
+    # that records of before are not reused.
+    record_identity: ClassVar[Mapping[str, str]] = {}
     has_forward_only_passes: ClassVar[bool] = (
         False  # many passes need no gradient; asked of each part
     )

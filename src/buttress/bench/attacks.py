@@ -150,21 +150,25 @@ def _format_agreement(row: dict[str, Any], reference: dict[str, Any] | None) -> 
 
 
 def autoattack_table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The races with the reference AutoAttack in one short Markdown table."""
-    yield "| network, threat | pyautoattack | `autoattack` | `fast` | robust images |"
-    yield "| --- | --- | --- | --- | --- |"
+    """The races with the reference AutoAttack in one short Markdown table.
+
+    A tool of ours that was not measured has no column.
+    """
     autoattack_rows = [row for row in rows if row["event"] == "autoattack"]
+    measured = {row["racer"] for row in autoattack_rows}
+    names = [name for name in ("autoattack", "fast") if f"buttress {name}" in measured]
+    columns = ["network, threat", "pyautoattack", *(f"`{n}`" for n in names), "robust images"]
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + " --- |" * len(columns)
     for title in dict.fromkeys(row["title"] for row in autoattack_rows):
         by_tool = {row["racer"]: row for row in autoattack_rows if row["title"] == title}
         if REFERENCE not in by_tool:
             continue
         base = by_tool[REFERENCE]
-        ours, fast = (by_tool[f"buttress {name}"] for name in ("autoattack", "fast"))
+        ours = [by_tool[f"buttress {name}"] for name in names]
         label = f"{networks.BENCHMARK_MODELS[base['network']].title}, {base['threat']}"
-        times = [
-            f"{r['seconds']:.0f} s ({r['seconds'] / base['seconds']:.2f})" for r in (ours, fast)
-        ]
-        robust_counts = ", ".join(f"{r['robust']:.0f}" for r in (base, ours, fast))
+        times = [f"{r['seconds']:.0f} s ({r['seconds'] / base['seconds']:.2f})" for r in ours]
+        robust_counts = ", ".join(f"{r['robust']:.0f}" for r in (base, *ours))
         yield (
             f"| {label} | {base['seconds']:.0f} s | {' | '.join(times)} | "
             f"{robust_counts} of {base['images']} |"

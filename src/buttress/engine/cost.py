@@ -29,7 +29,7 @@ def max_passes(
 ) -> PassEstimate:
     """The passes for an image that nothing breaks; broken ones take fewer.
 
-    Square may try some queries twice and take a gradient for each hundred: those are not in it.
+    Square may try some queries twice: those are not in it.
     """
     return _estimate_passes(attack, args, threat, num_classes, expected=False)
 

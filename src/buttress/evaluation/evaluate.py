@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from buttress.attacks.core import create_attack
+from buttress.attacks.core import ATTACKS, create_attack
 from buttress.attacks.problem import Problem
 from buttress.data import Dataset
 from buttress.engine.run import check_differentiable, check_image_batch, check_model_output
@@ -195,6 +195,8 @@ def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
         "args": dict(entry.args),
         "threat": threat,
     }
+    if entry.threat is not None:
+        definition |= ATTACKS.get(entry.attack).record_identity
     if entry.is_corruption:
         definition["counts"] = entry.in_worst_case
         definition["images"] = corruption_source(job.data, **entry.args)

@@ -29,7 +29,12 @@ from buttress.report.run_results import (
     SuiteEntryResult,
     SuiteResults,
 )
-from buttress.results.attack_record import AttackRecord, read_attack_record, uses_official_images
+from buttress.results.attack_record import (
+    AttackRecord,
+    read_attack_record,
+    skipped_square_queries,
+    uses_official_images,
+)
 from buttress.results.robustbench import CORRUPTIONS_LEADERBOARD, leaderboard_dataset
 
 STANDARD_ARGS: Mapping[str, Any] = {
@@ -118,6 +123,10 @@ def why_not_standard(result: SuiteEntryResult) -> str:
     args = result.made.get("args") or {}
     if any(STANDARD_ARGS.get(name) != value for name, value in args.items()):
         return f"it was not the standard version ({result.definition.args})"
+    if skipped_square_queries(result.made):
+        return (
+            "its Square attack skipped queries, which the standard version does not; run it again"
+        )
     if result.made.get("mode"):
         return "attacks before it had taken images away, so it is not AutoAttack alone"
     return ""

@@ -20,6 +20,7 @@ from buttress.results.attack_record import (
     CORRUPTION_ATTACK,
     AttackRecord,
     read_attack_record,
+    skipped_square_queries,
     uses_official_images,
 )
 from buttress.results.diagnosis import (
@@ -355,12 +356,15 @@ def build_suite_results(
 
 def build_entry_result(record: AttackRecord) -> SuiteEntryResult:
     meta = record.meta
+    args = dict(meta.get("args") or {})
+    if skipped_square_queries(meta):
+        args["square_queries"] = "skipped"  # not the standard AutoAttack: a column of its own
     return SuiteEntryResult(
         definition=AttackDefinition(
             name=record.name,
             attack=str(meta.get("attack", "")),
             threat=canonical_threat(str(meta.get("threat") or "")),
-            args=format_arguments(meta.get("args") or {}),
+            args=format_arguments(args),
         ),
         position=suite_position(record),
         share=AccuracyEstimate(int(record.correct.sum()), len(record)),

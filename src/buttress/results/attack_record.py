@@ -182,6 +182,7 @@ class RecordMetadata(BaseModel):
     weights: str = ""
     data: str = ""
     images: str = ""
+    square_queries: str = ""
     counts: bool = True
     findings: list[dict[str, Any]] = []
     position: int = 0
@@ -269,3 +270,16 @@ def content_digest(columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
 def uses_official_images(record: AttackRecord) -> bool:
     """Whether the images of a corruption were the published ones."""
     return str(record.meta.get("images", "")).endswith(OFFICIAL_SUFFIX)
+
+
+def skipped_square_queries(metadata: Mapping[str, Any]) -> bool:
+    """Whether a record is of an AutoAttack that skipped queries of Square, as it did at first.
+
+    Records of before have no ``square_queries``; the versions rand and custom never skipped any.
+    """
+    version = (metadata.get("args") or {}).get("version", "standard")
+    return (
+        metadata.get("attack") == "autoattack"
+        and version in ("standard", "plus")
+        and metadata.get("square_queries") != "all"
+    )

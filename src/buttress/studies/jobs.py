@@ -28,7 +28,7 @@ from buttress.models.cost import (
     count_macs_on_meta,
     count_parameters,
 )
-from buttress.results.attack_record import read_record_metadata
+from buttress.results.attack_record import read_record_metadata, skipped_square_queries
 from buttress.results.run import CheckpointName, Run, RunFailure
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.studies.grid import GridRun
@@ -345,7 +345,10 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
                 else None
             )
         rows, identity = read_record_metadata(task.file)
-        if rows == task.images and all(identity.get(k) == v for k, v in task.identity.items()):
+        # Records that say that queries were skipped count; those of before it was said do not.
+        is_unmarked = skipped_square_queries(identity) and "square_queries" not in identity
+        is_same = all(identity.get(k) == v for k, v in task.identity.items())
+        if rows == task.images and is_same and not is_unmarked:
             return TaskUsage(
                 *(float(identity.get(k, 0.0)) for k in ("seconds", "forward", "backward"))
             )

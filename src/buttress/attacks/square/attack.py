@@ -37,7 +37,6 @@ from buttress.attacks.square.windows import (
     window_side_schedule,
 )
 from buttress.errors import UserError
-from buttress.models.eval_mode import is_differentiable
 from buttress.system.rng import logical_shift_right, splitmix64
 from buttress.threats.norm_ball import TINY, Norm
 
@@ -56,10 +55,6 @@ class Square(Attack):
     :math:`\pm\epsilon`, one sign per channel. L2 and L1: mass is moved from one window to another,
     shaped as two opposite bumps.
 
-    ``forecast=True`` leaves out queries that a gradient says will not be kept, on a processor (see
-    the page on performance). Then it is no black-box attack any more, and some few queries that
-    would have been kept are lost.
-
     Departures: windows and signs are drawn per sample; a tie of logits is no success; images that
     are not square are tiled over both sides.
     """
@@ -69,7 +64,6 @@ class Square(Attack):
     queries: int = 5000
     restarts: int = 1
     share: float = 0.8
-    forecast: bool = False
 
     def __post_init__(self) -> None:
         check_positive(queries=self.queries, restarts=self.restarts)
@@ -100,11 +94,6 @@ class Square(Attack):
             bits_block=torch.zeros_like(key),
             has_proposal=torch.ones_like(key, dtype=torch.bool),
             acceptance_rate=torch.full_like(best, INITIAL_ACCEPTANCE),
-            margin_grad=torch.zeros_like(x_t) if self.forecast else x_t.new_empty(len(x_t), 0),
-            grad_block=torch.full_like(key, -1),
-            mean_squared_error=torch.full_like(best, torch.inf),
-            squared_error_sum=torch.zeros_like(best),
-            error_count=torch.zeros_like(best),
         )
 
     def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
@@ -114,10 +103,7 @@ class Square(Attack):
         if can_speculate.any() and not can_speculate.all():
             return self._evaluate_rows(problem, state, ~can_speculate)
         if can_speculate.all():
-            skip_queries = self.forecast and is_differentiable(problem.model)
-            return evaluate_speculatively(
-                problem, state, self._side_schedule(problem), skip_queries=skip_queries
-            )
+            return evaluate_speculatively(problem, state, self._side_schedule(problem))
         if not state.has_proposal.all():
             state.x_t = state.x_t.where(
                 broadcast_to_images(state.has_proposal), self._propose_query(problem, state, -1)

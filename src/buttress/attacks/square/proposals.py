@@ -15,7 +15,6 @@ from torch import Tensor
 
 from buttress.attacks.core import AttackState
 from buttress.attacks.problem import Problem
-from buttress.attacks.square.skipping import Coordinates, L1Shrinkage, coordinate_gain_and_square
 from buttress.attacks.square.windows import (
     channel_budget,
     pattern_bank,
@@ -28,18 +27,10 @@ from buttress.system.rng import logical_shift_right, splitmix64
 from buttress.threats.norm_ball import TINY
 
 L1_MARGIN = 1 - 1e-6  # of eps: the L1 ball that points are projected to
-MIN_MOVE = 3e-5  # of eps: both windows were empty, and only what INSIDE leaves free was moved
 
 P = TypeVar("P", bound="WindowProposals")
 ImageRows = Tensor | slice
 ALL_IMAGES = slice(None)
-
-
-class LinearEffect(NamedTuple):
-    """What queries do where a model is linear."""
-
-    margin_change: Tensor  # (N, K) of the margin
-    move_size: Tensor  # (N, K) how far the point moves, in L2
 
 
 @dataclass
@@ -63,12 +54,6 @@ class WindowProposals(ABC):
 
         ``rows`` says which images of the problem those are.
         """
-
-    @abstractmethod
-    def linear_effect(
-        self, problem: Problem, best: Tensor, margin_grad: Tensor, rows: ImageRows = ALL_IMAGES
-    ) -> LinearEffect:
-        """What they change where the gradient of the margin is ``margin_grad`` (N, C, H, W)."""
 
 
 def draw_proposals(problem: Problem, side: int, bits: Tensor) -> WindowProposals:
@@ -98,24 +83,12 @@ class LinfProposals(WindowProposals):
         points.scatter_(2, self.pixels, self.values)
         return points.view(*points.shape[:2], *best.shape[1:])
 
-    def linear_effect(
-        self, problem: Problem, best: Tensor, margin_grad: Tensor, rows: ImageRows = ALL_IMAGES
-    ) -> LinearEffect:
-        move = self.values - _gather_pixels(best, self.pixels).flatten(2)
-        pixel_grad = _gather_pixels(margin_grad, self.pixels).flatten(2)
-        return LinearEffect(
-            torch.linalg.vecdot(move, pixel_grad), torch.linalg.vecdot(move, move).sqrt_()
-        )
-
 
 class MassMove(NamedTuple):
     """What a query in L2 or L1 does to a displacement, before it is scaled to the ball."""
 
-    first_values: Tensor  # (N, K, C, pixels) what was in the first window
-    second_values: Tensor  # what was in the second and not in the first
-    new_values: Tensor  # what comes into the first
+    new_values: Tensor  # (N, K, C, pixels) what comes into the first window
     scale: Tensor  # (N, K, 1, 1) L2: what all of it is multiplied with
-    untouched_square: Tensor  # (N, K, 1, 1) L2: the square of what neither window touches
 
 
 @dataclass
@@ -164,78 +137,11 @@ class LpProposals(WindowProposals):
         filled = torch.addcmul(clean[:, count:], move.new_values.flatten(2), scale).clamp_(0, 1)
         return points.scatter_(2, self.first_pixels, filled).view(-1, count, *x.shape[1:])
 
-    def linear_effect(
-        self, problem: Problem, best: Tensor, margin_grad: Tensor, rows: ImageRows = ALL_IMAGES
-    ) -> LinearEffect:
-        """From the pieces; what the box cuts off is left out."""
-        delta = best - problem.x[rows]
-        if problem.threat.norm == "L1":
-            return self._linear_effect_l1(problem, delta, margin_grad)
-        move, delta_dot_grad = (
-            self._mass_move(problem, delta),
-            (delta * margin_grad).flatten(1).sum(1)[:, None],
-        )
-        first_grad, second_grad = (
-            _gather_pixels(margin_grad, self.first_pixels),
-            _gather_pixels(margin_grad, self.second_pixels),
-        )
-        scale = move.scale[..., 0, 0]
-        window_gain = (
-            ((move.new_values - move.first_values) * first_grad - move.second_values * second_grad)
-            .flatten(2)
-            .sum(2)
-        )
-        change = (scale - 1) * delta_dot_grad + scale * window_gain
-        square = (scale - 1).square() * move.untouched_square[..., 0, 0] + (
-            (move.scale * move.new_values - move.first_values).square()
-            + move.second_values.square()
-        ).flatten(2).sum(2)
-        return LinearEffect(change, square.sqrt_())
-
-    def _linear_effect_l1(
-        self, problem: Problem, delta: Tensor, margin_grad: Tensor
-    ) -> LinearEffect:
-        """Two windows change, then all that there is shrinks into the ball."""
-        move = self._mass_move(problem, delta)
-        first_grad, second_grad = (
-            _gather_pixels(margin_grad, self.first_pixels).flatten(2),
-            _gather_pixels(margin_grad, self.second_pixels).flatten(2),
-        )
-        first_values, second_values, new_values = (v.flatten(2) for v in move[:3])
-        old = Coordinates(
-            torch.cat([first_values, second_values], 2), torch.cat([first_grad, second_grad], 2)
-        )
-        base = L1Shrinkage.from_displacement(delta.flatten(1), margin_grad.flatten(1))
-        amount = base.shrink_amount(old.delta, new_values, L1_MARGIN * problem.threat.eps)
-        shrunk_values = new_values.sign() * (
-            new_values.abs() - amount[..., None].to(new_values)
-        ).clamp_min_(0)
-        change, square = base.gain_and_square(amount)
-        gain, length = coordinate_gain_and_square(
-            old, amount
-        )  # the windows were counted as if they stayed
-        change = (
-            change
-            - gain
-            + ((shrunk_values - first_values) * first_grad - second_values * second_grad).sum(2)
-        )
-        square = (
-            square
-            - length
-            + ((shrunk_values - first_values).square() + second_values.square()).sum(2)
-        )
-        size = square.clamp_min_(0).sqrt_().to(margin_grad)
-        return LinearEffect(
-            change.to(margin_grad), size.masked_fill_(size < MIN_MOVE * problem.threat.eps, 0)
-        )
-
     def _mass_move(self, problem: Problem, delta: Tensor) -> MassMove:
         """What is taken away and put in its place."""
         is_l2 = problem.threat.norm == "L2"
-        first_values, second_values = (
-            _gather_pixels(delta, self.first_pixels),
-            _gather_pixels(delta, self.second_pixels) * self.is_second_only,
-        )
+        first_values = _gather_pixels(delta, self.first_pixels)
+        second_values = _gather_pixels(delta, self.second_pixels) * self.is_second_only
 
         def mass(values: Tensor) -> Tensor:
             return (values.square() if is_l2 else values.abs()).sum(-1, keepdim=True)
@@ -250,13 +156,7 @@ class LpProposals(WindowProposals):
         # The length of the whole is known from its pieces, so that no image is read for it.
         square = total + (mass(new_values) - removed).sum(2, keepdim=True)
         scale = problem.threat.eps / (square.clamp_min(0).sqrt() + TINY)
-        return MassMove(
-            first_values,
-            second_values,
-            new_values,
-            scale,
-            (total - removed.sum(2, keepdim=True)).clamp_min_(0),
-        )
+        return MassMove(new_values, scale)
 
 
 def _repeat_images(best: Tensor, count: int) -> Tensor:
@@ -301,13 +201,3 @@ class SquareState(AttackState):
         Tensor  # (N,) x_t is the point to look at; else it is made when many are looked at
     )
     acceptance_rate: Tensor  # (N,) the share of the last queries tried that were better
-    # for forecasts, see `square_forecast`
-    margin_grad: (
-        Tensor  # (N, C, H, W) the gradient of the margin at the best point when a block began
-    )
-    grad_block: Tensor  # (N,) int64: which block of queries that was, -1 if none
-    mean_squared_error: (
-        Tensor  # (N,) the mean square of forecast errors before that block, inf if not known
-    )
-    squared_error_sum: Tensor  # (N,) their sum since then
-    error_count: Tensor  # (N,) and how many there were
