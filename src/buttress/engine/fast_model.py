@@ -25,7 +25,6 @@ from buttress.system.interrupt import defer_interrupt
 LOGIT_TOLERANCE = 1e-4  # logits may differ by this much of their size: sums in another order
 GRADIENT_TOLERANCE = 2e-2  # gradients by more: a rounding may take another side of a ReLU
 MAX_TIME_RATIO = 0.97  # of the time before: less gain is not worth another network
-WORTH_LOW = 0.5  # low precision needs a second look at survivors, so it must gain much
 GIVE_UP_RATIO = 2  # times the time before: it need not be timed again
 MAX_PROBE_IMAGES = 128  # images that are timed and compared, at most
 PROBE_SECONDS = 0.02  # seconds that one pass over the probe may take
@@ -39,7 +38,6 @@ BATCH_REPEATS, MAX_SWEEP_SECONDS = (
 )  # times that each of them is timed, if that does not take seconds
 STEP_OVERHEAD_SECONDS = 3e-3  # seconds that an attack spends on a step beside its pass, about
 SATURATION_TOLERANCE = 1.08  # of the least time per image
-NO_LOW = "not tried, broken images leave and what is left would be searched twice"
 
 
 @dataclass
@@ -47,7 +45,6 @@ class FastModel:
     """What an attack searches in. Successes are confirmed by the original."""
 
     module: nn.Module
-    low: nn.Module | None = None  # bfloat16, for a first search; survivors are searched in `model`
     notes: tuple[str, ...] = ()  # what was done, and what was not and why
     saturating_batch: int | None = (
         None  # rows with which the processor is busy, if that was measured
@@ -55,38 +52,17 @@ class FastModel:
     selection: RewriteSelection | None = field(
         default=None, repr=False
     )  # where more forms can be tried
-    expected: set[str] = field(default_factory=set, repr=False)  # for what they were tried
 
     def optimize_forward(self) -> None:
         """Tries what gains only for passes without a gradient: before an attack that makes many."""
-        if (trial := self._trial_for("queries")) is None:
+        if (trial := self.selection) is None:
             return
+        self.selection = None  # it is tried once
         with trial.attack_conditions():
             trial.try_rewrite(FROZEN_FORWARD)
             if trial.best is not self.module:
                 self.saturating_batch = _measure_saturating_batch(trial.best, trial.images)
         self.module, self.notes = trial.best, trial.describe(self.saturating_batch)
-
-    def expect_staying(self) -> None:
-        """Tries low precision: before an attack in which broken images stay to the end.
-
-        Where they leave, survivors take nearly all of the time and would be searched twice.
-        """
-        if (trial := self._trial_for("staying")) is None:
-            return
-        with trial.attack_conditions():
-            self.low = trial.low_precision()
-        self.notes = trial.describe(self.saturating_batch)
-
-    def stay_in_float32(self) -> None:
-        """No low precision is tried any more."""
-        self.expected.add("staying")
-
-    def _trial_for(self, what: str) -> RewriteSelection | None:
-        """The trial, if this is the first time that it is needed for that."""
-        is_first = what not in self.expected
-        self.expected.add(what)
-        return self.selection if is_first else None
 
 
 @dataclass(frozen=True)
@@ -140,7 +116,6 @@ class RewriteSelection:
     model: nn.Module
     images: Tensor  # images
     notes: list[str] = field(default_factory=list)
-    low_note: str = NO_LOW
 
     @contextmanager
     def attack_conditions(self) -> Iterator[None]:
@@ -152,7 +127,7 @@ class RewriteSelection:
         batch_note = (
             [f"the processor is busy with {saturating_batch} images"] if saturating_batch else []
         )
-        return (*self.notes, f"bfloat16: {self.low_note}", *batch_note)
+        return (*self.notes, *batch_note)
 
     def measure_original(self) -> None:
         """Sees what the model answers, on no more images than are needed."""
@@ -170,47 +145,23 @@ class RewriteSelection:
 
     def try_rewrite(self, option: RewriteOption) -> None:
         """Takes a form over if it is right and faster."""
-        candidate = self._build_candidate(option.apply, self._check_outputs)
+        candidate = self._build_candidate(option.apply)
         if isinstance(candidate, str):
             self.notes.append(f"{option.name}: not used, {candidate}")
             return
-        time_ratio = self._time_ratio(candidate, option.timed_with_grad, MAX_TIME_RATIO)
+        time_ratio = self._time_ratio(candidate, option.timed_with_grad)
         if time_ratio <= MAX_TIME_RATIO:
             self.best = candidate
         used = "" if time_ratio <= MAX_TIME_RATIO else "not used, "
         self.notes.append(f"{option.name}: {used}{time_ratio:.2f} of the time before")
 
-    def low_precision(self) -> nn.Module | None:
-        """The best form in bfloat16 where that is much faster; it need only be nearly right."""
-        if self.x.device.type == "cpu" and not _has_bfloat16():
-            self.low_note = "not used, this processor has no instructions for it"
-            return None
-        made = self._build_candidate(rewrite.bfloat16)
-        if isinstance(made, str):
-            self.low_note = f"not used, {made}"
-            return None
-        few = self.x[:4]  # it can be many times slower where a processor does not have it
-        if min(_time_pass(made, few, grad=True) for _ in range(2)) > GIVE_UP_RATIO * min(
-            _time_pass(self.best, few, grad=True) for _ in range(2)
-        ):
-            self.low_note = f"not used, more than {GIVE_UP_RATIO} times the time"
-            return None
-        share = self._time_ratio(made, True, WORTH_LOW)
-        used = "" if share <= WORTH_LOW else "not used, "
-        self.low_note = f"{used}{share:.2f} of the time before"
-        return made if share <= WORTH_LOW else None
-
-    def _build_candidate(
-        self,
-        apply: Callable[[nn.Module, Tensor], nn.Module],
-        check: Callable[[nn.Module], None] = lambda made: None,
-    ) -> nn.Module | str:
+    def _build_candidate(self, apply: Callable[[nn.Module, Tensor], nn.Module]) -> nn.Module | str:
         """The changed network, or why there is none."""
         try:
             candidate = apply(self.best, self.x).eval().requires_grad_(False)
             with torch.no_grad():
                 candidate(self.x[:1])  # a trace may have fixed the number of images
-            check(candidate)
+            self._check_outputs(candidate)
         except OutputMismatch as error:
             return str(error)
         except Exception as error:  # any user's network may refuse in its own way
@@ -230,10 +181,10 @@ class RewriteSelection:
         ) > GRADIENT_TOLERANCE:
             raise OutputMismatch(f"its gradients differ by {difference:.1e} of their size")
 
-    def _time_ratio(self, candidate: nn.Module, grad: bool, max_ratio: float) -> float:
+    def _time_ratio(self, candidate: nn.Module, grad: bool) -> float:
         """Time of a form over that of the best so far: both in turns, so that load hits both.
 
-        Turns end once it is clear whether the share is below ``max_ratio``.
+        Turns end once it is clear whether the share is below ``MAX_TIME_RATIO``.
         """
         min_seconds, started = (math.inf, math.inf), time.perf_counter()
         for repeat in range(MAX_REPEATS + 1):
@@ -249,16 +200,11 @@ class RewriteSelection:
                 repeat >= MIN_REPEATS and time.perf_counter() - started > MIN_TIMING_SECONDS
             )
             if ratio > GIVE_UP_RATIO or (
-                has_enough_repeats and not max_ratio - CLEAR_GAIN < ratio < max_ratio + CLEAR_LOSS
+                has_enough_repeats
+                and not MAX_TIME_RATIO - CLEAR_GAIN < ratio < MAX_TIME_RATIO + CLEAR_LOSS
             ):
                 break
         return ratio
-
-
-def _has_bfloat16() -> bool:
-    """Without instructions for it a processor takes many times as long; an unknown one is timed."""
-    known = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return known is None or bool(known())
 
 
 def _measure_saturating_batch(model: nn.Module, x: Tensor) -> int | None:

@@ -193,24 +193,6 @@ class GradSwitch(nn.Module):
         return net(x)
 
 
-class Cast(nn.Module):
-    """A network in another floating type, with images and logits in the old one."""
-
-    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.inner, self.dtype = copy.deepcopy(inner).to(dtype), dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.to(self.dtype)).to(x.dtype)
-
-
-def bfloat16(model: nn.Module, x: Tensor) -> nn.Module:
-    """Half the bits; it is only nearly the same network."""
-    if x.dtype != torch.float32:
-        raise ValueError(f"the images are {x.dtype}")
-    return Cast(model.with_grad if isinstance(model, GradSwitch) else model, torch.bfloat16)
-
-
 def compile_model(model: nn.Module, x: Tensor) -> nn.Module:
     """Compiled by torch: fast on accelerators; takes a minute and a C++ compiler on a processor."""
     compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]

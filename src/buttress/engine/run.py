@@ -145,8 +145,6 @@ def _spread(chosen: Attack, problem: Problem, how: AttackOptions) -> AttackResul
         if fast_model is not None:
             if attack.has_forward_only_passes:
                 fast_model.optimize_forward()
-            if not ways.drop and attack.eot_samples == 1:
-                fast_model.expect_staying()
             if fast_model.saturating_batch is not None:
                 problem, saturating_batch = (
                     dataclasses.replace(problem, saturating_batch=fast_model.saturating_batch),
@@ -202,12 +200,10 @@ def search_and_confirm(
     options: Ways,
     fast_model: FastModel | None,
 ) -> AttackResult:
-    """Searches in the prepared forms of the model, if any, and confirms in the model itself.
+    """Searches in the inference-optimized model, if any, and confirms in the model itself.
 
-    A sample counts as broken only if the model itself is wrong on the point. What a search in low
-    precision did not break, and what was not confirmed, is searched again in full precision. Where
-    broken samples leave at once nearly all of the time goes to survivors, so that low precision
-    would only add to it: there it is not used.
+    A sample counts as fooled only if the model itself misclassifies the point; where it does not,
+    the sample is searched again in the model itself.
     """
 
     def search_with(model: nn.Module, rows: Tensor) -> AttackResult:
@@ -217,14 +213,10 @@ def search_and_confirm(
     all_rows = problem.row_numbers()
     if fast_model is None or attack.eot_samples > 1:
         return search_with(problem.model, all_rows)
-    low = None if options.drop else fast_model.low
-    stages = [m for m in (low, fast_model.module, problem.model) if m is not None]
-    result = search_with(stages[0], all_rows)
-    for was_low, stage in zip([low is not None, False], stages[1:], strict=False):
-        unconfirmed = reject_unconfirmed(problem, result, options.batch_size)
-        needs_search = unconfirmed | ~result.fooled if was_low else unconfirmed
-        if needs_search.any():
-            result.replace_rows(needs_search, search_with(stage, needs_search))
+    result = search_with(fast_model.module, all_rows)
+    unconfirmed = reject_unconfirmed(problem, result, options.batch_size)
+    if unconfirmed.any():
+        result.replace_rows(unconfirmed, search_with(problem.model, unconfirmed))
     return result
 
 
