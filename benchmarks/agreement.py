@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import buttress as bt
 from buttress.attacks.core import create_attack
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 
 THREATS = "Linf:2/255,Linf:8/255,L2:0.25,L1:5"
 

@@ -24,7 +24,8 @@ from buttress.attacks.square.proposals import LinfProposals, WindowProposals
 from buttress.bench import models as networks
 from buttress.engine import batching as loop
 from buttress.engine.fast_model import FastModel, prepare
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.threats.norm_ball import Threat
 
 PROFILED_ATTACKS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,8 @@ from published import first_test_images, parser_for_resnet2b, resnet2b
 
 import buttress as bt
 from buttress.attacks.core import create_attack
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 
 # threat, then attacks with their arguments
 ATTACKS_PER_THREAT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [

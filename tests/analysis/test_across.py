@@ -35,7 +35,7 @@ from buttress.cli.main import main
 from buttress.config import ComponentSpec
 from buttress.data import Dataset
 from buttress.engine import run_attack
-from buttress.engine.run import AttackOptions
+from buttress.engine.options import AttackOptions
 from buttress.errors import UserError
 from buttress.models import list_models
 from buttress.results.attack_record import write_attack_record

@@ -19,7 +19,8 @@ from buttress.attacks.problem import Problem
 from buttress.attacks.square.attack import Square
 from buttress.attacks.targets import choose_target
 from buttress.attacks.transfer import Transfer
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.threats.norm_ball import NORMS, Norm, Threat
 from conftest import Linear, images, small_net

@@ -17,8 +17,9 @@ from buttress.attacks.core import create_attack
 from buttress.attacks.losses import margin, probability_margin
 from buttress.attacks.problem import Problem
 from buttress.attacks.targets import TargetRule, choose_target
-from buttress.engine.batching import last_iterate
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.last_iterate import last_iterate
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Norm, Threat

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from buttress.attacks.core import AttackState, EnsembleState, create_attack
 from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.threats.norm_ball import Norm, Threat
 from conftest import Linear, images, small_net
 

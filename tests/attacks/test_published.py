@@ -8,8 +8,9 @@ from torch import Tensor
 
 from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
-from buttress.engine.batching import last_iterate
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.last_iterate import last_iterate
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Norm, Threat
 from conftest import images, small_net

@@ -21,7 +21,8 @@ from buttress.attacks.square.windows import (
     pattern_bank,
     window_side_schedule,
 )
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.system.rng import SampleRNG, splitmix64
 from buttress.threats.norm_ball import NORMS, Norm, Threat
 from conftest import Linear, images, small_net, thinned

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from buttress.attacks.core import create_attack
 from buttress.attacks.problem import PassCounter
 from buttress.engine import AttackResult
+from buttress.engine.options import AttackOptions
 from buttress.engine.processes import partition_runs
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.run import run_attack
 from buttress.threats.norm_ball import Norm, Threat
 from conftest import images, small_net
 

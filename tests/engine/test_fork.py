@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import create_attack
-from buttress.engine import AttackResult
-from buttress.engine import run as call
-from buttress.engine.processes import ProcessTask, Told, default_num_workers, run_in_processes
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine import AttackResult, ensemble
+from buttress.engine.options import AttackOptions
+from buttress.engine.processes import ProcessTask, default_num_workers, run_in_processes
+from buttress.engine.run import run_attack
 from buttress.errors import RunError, UserError
+from buttress.system.progress import OnProgress
 from buttress.threats.norm_ball import Threat
 from conftest import images, small_net
 
@@ -81,11 +82,11 @@ def test_an_error_in_a_process_arrives() -> None:
 
 
 def test_a_process_that_is_killed_is_said_and_the_others_end() -> None:
-    def dies(told: Told) -> int:
+    def dies(on_progress: OnProgress) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    def sleeps(told: Told) -> int:
+    def sleeps(on_progress: OnProgress) -> int:
         time.sleep(60)
         return 1
 
@@ -115,13 +116,13 @@ def test_what_is_left_is_dealt_out_anew_before_each_part(monkeypatch: pytest.Mon
     y[::2] = (y[::2] + 1) % 10  # every second image is wrong from the start
 
     def here(
-        tasks: Sequence[ProcessTask[AttackResult]], on_step: Told | None = None
+        tasks: Sequence[ProcessTask[AttackResult]], on_progress: OnProgress | None = None
     ) -> list[AttackResult]:
         found = [task(lambda share: None) for task in tasks]
         dealt.append([len(out.fooled) for out in found])
         return found
 
-    monkeypatch.setattr(call, "run_in_processes", here)
+    monkeypatch.setattr(ensemble, "run_in_processes", here)
     chosen = create_attack("autoattack", steps=2, queries=5)
     run_attack(chosen, model, x, y, Threat("Linf", 1e-4), options=AttackOptions(workers=2))
     assert dealt == [[3, 3]] * 4

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from buttress.attacks.core import create_attack
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import PassCounter, Problem
-from buttress.engine.batching import AttackRunQueue, is_misclassified
+from buttress.engine.batching import AttackRunQueue
 from buttress.engine.fast_model import FastModel
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.result import is_misclassified
+from buttress.engine.run import run_attack
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Norm, Threat
 from conftest import images, small_net

@@ -12,7 +12,8 @@ import buttress as bt
 from buttress.attacks.core import create_attack
 from buttress.engine import fast_model as preparing
 from buttress.engine.fast_model import FastModel, prepare
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.models import MODELS
 from buttress.threats.norm_ball import Threat
 from conftest import images, small_net

@@ -10,7 +10,8 @@ from torch import nn
 
 from buttress.attacks.core import create_attack
 from buttress.data import Dataset, load_dataset
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.evaluation import evaluate
 from buttress.models import load_model
 from buttress.threats.norm_ball import Threat

@@ -16,7 +16,8 @@ import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.core import create_attack
 from buttress.cli.main import run_cli
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.models.loading.checkpoint import content_digest

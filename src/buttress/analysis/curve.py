@@ -10,7 +10,7 @@ from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.subject import AnalysisSubject
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
-from buttress.engine.run import AttackOptions
+from buttress.engine.options import AttackOptions
 from buttress.evaluation import accuracy_curve
 
 if TYPE_CHECKING:

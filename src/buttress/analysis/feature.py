@@ -20,7 +20,7 @@ from buttress.analysis.subject import AnalysisSubject, load_sample
 from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
 from buttress.config import Spec
-from buttress.engine.batching import last_iterate
+from buttress.engine.last_iterate import last_iterate
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode
 from buttress.models.parts import network_blocks

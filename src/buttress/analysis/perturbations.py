@@ -24,7 +24,8 @@ from buttress.analysis.subject import (
 )
 from buttress.attacks.core import Attack, create_attack
 from buttress.config import Spec
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.system.progress import fraction_callback
 
 if TYPE_CHECKING:

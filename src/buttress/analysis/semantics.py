@@ -17,7 +17,8 @@ from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.data import Batch
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.registry import normalize_name

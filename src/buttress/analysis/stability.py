@@ -17,7 +17,8 @@ from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.subject import AnalysisSubject
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.statistics import wilson_interval

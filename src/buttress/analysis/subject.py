@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from buttress.attacks.core import create_attack
 from buttress.data import Dataset, load_dataset
-from buttress.engine.run import AttackOptions, check_model_output, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import check_model_output, run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.models.eval_mode import eval_mode, to_model_device

@@ -15,7 +15,8 @@ from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.data import Dataset
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.statistics import wilson_interval
 from buttress.threats.norm_ball import Threat

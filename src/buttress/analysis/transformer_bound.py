@@ -35,7 +35,8 @@ from buttress.attacks.core import create_attack
 from buttress.attacks.losses import margin
 from buttress.config import Spec
 from buttress.data import Dataset, load_dataset
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.system.progress import Progress, ProgressTask
 from buttress.threats.norm_ball import Threat

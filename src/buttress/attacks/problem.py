@@ -191,25 +191,26 @@ class Problem:
         """
         if isinstance(grad, Tensor) and grad.all() == grad.any():
             grad = bool(grad.all())
-        evaluate = self._evaluate_some if isinstance(grad, Tensor) else self._evaluate_all
-        output = evaluate(x_t, loss_fn, grad)  # type: ignore[arg-type]
+        outputs = []
+        for _ in range(eot_samples):
+            if isinstance(grad, Tensor):
+                outputs.append(self._evaluate_some(x_t, loss_fn, grad))
+                continue
+            with torch.set_grad_enabled(grad):
+                point = x_t.detach().requires_grad_(grad)
+                logits = self.model(point)
+                loss = loss_fn(logits)
+                gradient = input_gradient(loss.sum(), point) if grad else None
+            output = ModelOutput(logits.detach(), loss.detach(), gradient)
+            outputs.append(self.count_passes(output))
         if eot_samples == 1:
-            return output
-        outputs = [output] + [evaluate(x_t, loss_fn, grad) for _ in range(eot_samples - 1)]  # type: ignore[arg-type]
+            return outputs[0]
         grads = [s.grad for s in outputs if s.grad is not None]
         return ModelOutput(
             torch.stack([s.logits for s in outputs]).mean(0),
             torch.stack([s.loss for s in outputs]).mean(0),
             sum(grads[1:], grads[0]) / eot_samples if grads else None,
         )
-
-    def _evaluate_all(self, x_t: Tensor, score: LossFn, grad: bool) -> ModelOutput:
-        with torch.set_grad_enabled(grad):
-            point = x_t.detach().requires_grad_(grad)
-            logits = self.model(point)
-            loss = score(logits)
-            gradient = input_gradient(loss.sum(), point) if grad else None
-        return self.count_passes(ModelOutput(logits.detach(), loss.detach(), gradient))
 
     def _evaluate_some(self, x_t: Tensor, score: LossFn, grad_rows: Tensor) -> ModelOutput:
         """Gradients for some rows only: two forward passes, each over its part of the batch."""

@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from buttress.attacks.core import create_attack
 from buttress.engine.fast_model import prepare
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.registry import Registry
 from buttress.threats.norm_ball import Threat
 

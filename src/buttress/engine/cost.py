@@ -66,3 +66,16 @@ def _placeholder_problem(threat: Threat, num_classes: int) -> Problem:
     label, x = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1, 1, 1)
     streams = SampleRNG(0, "plan", label)
     return Problem(nn.Identity(), x, label, threat, streams, torch.zeros(1, num_classes))
+
+
+def surviving_sample_cost(attack: Attack, problem: Problem) -> float:
+    """Passes of an attack for a sample that survives it, a backward pass counted as two."""
+    return sum(stage_cost(stage_attack, problem) for stage_attack in attack.stages(problem))
+
+
+def stage_cost(attack: Attack, problem: Problem) -> float:
+    """The same of one stage."""
+    passes_per_step = 3 if attack.needs_grad else 1
+    return float(
+        attack.num_runs(problem) * (attack.max_steps + 1) * passes_per_step * attack.eot_samples
+    )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from buttress.errors import ButtressError, RunError
+from buttress.system.progress import OnProgress
 
 
 def partition_runs(run_mask: Tensor, num_workers: int) -> list[Tensor]:
@@ -34,8 +35,7 @@ def partition_runs(run_mask: Tensor, num_workers: int) -> list[Tensor]:
 
 
 T = TypeVar("T")
-Told = Callable[[float], None]  # called with the share of the work that is done
-ProcessTask = Callable[[Told], T]
+ProcessTask = Callable[[OnProgress], T]
 
 MIN_IMAGES_PER_PROCESS = 4  # images that are worth a process
 POLL_SECONDS = 0.2  # seconds between two looks at the children
@@ -65,7 +65,9 @@ def worker_thread_count(images: int, device: torch.device) -> Iterator[None]:
         torch.set_num_threads(previous_threads)
 
 
-def run_in_processes(tasks: Sequence[ProcessTask[T]], on_progress: Told | None = None) -> list[T]:
+def run_in_processes(
+    tasks: Sequence[ProcessTask[T]], on_progress: OnProgress | None = None
+) -> list[T]:
     """The results of tasks of equal size, each in a process of its own."""
     fork = multiprocessing.get_context("fork")
     progress_values = [fork.Value("d", 0.0, lock=False) for _ in tasks]

@@ -11,27 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS, Attack, attack_name, check_attack_norm, create_attack
-from buttress.attacks.losses import margin
 from buttress.attacks.problem import PassCounter, Problem
-from buttress.engine.batching import (
-    AttackResult,
-    OnProgress,
-    Ways,
-    is_misclassified,
-    run_ensemble,
-    search,
-    surviving_sample_cost,
-)
-from buttress.engine.fast_model import FastModel
-from buttress.engine.processes import (
-    ProcessTask,
-    default_num_workers,
-    partition_runs,
-    run_in_processes,
-)
+from buttress.engine.cost import surviving_sample_cost
+from buttress.engine.ensemble import run_ensemble
+from buttress.engine.options import AttackOptions
+from buttress.engine.processes import default_num_workers
+from buttress.engine.result import AttackResult
 from buttress.errors import RunError, UserError
 from buttress.models.eval_mode import eval_mode, is_differentiable, model_device, to_model_device
 from buttress.system.cpu import disable_malloc_trim
+from buttress.system.progress import scale_progress
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Threat
 
@@ -69,21 +58,6 @@ MIN_PASSES_FOR_PROCESSES = 15_000  # passes: shorter attacks are not worth more 
 MAX_CHUNK_BYTES = 1 << 25  # bytes of images attacked at once: 2,700 of CIFAR-10, 55 of ImageNet
 
 
-@dataclasses.dataclass(frozen=True)
-class AttackOptions:
-    """How an attack is run; but for the seed, it changes no verdict."""
-
-    seed: int = 0
-    batch_size: int = 256
-    stop_when_fooled: bool = False
-    on_progress: OnProgress | None = None
-    fast_model: FastModel | None = None  # of this very model: where to search
-    workers: int | None = None  # processes; None: one per thread where that is faster
-
-
-HOW = AttackOptions()
-
-
 def run_attack(
     attack: Attack,
     model: nn.Module,
@@ -92,9 +66,10 @@ def run_attack(
     threat: Threat,
     *,
     ids: Tensor | None = None,
-    options: AttackOptions = HOW,
+    options: AttackOptions | None = None,
 ) -> AttackResult:
     """Like `attack`, with the verdicts, losses and passes beside the examples."""
+    options = options or AttackOptions()
     check_image_batch(x)
     check_label_batch(x, y)
     check_attack_norm(attack, threat)
@@ -108,7 +83,9 @@ def run_attack(
             streams = SampleRNG(options.seed, name, ids[chunk])
             problem = Problem(model, xb, yb, threat, streams)
             first_logits = check_model_output(model, xb[:1], yb)
-            on_progress = _within(options.on_progress, chunk, len(x))
+            on_progress = scale_progress(
+                options.on_progress, chunk.start / len(x), len(xb) / len(x)
+            )
             sized = dataclasses.replace(problem, clean_logits=first_logits)
             check_differentiable(attack, sized)
             is_long = (
@@ -118,11 +95,10 @@ def run_attack(
             num_workers = options.workers or (
                 default_num_workers(len(xb), xb.device) if is_long else 1
             )
-            result = _spread(
-                attack,
-                problem,
-                dataclasses.replace(options, on_progress=on_progress, workers=num_workers),
+            chunk_options = dataclasses.replace(
+                options, on_progress=on_progress, workers=num_workers
             )
+            result = run_ensemble(attack, problem, chunk_options)
             check_adversarial_examples(name, problem, result.x_adv)
             names = _names(attack.stages(sized))
             results.append(dataclasses.replace(result, x_adv=result.x_adv.to(x), stage_names=names))
@@ -131,108 +107,6 @@ def run_attack(
 
 def _names(parts: Sequence[Attack]) -> tuple[str, ...]:
     return tuple(attack_name(part) for part in parts) if len(parts) > 1 else ()
-
-
-def _spread(chosen: Attack, problem: Problem, how: AttackOptions) -> AttackResult:
-    """Each attack in one process or in several, to which the runs of what is left are dealt out."""
-    count = how.workers or 1
-
-    def search(attack: Attack, problem: Problem, so_far: AttackResult, ways: Ways) -> AttackResult:
-        fast_model, saturating_batch = (
-            how.fast_model,
-            1,
-        )  # rows with which one process is: small networks need many
-        if fast_model is not None:
-            if attack.has_forward_only_passes:
-                fast_model.optimize_forward()
-            if fast_model.saturating_batch is not None:
-                problem, saturating_batch = (
-                    dataclasses.replace(problem, saturating_batch=fast_model.saturating_batch),
-                    fast_model.saturating_batch,
-                )
-        masks = partition_runs(_asked(attack, problem), count) if count > 1 else []
-        if len(masks) < 2:
-            return search_and_confirm(attack, problem, so_far, ways, fast_model)
-        worker_batch = max(1, ways.batch_size // len(masks), min(saturating_batch, ways.batch_size))
-        images = [share.any(1).nonzero()[:, 0] for share in masks]
-
-        def make_task(run_mask: Tensor, rows: Tensor) -> ProcessTask[AttackResult]:
-            worker_problem = dataclasses.replace(problem, run_mask=run_mask).select(rows)
-            worker_start = so_far.restart_rows(rows)
-
-            def work(on_progress: OnProgress) -> AttackResult:
-                worker_options = dataclasses.replace(
-                    ways, batch_size=worker_batch, on_step=on_progress
-                )
-                return search_and_confirm(
-                    attack, worker_problem, worker_start, worker_options, fast_model
-                )
-
-            return work
-
-        tasks = [make_task(*share) for share in zip(masks, images, strict=True)]
-        for rows, worker_result in zip(images, run_in_processes(tasks, ways.on_step), strict=True):
-            so_far.keep_better(rows, worker_result)
-        return so_far
-
-    return run_ensemble(
-        chosen,
-        problem,
-        batch_size=how.batch_size,
-        stop_when_broken=how.stop_when_fooled,
-        on_step=how.on_progress,
-        search=search,
-    )
-
-
-def _asked(attack: Attack, problem: Problem) -> Tensor:
-    """(N, runs) the runs that are asked for."""
-    if problem.run_mask is not None:
-        return problem.run_mask
-    runs = attack.num_runs(problem)
-    return torch.ones(len(problem.x), runs, dtype=torch.bool, device=problem.x.device)
-
-
-def search_and_confirm(
-    attack: Attack,
-    problem: Problem,
-    start: AttackResult,
-    options: Ways,
-    fast_model: FastModel | None,
-) -> AttackResult:
-    """Searches in the inference-optimized model, if any, and confirms in the model itself.
-
-    A sample counts as fooled only if the model itself misclassifies the point; where it does not,
-    the sample is searched again in the model itself.
-    """
-
-    def search_with(model: nn.Module, rows: Tensor) -> AttackResult:
-        model_problem = dataclasses.replace(problem, model=model)
-        return search(attack, model_problem.select(rows), start.restart_rows(rows), options)
-
-    all_rows = problem.row_numbers()
-    if fast_model is None or attack.eot_samples > 1:
-        return search_with(problem.model, all_rows)
-    result = search_with(fast_model.module, all_rows)
-    unconfirmed = reject_unconfirmed(problem, result, options.batch_size)
-    if unconfirmed.any():
-        result.replace_rows(unconfirmed, search_with(problem.model, unconfirmed))
-    return result
-
-
-def reject_unconfirmed(problem: Problem, result: AttackResult, batch_size: int) -> Tensor:
-    """(N,) successes that the model itself denies; they count no more."""
-    unconfirmed = torch.zeros_like(result.fooled)
-    if not result.fooled.any():
-        return unconfirmed  # some networks cannot pass an empty batch
-    for rows in result.fooled.nonzero()[:, 0].split(batch_size):
-        with torch.no_grad():
-            logits = problem.model(result.x_adv[rows])
-        result.counter.forward[rows] += 1
-        unconfirmed[rows] = ~is_misclassified(logits, problem.y[rows])
-        result.margin[rows] = margin(logits, problem.y[rows])
-    result.fooled &= ~unconfirmed
-    return unconfirmed
 
 
 def chunk_slices(x: Tensor, batch_size: int) -> list[slice]:
@@ -244,13 +118,6 @@ def chunk_slices(x: Tensor, batch_size: int) -> list[slice]:
 def chunk_size(shape: Sequence[int], batch_size: int) -> int:
     """How many images of a shape are attacked at once."""
     return max(batch_size, MAX_CHUNK_BYTES // (4 * max(1, math.prod(shape))))
-
-
-def _within(on_step: OnProgress | None, piece: slice, n: int) -> OnProgress | None:
-    """Progress of one piece as progress of the whole."""
-    if on_step is None:
-        return None
-    return lambda share: on_step((piece.start + share * (piece.stop - piece.start)) / n)
 
 
 def concat_results(results: list[AttackResult], x: Tensor) -> AttackResult:

@@ -12,7 +12,7 @@ from torch import nn
 from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
 from buttress.data import Dataset
-from buttress.engine.batching import surviving_sample_cost
+from buttress.engine.cost import surviving_sample_cost
 from buttress.engine.run import check_image_batch, check_model_output
 from buttress.errors import UserError
 from buttress.evaluation.doctor.core import (

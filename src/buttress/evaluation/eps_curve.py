@@ -13,7 +13,7 @@ from torch import nn
 
 from buttress.attacks.core import create_attack
 from buttress.data import Dataset
-from buttress.engine.run import HOW, AttackOptions, run_attack
+from buttress.engine import AttackOptions, run_attack
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.statistics import Interval, wilson_interval
 from buttress.threats.norm_ball import Norm, Threat
@@ -44,7 +44,7 @@ def accuracy_curve(
     norm: Norm,
     eps: Sequence[float],
     *,
-    options: AttackOptions = HOW,
+    options: AttackOptions | None = None,
     **args: Any,
 ) -> AccuracyCurve:
     """Accuracy under one attack for each eps, from the smallest on.
@@ -52,7 +52,10 @@ def accuracy_curve(
     The balls are nested, so an image that one eps breaks is broken for all larger ones and is not
     attacked again.
     """
-    attack_fn, options = create_attack(attack, **args), replace(options, stop_when_fooled=True)
+    attack_fn, options = (
+        create_attack(attack, **args),
+        replace(options or AttackOptions(), stop_when_fooled=True),
+    )
     eps_values = tuple(sorted(set(eps)))
     columns = []
     for x, y, ids in data.batches(options.batch_size):

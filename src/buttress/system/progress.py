@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+OnProgress = Callable[[float], None]  # called with the fraction of the work that is done
+
 
 class ProgressTask(Protocol):
     """One piece of work with a known length."""
@@ -50,3 +52,17 @@ def fraction_callback(task: ProgressTask, total: float) -> Callable[[float], Non
         advanced = fraction * total
 
     return on_progress
+
+
+def scale_progress(on_progress: OnProgress | None, start: float, size: float) -> OnProgress | None:
+    """Reports ``start + size * done`` for a part of work; at most 1, never less than before."""
+    if on_progress is None:
+        return None
+    reached = 0.0
+
+    def report(done: float) -> None:
+        nonlocal reached
+        reached = max(reached, min(1.0, start + size * done))
+        on_progress(reached)
+
+    return report

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from buttress.attacks.core import create_attack
 from buttress.data import Augmentation, Dataset, Mixing
 from buttress.engine.fast_model import Twin
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.errors import RunError
 from buttress.models.eval_mode import eval_mode
 from buttress.models.loading.checkpoint import load_checkpoint, save_checkpoint

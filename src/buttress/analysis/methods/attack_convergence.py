@@ -14,7 +14,7 @@ from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.config import Spec
 from buttress.data import Batch
-from buttress.engine.batching import last_iterate
+from buttress.engine.last_iterate import last_iterate
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.models.loading.load import load_weights, read_run_checkpoint
 from buttress.results.run import CheckpointName, Run

@@ -15,7 +15,8 @@ from buttress.attacks.core import Attack, AttackState, attack_name, broadcast_to
 from buttress.attacks.pgd import ProjectedGradientAttack
 from buttress.attacks.problem import LossFn, ModelOutput, Problem
 from buttress.data import Batch
-from buttress.engine.batching import run_ensemble
+from buttress.engine.ensemble import run_ensemble
+from buttress.engine.options import AttackOptions
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.system.progress import ProgressTask, fraction_callback
@@ -183,12 +184,9 @@ class RatioMeasurement:
             watch = RatioTracker(places, x, threat)
             streams = SampleRNG(subject.seed, name, batch.ids)
             problem = TrackedProblem(subject.model, x, y, threat, streams, watch=watch)
-            out = run_ensemble(
-                attack,
-                problem,
-                batch_size=len(x),
-                on_step=fraction_callback(task, images_per_attack),
-            )
+            on_progress = fraction_callback(task, images_per_attack)
+            options = AttackOptions(batch_size=len(x), on_progress=on_progress)
+            out = run_ensemble(attack, problem, options)
             return watch, out.x_adv
 
         with eval_mode(subject.model):

@@ -9,8 +9,9 @@ import torch
 from buttress.attacks.core import Attack, create_attack
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import Problem
-from buttress.engine.batching import last_iterate
-from buttress.engine.run import AttackOptions, run_attack
+from buttress.engine.last_iterate import last_iterate
+from buttress.engine.options import AttackOptions
+from buttress.engine.run import run_attack
 from buttress.evaluation.doctor.attack_results import CHANCE_FACTOR
 from buttress.evaluation.doctor.core import CHECKS, PROBE_IMAGES, ModelUnderTest, make_finding
 from buttress.models.eval_mode import eval_mode

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from buttress.attacks.core import Attack
 from buttress.attacks.pgd import PGD, StartRule
 from buttress.attacks.problem import Problem
-from buttress.engine.batching import HoldRule, last_iterate
+from buttress.engine.last_iterate import HoldRule, last_iterate
 from buttress.models.eval_mode import eval_mode
 from buttress.threats.norm_ball import Threat
 from buttress.training.objectives.core import AdversarialBatch, Objective, TrainingBatch

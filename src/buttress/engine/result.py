@@ -1,0 +1,69 @@
+"""What an attack found for each sample, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from buttress.attacks.problem import PassCounter
+
+
+@dataclass
+class AttackResult:
+    """The result of an attack on a batch."""
+
+    x_adv: Tensor  # (N, C, H, W): the best point found, the clean image if none is better
+    fooled: Tensor  # (N,) bool: x_adv is misclassified
+    margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
+    counter: PassCounter
+    stage_names: tuple[str, ...] = ()  # of the parts, for an ensemble
+    run_margins: Tensor | None = (
+        None  # (N, runs) the largest margin of each run, if they have targets
+    )
+
+    def replace_rows(self, rows: Tensor, other: AttackResult) -> None:
+        """Takes over the results of a second search on some rows, and adds its cost."""
+        self.x_adv[rows], self.fooled[rows] = other.x_adv, other.fooled
+        self.margin[rows] = other.margin
+        self._add_cost(rows, other)
+
+    def keep_better(self, rows: Tensor, other: AttackResult) -> None:
+        """Takes over what other runs of some rows found, where that is better, and adds their cost.
+
+        A broken point is better than any other, else the larger margin counts.
+        """
+        same_success = other.fooled == self.fooled[rows]
+        larger = other.margin > self.margin[rows]
+        is_better = larger.where(same_success, other.fooled)
+        better_rows = rows[is_better]
+        self.x_adv[better_rows], self.fooled[better_rows] = (
+            other.x_adv[is_better],
+            other.fooled[is_better],
+        )
+        self.margin[better_rows] = other.margin[is_better]
+        self._add_cost(rows, other)
+
+    def _add_cost(self, rows: Tensor, other: AttackResult) -> None:
+        self.counter.add_rows(rows, other.counter)
+        if other.run_margins is not None:
+            if self.run_margins is None:
+                shape = len(self.margin), other.run_margins.shape[1]
+                self.run_margins = other.run_margins.new_full(shape, -torch.inf)
+            self.run_margins[rows] = self.run_margins[rows].maximum(other.run_margins)
+
+    def restart_rows(self, rows: Tensor) -> AttackResult:
+        """Where some rows stand, with nothing spent yet: for a search that goes on from there."""
+        meter = PassCounter.zeros(len(self.fooled[rows]), self.fooled.device)
+        return AttackResult(self.x_adv[rows], self.fooled[rows], self.margin[rows], meter)
+
+
+def is_misclassified(logits: Tensor, y: Tensor) -> Tensor:
+    """Which predictions are wrong; logits that are not finite are no evidence of a success."""
+    return (logits.argmax(1) != y) & logits.isfinite().all(1)
+
+
+def comparable_margin(margins: Tensor) -> Tensor:
+    """Margins that can be compared: one that is not finite is never better."""
+    return torch.nan_to_num(margins, nan=-torch.inf, posinf=-torch.inf)
