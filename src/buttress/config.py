@@ -1,4 +1,4 @@
-"""The base of everything that is configured: frozen, and no key is accepted that is not known."""
+"""Configuration: validated specs, safe YAML, overrides and bundled presets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ALLOWED_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in YAML_TYPES}
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """The content of a YAML text; what is not plain configuration is refused and named."""
+    """Parse a YAML text; raise `UserError` on anything but plain configuration."""
     if len(text) > MAX_CHARS:
-        raise UserError(f"{source} is too long for a file of settings: {len(text)} characters")
+        raise UserError(f"{source} must have at most {MAX_CHARS} characters, but has {len(text)}")
     try:
         _check_brackets(text)
         loader = yaml.SafeLoader(text)
@@ -49,7 +49,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def _check_brackets(text: str) -> None:
-    """Refuses what would keep the parser busy: its time grows with the square of the depth."""
+    """Raise on deep nesting, for which parsing time is quadratic."""
     depth = 0
     for match in re.finditer(r"[\[{\]}]", text):
         depth += 1 if match[0] in "[{" else -1
@@ -58,17 +58,17 @@ def _check_brackets(text: str) -> None:
 
 
 def _count_values(node: yaml.Node, depth: int, counts: dict[int, int]) -> int:
-    """How many values a node stands for; raises `ValueError` with its place if it is not plain."""
+    """Count the values of a node; raise `ValueError` with its line if it is not plain."""
     location = f"line {node.start_mark.line + 1}"
     if node.tag not in ALLOWED_TAGS:
         kind = node.tag.rpartition(":")[2]
-        raise ValueError(f"{location} holds a {kind}; write it in quotes if it is a text")
+        raise ValueError(f"{location}: type {kind} is not supported; quote it to make it a string")
     if depth > MAX_DEPTH:
         raise ValueError(f"{location} is nested too deeply")
     if isinstance(node, yaml.ScalarNode):
         return _check_scalar(node, location)
     if id(node) not in counts:
-        counts[id(node)] = MAX_VALUES  # what contains itself is without end
+        counts[id(node)] = MAX_VALUES  # recursive aliases count as too many
         if isinstance(node, yaml.MappingNode):
             _check_keys(node, location)
         children = [
@@ -76,7 +76,7 @@ def _count_values(node: yaml.Node, depth: int, counts: dict[int, int]) -> int:
         ]
         counts[id(node)] = 1 + sum(_count_values(n, depth + 1, counts) for n in children)
     if counts[id(node)] >= MAX_VALUES:
-        raise ValueError(f"{location} stands for {MAX_VALUES} values or more")
+        raise ValueError(f"{location} expands to {MAX_VALUES} values or more (with aliases)")
     return counts[id(node)]
 
 
@@ -84,16 +84,18 @@ def _check_scalar(node: yaml.ScalarNode, location: str) -> int:
     if node.tag.endswith(":int"):
         value = yaml.SafeLoader("").construct_yaml_int(node)
         if not -INT64_LIMIT <= value < INT64_LIMIT:
-            raise ValueError(f"{location} holds a number that is too large")
+            raise ValueError(f"{location}: integers must fit into 64 bits")
     return 1
 
 
 def _check_keys(node: yaml.MappingNode, location: str) -> None:
     keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
     if len(keys) < len(node.value):
-        raise ValueError(f"{location} holds a key that is a list or a mapping")
+        raise ValueError(f"{location}: keys must be strings or numbers, not lists or mappings")
     if duplicate_keys := [key for key in keys if keys.count(key) > 1]:
-        raise ValueError(f"the key {duplicate_keys[0]!r} occurs twice from {location} on")
+        raise ValueError(
+            f"duplicate key {duplicate_keys[0]!r} in the mapping that starts on {location}"
+        )
 
 
 SpecT = TypeVar("SpecT", bound="Spec")
@@ -107,7 +109,7 @@ class Spec(BaseModel):
 
     @classmethod
     def parse(cls: type[SpecT], raw: object, source: str) -> SpecT:
-        """Validates ``raw``; a mistake becomes one line that names its place and the near keys."""
+        """Validate ``raw``; errors are one line with the key and close matches."""
         try:
             spec = cls.model_validate(raw)
             non_finite_key = find_non_finite(spec.model_dump())
@@ -116,7 +118,7 @@ class Spec(BaseModel):
         except RecursionError:
             raise UserError(f"{source} is nested too deeply") from None
         if non_finite_key is not None:
-            raise UserError(f"{source}: {non_finite_key or 'it'} must be a finite number")
+            raise UserError(f"{source}: {non_finite_key or 'value'} must be a finite number")
         return spec
 
     def digest(self) -> str:
@@ -125,17 +127,17 @@ class Spec(BaseModel):
 
 
 class ComponentSpec(Spec):
-    """Something found by name in a registry, with the arguments it is called with."""
+    """A registered name with its arguments."""
 
     name: str
     args: dict[str, Any] = Field(default_factory=dict)
 
 
 def validation_message(error: ValidationError, cls: type[BaseModel], source: str) -> str:
-    """One line for the first mistakes of a validation."""
+    """Format the first errors of a validation in one line."""
     lines = []
     for item in error.errors()[:3]:
-        path = ".".join(str(key) for key in item["loc"]) or "the whole"
+        path = ".".join(str(key) for key in item["loc"]) or "(top level)"
         if item["type"] == "extra_forbidden":
             accepted = list(keys_at(cls, item["loc"][:-1]))
             close_keys = difflib.get_close_matches(str(item["loc"][-1]), accepted, n=1)
@@ -152,7 +154,7 @@ def validation_message(error: ValidationError, cls: type[BaseModel], source: str
 
 
 def short_repr(value: object) -> str:
-    """A value as Python writes it, cut where a message would drown in it."""
+    """Format a value with repr, truncated for messages."""
     text = repr(value)
     return text if len(text) <= MAX_REPR_CHARS else f"{text[:MAX_REPR_CHARS]}..."
 
@@ -169,7 +171,7 @@ def find_non_finite(value: object, path: str = "") -> str | None:
 
 
 def keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> tuple[str, ...]:
-    """The keys that are accepted at a place inside a spec."""
+    """Keys that a spec accepts at a path."""
     for key in path:
         field = cls.model_fields.get(str(key))
         annotation = getattr(field, "annotation", None)
@@ -185,10 +187,10 @@ def keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> tuple[str, ...
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; a mistake in it names the file and the line."""
+    """Read a YAML file; errors have the file and the line."""
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{path} must be a YAML file, but is something else")
+            raise UserError(f"{path} must be a YAML file, but is a folder or a special file")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
@@ -203,14 +205,14 @@ def apply_overrides(values: Mapping[str, Any], overrides: tuple[str, ...]) -> di
     for assignment in overrides:
         path, equals, value = assignment.partition("=")
         if not equals or not path:
-            raise UserError(f"an override is written key=value, but got {short_repr(assignment)}")
+            raise UserError(f"an override must be KEY=VALUE, but got {short_repr(assignment)}")
         *parents, last = path.split(".")
         parent_dict = result
         for parent in parents:
             parent_dict = parent_dict.setdefault(parent, {})
             if not isinstance(parent_dict, dict):
                 raise UserError(
-                    f"override {short_repr(assignment)}: {parent!r} holds a value, not further keys"
+                    f"override {short_repr(assignment)}: {parent!r} is a value and has no keys"
                 )
         parent_dict[last] = parse_yaml(value, f"the value in {short_repr(assignment)}")
     return result
@@ -218,7 +220,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: tuple[str, ...]) -> di
 
 @dataclass(frozen=True)
 class PresetFolder:
-    """The shipped files of one kind: recipes, suites or studies."""
+    """Bundled files of one kind: recipes, suites, studies or searches."""
 
     kind: str
     package: str
@@ -229,7 +231,7 @@ class PresetFolder:
         return sorted((p.stem for p in folder.glob("*.yaml")), key=natural_sort_key)
 
     def path(self, name: str | Path) -> Path:
-        """The file of a shipped name, or the user's own file."""
+        """Path of a bundled preset, or of the user's file."""
         if str(name).endswith((".yaml", ".yml")):
             return Path(name)
         names_by_key = {normalize_name(n): n for n in self.names()}
@@ -239,7 +241,7 @@ class PresetFolder:
         return Path(str(resources.files(self.package) / self.folder / f"{stem}.yaml"))
 
     def load(self, name: str | Path) -> tuple[str, Any]:
-        """What an error message calls the file, and its content; a mapping gets its name."""
+        """Load a preset: its name in messages, and its content with a `name`."""
         path = self.path(name)
         content = read_yaml(path)
         if isinstance(content, dict):

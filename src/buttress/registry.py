@@ -1,4 +1,4 @@
-"""Name -> thing, with what is known about it: the one way anything is found by name."""
+"""Registry of named objects with paper, tags and summary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RegistryEntry(Generic[T]):
-    """One registered thing, the paper it comes from, and tags to list it by."""
+    """A registered object with its paper, tags and summary."""
 
     name: str
     value: T
@@ -40,12 +40,12 @@ class RegistryEntry(Generic[T]):
 
 
 def normalize_name(name: str) -> str:
-    """Names compare in lower case, with ``-`` and ``_`` alike."""
+    """Normalize a name: lower case, ``-`` as ``_``."""
     return name.strip().lower().replace("-", "_")
 
 
 class Registry(Generic[T]):
-    """A table of named things of one kind. A second registration of a name is refused."""
+    """Registry of objects of one kind; names must be unique."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -84,19 +84,20 @@ class Registry(Generic[T]):
         return self.entry(name).value
 
     def create(self, name: str, args: Mapping[str, Any]) -> Any:
-        """Calls what is registered; an argument it does not have is an error that lists its own."""
+        """Call a registered object; unknown arguments raise `UserError`."""
         self.check_args(name, args)
         return cast(Callable[..., Any], self.get(name))(**args)
 
     def check_args(self, name: str, args: Mapping[str, Any], ignored: Collection[str] = ()) -> None:
-        """Refuses arguments that do not fit; ``ignored`` are parameters that others fill."""
+        """Raise on unknown or invalid arguments; ``ignored`` are parameters set elsewhere."""
         entry = self.entry(name)
         parameters = inspect.signature(cast(Callable[..., Any], entry.value)).parameters
         accepted = [parameter for parameter in parameters if parameter not in ignored]
         if unknown_args := [a for a in args if a not in accepted]:
-            accepted_text = f"it takes {', '.join(accepted)}" if accepted else "it takes none"
+            accepted_text = f"accepted: {', '.join(accepted)}" if accepted else "it takes none"
             raise UserError(
-                f"{self.kind} {entry.name!r} has no argument {unknown_args[0]!r}; {accepted_text}"
+                f"{self.kind} {entry.name!r} got an unknown argument {unknown_args[0]!r}; "
+                f"{accepted_text}"
             )
         hints = _type_hints(entry.value) if args else {}
         for arg_name, value in args.items():
@@ -129,7 +130,7 @@ def _type_hints(value: Any) -> dict[str, Any]:
 
 
 def expected_type_text(value: Any, hint: Any) -> str | None:
-    """What a value must be to fit a type of numbers, words and tuples of these; None if it does.
+    """Describe the expected type of a value; None if the value fits.
 
     Types of other kinds are left to whoever takes the value.
     """
@@ -144,13 +145,13 @@ def _expected_one(value: Any, hint: Any) -> str | None:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is int:
         is_int = is_number and isinstance(value, numbers.Integral) and abs(int(value)) < 1 << 63
-        return None if is_int else "a whole number"
+        return None if is_int else "an integer"
     if hint is float:
         return None if is_number and math.isfinite(value) else "a finite number"
     if hint in (bool, str):
-        return None if isinstance(value, hint) else {bool: "true or false", str: "a text"}[hint]
+        return None if isinstance(value, hint) else {bool: "true or false", str: "a string"}[hint]
     if hint is type(None):
-        return None if value is None else "nothing"
+        return None if value is None else "null"
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         return None if value in choices else f"one of {', '.join(map(str, choices))}"
@@ -159,13 +160,13 @@ def _expected_one(value: Any, hint: Any) -> str | None:
             return "a list"
         item_errors = (expected_type_text(item, get_args(hint)[0]) for item in value)
         return next(
-            (f"a list of which each is {problem}" for problem in item_errors if problem), None
+            (f"a list whose items are each {problem}" for problem in item_errors if problem), None
         )
     return None
 
 
 def unknown_name_message(kind: str, name: str, names: list[str]) -> str:
-    """The text of an unknown-name error: what came, what is near, how to list all."""
+    """Message of an unknown name, with close matches and how to list all."""
     close_keys = difflib.get_close_matches(
         normalize_name(name), [normalize_name(k) for k in names], n=3, cutoff=0.5
     )
@@ -177,7 +178,7 @@ def unknown_name_message(kind: str, name: str, names: list[str]) -> str:
     )
     plural = {"analysis": "analyses", "study": "studies"}.get(kind, kind + "s")
     return (
-        f"there is no {kind} {name!r}{suggestion} `buttress list {plural}` shows all {len(names)}."
+        f"unknown {kind} {name!r}{suggestion} Run `buttress list {plural}` to see all {len(names)}."
     )
 
 

@@ -174,7 +174,7 @@ def test_causes_are_named() -> None:
     assert look(dropout_left_on())["random_outputs"].evidence["cause"] == "dropout"
     assert "BatchNorm uses the statistics" in look(by_the_batch())["batch_dependent"].said
     said = look(network(batch_norm=True).train())["training_mode"].said
-    assert "(BatchNorm2d, Dropout act differently there)" in said
+    assert "(BatchNorm2d, Dropout behave differently)" in said
 
 
 def stretched(x: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def test_numbers_of_other_weights_do_not_stand_beside_these(run: Run, out: Path)
 
     assert (found["clean_acc"], "autoattack_acc" in found) == ("", False)
     text = card(out)
-    assert "Nothing was measured on these weights." in text
+    assert "These weights have not been evaluated." in text
     assert "suite aa was measured on other weights" in text
     assert "75.57" not in text
     assert "model-index" not in text
@@ -225,7 +225,7 @@ def test_the_card_is_read_by_the_hub_and_has_every_number(run: Run, out: Path) -
     low, high = wilson_interval(123, 397)
     row = f"| aa-linf | {THREAT} | 397 | 30.98% | {100 * low:.2f}% to {100 * high:.2f}% |"
     assert row in card(out)
-    for part in ("## Load", "## Training", "## Limits", "## Where it comes from", "<https://exam"):
+    for part in ("## Load", "## Training", "## Limits", "## Provenance", "<https://exam"):
         assert part in card(out)
     assert "/home/me" not in card(out)  # the command of the run names a private folder
 

@@ -41,11 +41,11 @@ def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
     said = words(pages["index.html"])
 
     assert (
-        "vit_tiny trained by pgd_at held best: 40% of 10 test images survive every attack" in said
+        "vit_tiny trained with pgd_at held best: 40% of 10 test images survive every attack" in said
     )
     assert f"The best standard model, resnet_tiny, keeps 0% ({interval(0)})." in said
     assert f"Best against pgd-linf resnet_tiny pgd_at 70% {interval(7)}" in said
-    assert "Second is resnet_tiny trained by pgd_at with 30% against 40%" in said
+    assert "Second is resnet_tiny trained with pgd_at with 30% against 40%" in said
     assert "may be chance" in said  # one image apart
 
 
@@ -70,7 +70,7 @@ def test_model_page_has_every_part(runs: Path, tmp_path: Path) -> None:
         assert part in said
     for part in ("Images under attack", "Loss", "Learning rate", "Weights", "convolution"):
         assert part in said
-    assert "lipschitz (no picture here)" in said
+    assert "lipschitz (figure not available)" in said
     assert "Compare with another model" in said
     assert "buttress train --made-up" in said
     assert page.count("data:image/png;base64,") == 18
@@ -98,7 +98,7 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
     row = next(r for r in re.findall(r"<tr.*?</tr>", page, flags=re.S) if "resnet_tiny" in r)
     assert words(row).startswith("\N{EN DASH} resnet_tiny")
     assert words(row).count("missing") == 2  # the attack and the worst case
-    assert "vit_tiny trained by pgd_at: 40% of 10" in words(page)
+    assert "vit_tiny trained with pgd_at: 40% of 10" in words(page)
     assert "1 model of 2 without a full result: not ranked." in words(page)
 
 
@@ -138,7 +138,7 @@ def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: s
         return
     assert words(row).startswith("\N{EN DASH} resnet_tiny")
     assert "untrustworthy" in words(row)
-    assert "vit_tiny trained by pgd_at: 40% of 10" in words(pages["index.html"])
+    assert "vit_tiny trained with pgd_at: 40% of 10" in words(pages["index.html"])
     assert "1 model of 2 with a result that cannot be trusted: not ranked." in words(
         pages["index.html"]
     )
@@ -218,7 +218,7 @@ def test_hostile_picture_is_refused(tmp_path: Path) -> None:
     pages = report_pages(tmp_path / "runs", tmp_path / "out")
 
     assert "onerror" not in "".join(pages.values())
-    assert "analysis/gallery.json is unreadable, make it again" in words(pages["index.html"])
+    assert "analysis/gallery.json is unreadable; evaluate again" in words(pages["index.html"])
 
 
 def test_pages_ask_the_network_for_nothing(runs: Path, tmp_path: Path) -> None:
@@ -267,10 +267,10 @@ def test_corrupt_files_are_named(runs: Path, tmp_path: Path) -> None:
     pages = report_pages(runs, tmp_path / "out")
 
     said = words(pages["index.html"])
-    assert "runs/a/eval/quick/pgd-l2.parquet is unreadable, make it again" in said
-    assert "runs/b/analysis/sparsity.json is unreadable, make it again" in said
+    assert "runs/a/eval/quick/pgd-l2.parquet is unreadable; evaluate again" in said
+    assert "runs/b/analysis/sparsity.json is unreadable; evaluate again" in said
     assert "runs/c unreadable runs/c/run.json does not match its own checksum" in said
-    assert "resnet_tiny trained by pgd_at: 30% of 10" in said  # the other one has no worst case
+    assert "resnet_tiny trained with pgd_at: 30% of 10" in said  # the other one has no worst case
     model = next(p for name, p in pages.items() if name.startswith("models/resnet_tiny"))
     assert "runs/b/train.jsonl" in words(model)
     assert str(tmp_path) not in "".join(pages.values())

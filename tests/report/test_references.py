@@ -64,7 +64,7 @@ def test_a_published_row_stands_beside_ours_and_changes_nothing(
 
     (row,) = [r for r in table_rows(text) if 'class="published"' in r]
     assert '<a href="https://example.org/a" rel="noopener noreferrer"' in row
-    assert "published, not measured here" in row
+    assert "published, not evaluated here" in row
     assert "WRN-28-10, ICML 2030" in row
     values = re.findall(r'data-value="([^"]*)"', row)
     # rank, name, training, worst case, clean, PGD in two norms, AutoAttack: ours sort with these

@@ -95,7 +95,7 @@ def test_a_run_against_itself_is_exactly_zero() -> None:
     found = bt.compare(same, same)
     assert {(r.difference, r.p_value, r.p_value_holm) for r in found.rows} == {(0.0, 1.0, 1.0)}
     assert all(r.interval.low == -r.interval.high for r in found.rows)
-    assert "the same network is on both sides" in found.notes
+    assert "both sides have the same model weights" in found.notes
     assert summarize_comparison(found)[0].startswith("No difference was shown in the worst case")
 
 
@@ -207,7 +207,7 @@ def test_runs_and_folders_of_records_give_the_same(runs: Path) -> None:
     again = bt.compare(a / "eval" / "quick", b / "eval")
     assert again.rows == found.rows
     assert found.a.label == f"{a} (vit_tiny, pgd_at, seed 0)"
-    assert "the trainings differ in model" in found.notes
+    assert "the runs differ in model" in found.notes
     assert any("another training seed" in note for note in found.notes)
     with pytest.raises(UserError, match="no evaluation 'slow', it has quick"):
         bt.compare(a, b, suite="slow")

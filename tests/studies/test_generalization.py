@@ -89,7 +89,7 @@ def test_an_axis_of_another_study() -> None:
 def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
     found = unrun("corruptions", "mini")
     number = found.lines[0].numbers["imagenette_at_c"]
-    assert number.missing == "the study has no such run"
+    assert number.missing == "the grid contains no run for this cell"
     assert {c.id: c.word for c in found.claims}["G15b"] == "undecided"
 
 

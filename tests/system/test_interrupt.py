@@ -1,4 +1,4 @@
-"""Ctrl-C at moments that cannot be left halfway, or that might never end."""
+"""Handling of Ctrl-C: deferred, or with a time limit."""
 
 from __future__ import annotations
 

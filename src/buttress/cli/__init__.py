@@ -1,1 +1,1 @@
-"""The command line: one file per command group, no logic, no torch until a command needs it."""
+"""The command line: one file per command; torch is imported only by the commands that need it."""

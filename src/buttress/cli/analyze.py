@@ -18,19 +18,23 @@ if TYPE_CHECKING:
 @click.command("analyze")
 @click.argument("name")
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Arguments.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Draw the runs into a PNG, SVG or PDF."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Argument of the analysis; repeatable.",
 )
-@click.option("--limit", type=click.IntRange(1), help="The first test images only.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write a figure (PNG, SVG or PDF).")
+@click.option("--limit", type=click.IntRange(1), help="Use only the first N test images.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("analysis"), show_default=True,
-              help="Where the result of an analysis of several runs or of none goes.")  # fmt: skip
+              help="Output folder for analyses of several runs or of none.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def command(
     name: str, runs: tuple[Path, ...], overrides: tuple[str, ...], plot: Path | None,
     limit: int | None, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compute analysis NAME of each run, save it there, and draw them in one picture."""
+    """Run analysis NAME on each run, save the results in the runs and draw one figure."""
     from buttress.analysis import (
         ANALYSES,
         analyze_group,
@@ -70,27 +74,28 @@ def command(
     for label, reason in reasons.items():
         print_line(f"{label}: does not apply: {reason}")
     if plot is not None and results:
-        print_line(f"picture: {plot}")
+        print_line(f"figure: {plot}")
 
 
 def _find_runs(name: str, paths: tuple[Path, ...], needs_runs: bool) -> list[Run]:
-    """The runs in the folders; an analysis that looks at none is given none."""
+    """Find the runs in the folders; a standalone analysis takes none."""
     from buttress.results.run import find_runs
 
     if not needs_runs and paths:
-        raise click.UsageError(f"analysis {name!r} looks at no run: leave out {paths[0]}")
+        raise click.UsageError(f"analysis {name!r} takes no runs, but got {paths[0]}")
     if needs_runs and not paths:
-        raise click.UsageError(f"analysis {name!r} looks at runs: name their folders")
+        raise click.UsageError(f"analysis {name!r} needs at least one run folder")
     runs = [run for path in paths for run in find_runs(path)]
     if needs_runs and not runs:
-        raise UserError(f"there is no run in {', '.join(map(str, paths))}; train one first")
+        where = ", ".join(map(str, paths))
+        raise UserError(f"no run found in {where}; train one with `buttress train`")
     return runs
 
 
 def _analyze_each(
     name: str, runs: list[Run], args: dict[str, Any], limit: int | None, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The result of each run, and why there is none for the others."""
+    """Analyze each run; return the results, and the reasons where it does not apply."""
     from buttress.analysis import AnalysisNotApplicable, analyze
     from buttress.analysis.subject import load_subject, run_labels
 
@@ -109,7 +114,7 @@ def _analyze_each(
 
 
 def scalar_summary(result: object) -> str:
-    """The plain numbers of a result, in one line."""
+    """Format the scalar fields of a result in one line."""
     values = {k: v for k, v in vars(result).items() if isinstance(v, (int, float, str))}
     return ", ".join(
         f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items()

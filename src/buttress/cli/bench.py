@@ -13,27 +13,27 @@ from buttress.system.files import write_text
 
 @click.group("bench")
 def command() -> None:
-    """Race Buttress against the tools that are installed here."""
+    """Benchmark attacks and training against other installed libraries."""
 
 
 @command.command("attacks")
 @click.option("--models", default="small,slim,vit", show_default=True)
 @click.option("--cases", default="pgd,autoattack,workers", show_default=True)
 @click.option("--data", "dataset", default="cifar10", show_default=True)
-@click.option("--checkpoint", help="FILE=file.py:function, for the small network.")
-@click.option("--images", type=int, help="Images per race; by default what takes minutes.")
+@click.option("--checkpoint", help="FILE=file.py:function, weights of the small model.")
+@click.option("--images", type=int, help="Images per case (default: a few minutes' worth).")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
-              help="Turns; a racer that took over a minute has one.")  # fmt: skip
+              help="Repeats per tool; a tool that takes over a minute runs once.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/bench-attacks.json"),
-              show_default=True, help="Where the numbers go.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+              show_default=True, help="JSON file for the results.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def attacks(
     models: str, cases: str, dataset: str, checkpoint: str | None, images: int | None, repeats: int,
     out: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """PGD-20 and AutoAttack side by side: seconds, passes, memory, robust images.
+    """Compare PGD-20 and AutoAttack: seconds, passes, memory and robust accuracy.
 
-    Networks are trained for a few minutes the first time.
+    Models are trained for a few minutes the first time.
     """
     from buttress.bench import attacks as benchmark
     from buttress.bench.attack_case import ToolRun
@@ -59,7 +59,7 @@ def attacks(
     print_line(", ".join(f"{k} {v}" for k, v in describe_machine().items()))
     for line in benchmark.attack_tables(rows):
         print_line(line)
-    print_line(f"\nNumbers: {out}")
+    print_line(f"\nresults: {out}")
 
 
 @command.command("training")
@@ -68,23 +68,23 @@ def attacks(
 @click.option("--images", type=click.IntRange(1), default=1024, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
-              help="Turns; a trainer that took over a minute has one.")  # fmt: skip
+              help="Repeats per tool; a tool that takes over a minute runs once.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/bench-training.json"),
-              show_default=True, help="Where the numbers go.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+              show_default=True, help="JSON file for the results.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def training(
     models: str, data: str, images: int, epochs: int, repeats: int, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """An epoch of PGD-10 training side by side: seconds, and accuracy afterwards."""
+    """Compare one epoch of PGD-10 adversarial training: seconds and accuracy."""
     from buttress.bench import training as benchmark
     from buttress.bench.repeats import describe_machine
     from buttress.bench.training import TrainerRun
 
     rows: list[dict[str, object]] = []
     with show_progress() as progress:
-        for network in models.split(","):
+        for model in models.split(","):
             rows += benchmark.run_trainers(
-                TrainerRun("", network, images, epochs, data), repeats, progress
+                TrainerRun("", model, images, epochs, data), repeats, progress
             )
             write_text(out, json.dumps({"machine": describe_machine(), "rows": rows}, indent=1))
     if as_json:
@@ -93,4 +93,4 @@ def training(
     print_line(", ".join(f"{k} {v}" for k, v in describe_machine().items()))
     for line in benchmark.training_tables(rows):
         print_line(line)
-    print_line(f"\nNumbers: {out}")
+    print_line(f"\nresults: {out}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CompareCommand(click.Command):
-    """A command whose option ``--against`` takes all names up to the next option."""
+    """Command whose option ``--against`` takes all names up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         expanded: list[str] = []
@@ -26,32 +26,33 @@ class CompareCommand(click.Command):
             else:
                 expanded += ["--against", arg] if after_against else [arg]
         if "--against" in args and "--against" not in expanded:
-            raise click.UsageError("--against needs the runs of the other side", ctx)
+            raise click.UsageError("--against needs at least one run", ctx)
         return super().parse_args(ctx, expanded)
 
 
 @click.command("compare", cls=CompareCommand)
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--against", multiple=True, metavar="RUN ...",
-              help="The other side, where each has several seeds.")  # fmt: skip
-@click.option("--suite", help="Which evaluation of the runs, if they have several.")
-@click.option("--attack", metavar="NAME", help="One attack only, or worst_case.")
+              help="Runs of model B, if A and B have several seeds each.")  # fmt: skip
+@click.option("--suite", help="Suite to compare, if the runs have several.")
+@click.option("--attack", metavar="NAME", help="Compare this attack only, or worst_case.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     runs: tuple[str, ...], against: tuple[str, ...], suite: str | None, attack: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Say whether run A holds better than run B: buttress compare A B.
+    """Test whether two runs differ significantly in accuracy: buttress compare A B.
 
-    RUNS are runs or folders of records. Images are paired; only those that both were judged on
-    count. With several seeds: buttress compare A1 A2 A3 --against B1 B2 B3.
+    RUNS are runs or folders of records. Images are paired; only images that both were evaluated
+    on count. With several seeds: buttress compare A1 A2 A3 --against B1 B2 B3.
     """
     from buttress.results import compare
     from buttress.results.comparison import summarize_comparison
 
     if not against and len(runs) != 2:
         raise UserError(
-            f"name two runs, or several seeds of each side: A1 A2 --against B1 B2; got {len(runs)}"
+            "expected two runs, or several seeds of each with --against (A1 A2 --against B1 B2), "
+            f"but got {len(runs)}"
         )
     runs_a, runs_b = (runs, against) if against else (runs[:1], runs[1:])
     comparison = compare(list(runs_a), list(runs_b), suite=suite, attack=attack)
@@ -93,7 +94,7 @@ def _table_row(row: ComparisonRow, comparison: Comparison) -> list[str]:
         f"{row.p_value:.2g}",
         f"{row.p_value_holm:.2g}",
         *(
-            [f"{' and '.join(comparison.untrustworthy_sides)} untrustworthy"]
+            [f"{' and '.join(comparison.untrustworthy_sides)} not trustworthy"]
             if comparison.untrustworthy_sides
             else []
         ),

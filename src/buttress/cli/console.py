@@ -1,4 +1,4 @@
-"""What the command line shows: results on stdout, progress and logs on stderr."""
+"""Console output: results on stdout, progress and logs on stderr."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _BarTask:
 
 
 class _BarProgress:
-    """Live bars with time left, for a terminal."""
+    """Progress bars with the remaining time, for a terminal."""
 
     def __init__(self, bars: Bars) -> None:
         self.bars = bars
@@ -82,7 +82,7 @@ class _LineProgress:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Progress for the length of a command."""
+    """Show progress while a command runs: bars in a terminal, lines elsewhere."""
     if not stderr_console.is_terminal:
         yield _LineProgress()
         return
@@ -98,12 +98,12 @@ def show_progress() -> Iterator[Progress]:
 
 
 def escape_unprintable(text: str) -> str:
-    """The text with what is none, as the name of a file may hold, written out."""
+    """Escape characters that cannot be encoded, such as those of a file name."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def print_line(text: str) -> None:
-    """A line of result."""
+    """Print a line of the result to stdout."""
     click.echo(escape_unprintable(text))
 
 
@@ -131,7 +131,7 @@ def _is_number(text: str) -> bool:
 
 
 def format_with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
-    """A share with its 95% interval: ``61.2% (58.0 to 64.1)``."""
+    """Format a fraction with its 95% interval: ``61.2% (58.0 to 64.1)``."""
     if value is None or interval is None:
         return format_percent(value)
     return f"{format_percent(value)} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
@@ -155,7 +155,7 @@ def format_amount(value: float, unit: str = "") -> str:
 def format_duration(seconds: float | None) -> str:
     """``40 s``, ``12 min``, ``5.5 h``, ``12 days``."""
     if seconds is None:
-        return "an unknown time"
+        return "unknown"
     for threshold, unit in ((172800.0, "days"), (5400.0, "h"), (120.0, "min")):
         if seconds >= threshold:
             return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.3g} {unit}"

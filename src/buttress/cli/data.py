@@ -1,4 +1,4 @@
-"""`buttress data`: data sets on this machine."""
+"""`buttress data`: datasets on this machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from buttress.cli.console import print_json, print_line, show_progress
 
 @click.group("data")
 def command() -> None:
-    """Download, verify and convert data sets."""
+    """Download, verify and convert datasets."""
 
 
 @command.command("get")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def get(name: str, as_json: bool) -> None:
-    """Download NAME once, verify its content and keep it in the cache folder."""
+    """Download dataset NAME, verify its checksum and store it in the cache folder."""
     from buttress.data import download_dataset, load_dataset
 
     with show_progress() as progress:

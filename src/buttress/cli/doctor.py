@@ -21,28 +21,31 @@ from buttress.errors import UserError
 @click.command("doctor")
 @click.argument("model_source", metavar="MODEL")
 @model_options
-@click.option("--data", "dataset", help="A dataset; the run's own if MODEL is a run.")
+@click.option("--data", "dataset", help="Dataset to evaluate on (default: that of the run).")
 @click.option("--split", default="test", show_default=True)
-@click.option("--limit", default=256, show_default=True, help="The first images, at most 1000.")
-@click.option("--threat", help="Such as Linf:8/255; the run's own, or the usual one of the data.")
+@click.option("--limit", default=256, show_default=True, help="Number of images, at most 1000.")
+@click.option("--threat", metavar="THREAT",
+              help="Threat model, e.g. Linf:8/255 (default: of the run or dataset).")  # fmt: skip
 @click.option("--seed", default=0, show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--strict", is_flag=True, help="Exit with 1 if numbers cannot be trusted.")
+@click.option(
+    "--strict", is_flag=True, help="Exit with code 1 if the robust accuracy cannot be trusted."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
 def command(
     model_source: str, dataset: str | None, split: str, limit: int, threat: str | None, seed: int,
     batch_size: int, device: str, strict: bool, as_json: bool, **model_options: Any,
 ) -> int:  # fmt: skip
-    """Look for reasons to distrust robustness numbers of MODEL.
+    """Check whether the robust accuracy of MODEL can be trusted.
 
-    `buttress list sources` shows every way to name a model. The diagnosis of a run is kept in
-    it and shown beside its numbers.
+    `buttress list sources` shows every way to name a model. The diagnosis of a run is saved in
+    the run and shown with its results.
     """
     from buttress.evaluation import diagnose
 
     if limit < 1:
-        raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
+        raise UserError(f"--limit must be at least 1, but got {limit}")
     run = find_run(model_source, model_options["model"])
     images = load_images(run, dataset, split, None, None)
     images = images.select(range(min(limit, len(images))))
@@ -61,7 +64,7 @@ def command(
         return code
     severities = {f.name: f.severity for f in diagnosis.findings}
     rows = [[c.name, severities.get(c.name, c.state), c.about] for c in diagnosis.checks]
-    print_line(format_table(["check", "result", "what it looks for"], rows))
+    print_line(format_table(["check", "result", "description"], rows))
     for finding in diagnosis.findings:
         print_line(f"\n{finding.severity}: {finding.name}\n  {finding.said}\n  {finding.remedy}")
     accuracies = ", ".join(
@@ -72,5 +75,5 @@ def command(
         f"\n{diagnosis.threat} on {diagnosis.images} images of {diagnosis.dataset} "
         f"{diagnosis.split}: {accuracies}"
     )
-    print_line(f"verdict: {diagnosis.verdict}")
+    print_line(f"result: {diagnosis.verdict}")
     return code

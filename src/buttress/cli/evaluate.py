@@ -39,12 +39,12 @@ MODEL_OPTION_NAMES = (
     "pretrained",
     "mean",
     "std",
-)  # what options say of the model
+)  # the options that describe the model
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """The options of the command."""
+    """Options of the command."""
 
     model_source: str
     suite: str
@@ -71,7 +71,7 @@ class EvaluateOptions:
         return self.suite.split(",") if "," in self.suite or ":" in self.suite else self.suite
 
     def record_folder(self, out: Path | None) -> Path | None:
-        """Where the records of these settings go."""
+        """Folder of the records of these settings."""
         name = "custom" if isinstance(self.suite_or_entries, list) else Path(self.suite).stem
         name += "-worst-case" if self.worst_case_only else ""
         name += f"-until-{self.until_width:g}" if self.until_width is not None else ""
@@ -82,33 +82,35 @@ class EvaluateOptions:
 @click.command("evaluate")
 @click.argument("model_source", metavar="MODEL")
 @click.option("--suite", default="quickstart", show_default=True,
-              help="A suite, a YAML file, or entries like clean,pgd-linf,pgd:L2:0.5,"
+              help="Suite name, YAML file, or entries such as clean,pgd-linf,pgd:L2:0.5,"
               "corruption:fog:3.")  # fmt: skip
 @model_options
-@click.option("--data", "dataset", help="A dataset; the run's own if MODEL is a run.")
+@click.option("--data", "dataset", help="Dataset to evaluate on (default: that of the run).")
 @click.option("--split", default="test", show_default=True)
-@click.option("--limit", type=int, help="The first images only.")
-@click.option("--image-size", type=int, help="Height and width of the images.")
+@click.option("--limit", type=int, help="Use only the first N images.")
+@click.option("--image-size", type=int, help="Resize images to this height and width.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Where records go; the run by default."
+    "--out", type=click.Path(path_type=Path), help="Folder for the records (default: the run)."
 )
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--shard", metavar="I/N", help="Every N-th image only; the last shard to end merges.")
+@click.option("--shard", metavar="I/N",
+              help="Evaluate shard I of N; the last to finish merges the records.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="Processes that share the images.")  # fmt: skip
-@click.option("--worst-case-only", is_flag=True, help="Do not attack an image again once broken.")
+              help="Number of processes that the images are split among.")  # fmt: skip
+@click.option("--worst-case-only", is_flag=True, help="Skip an image once it is fooled.")
 @click.option("--until-width", type=float, metavar="SHARE",
-              help="Stop when the worst case's 95% interval is narrower, e.g. 0.05.")  # fmt: skip
-@click.option("--compile", is_flag=True, help="Try torch.compile too; it takes a minute first.")
-@click.option("--per-class", is_flag=True, help="Show the accuracy of each class too.")
+              help="Stop when the 95% interval of the worst-case robust accuracy is narrower, "
+              "e.g. 0.05.")  # fmt: skip
+@click.option("--compile", is_flag=True, help="Also try torch.compile (compiles for a minute).")
+@click.option("--per-class", is_flag=True, help="Also print the accuracy of each class.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(**values: Any) -> None:
-    """Attack MODEL: a run, a checkpoint with --model, file.py:function, hf:OWNER/NAME ...
+    """Evaluate clean and robust accuracy of MODEL: a run, file.py:function, hf:OWNER/NAME ...
 
-    `buttress list sources` shows every way to name a model. Finished attacks are kept and not done
-    again.
+    MODEL may also be a checkpoint with --model; `buttress list sources` shows every way to name
+    one. Finished attacks are cached and skipped.
     """
     from buttress.evaluation import load_suite
     from buttress.results.evaluation import with_diagnosis
@@ -147,11 +149,11 @@ def find_run(model_source: str, model: str | None) -> Run | None:
 def load_images(
     run: Run | None, data: str | None, split: str, limit: int | None, image_size: int | None
 ) -> Dataset:
-    """The images that were asked for; a run's own data if none were."""
+    """Load the images of ``--data``, or of the dataset of the run."""
     from buttress.data import load_dataset
 
     if data is None and run is None:
-        raise UserError("say which images to attack with --data, e.g. --data cifar10")
+        raise UserError("--data is required unless MODEL is a run, e.g. --data cifar10")
     name = data or (run.spec.dataset if run else "")
     with show_progress() as progress:
         return load_dataset(name, split, limit=limit, image_size=image_size, progress=progress)
@@ -161,19 +163,21 @@ def _run_evaluation(
     options: EvaluateOptions, model: nn.Module, images: Dataset, spec: SuiteSpec,
     folder: Path | None, progress: Progress,
 ) -> Evaluation:  # fmt: skip
-    """All images in one process, until a width, in workers, or one shard of them."""
+    """Evaluate all images in one process, until a width, in workers, or one shard of them."""
     from buttress.evaluation import evaluate, evaluate_until
     from buttress.evaluation.subsets import ImageShard, merge_shards
 
     shard = None if options.shard is None else ImageShard.parse(options.shard)
     is_sharded = shard is not None or options.workers > 1
     if is_sharded and folder is None:
-        raise UserError("shards and workers meet in files: say where with --out")
+        raise UserError("--shard and --workers need --out, the folder for the records")
     if is_sharded and options.until_width is not None:
-        raise UserError("--until-width looks at all images together: leave out shards and workers")
+        raise UserError("--until-width cannot be combined with --shard or --workers")
     count = options.workers if shard is None else shard.count
     if count > len(images):
-        raise UserError(f"{len(images)} images cannot be shared by {count} workers or shards")
+        raise UserError(
+            f"--workers and --shard split the images: at most {len(images)} parts, but got {count}"
+        )
     arguments: dict[str, Any] = {"batch_size": options.batch_size, "seed": options.seed,
                            "compile": options.compile, "progress": progress}  # fmt: skip
     if options.until_width is not None:
@@ -206,7 +210,7 @@ OPTION_OF_FIELD = {"model_args": "--model-arg", "dataset": "--data"}
 
 
 def _run_shard_processes(options: EvaluateOptions) -> None:
-    """The same command in several processes, one shard each, with their share of the cores."""
+    """Run the command in several processes, one shard and a share of the cores each."""
     workers, values = options.workers, {**vars(options), **options.model_options}
     args = [
         options.model_source,
@@ -231,7 +235,7 @@ def _run_shard_processes(options: EvaluateOptions) -> None:
         for process in processes:
             process.terminate()
     if failed:
-        raise RunError(f"worker {failed[0]} of {workers} failed; what it said is above")
+        raise RunError(f"worker {failed[0]} of {workers} failed; see its error above")
 
 
 def _as_dict(evaluation: Evaluation, images: Dataset) -> dict[str, Any]:
@@ -244,7 +248,7 @@ def _as_dict(evaluation: Evaluation, images: Dataset) -> dict[str, Any]:
 
 
 def _mce_relative_to_alexnet(corrupted: CorruptionSummary, images: Dataset) -> float | None:
-    """The mCE over that of AlexNet, where that is defined: all corruptions, on ImageNet."""
+    """Compute mCE relative to AlexNet; None unless on all corruptions of ImageNet."""
     from buttress.evaluation import mean_corruption_error
 
     errors = {n: [1 - a for a in row.values()] for n, row in corrupted.accuracies.items()}
@@ -255,27 +259,29 @@ def _mce_relative_to_alexnet(corrupted: CorruptionSummary, images: Dataset) -> f
 
 
 def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) -> None:
-    """Tables for a person; corruptions are one line."""
+    """Print tables of accuracies; all corruptions in one row."""
     rows = [
         _accuracy_row(n, r.accuracy, evaluation.interval(n)) for n, r in evaluation.attacks.items()
     ]
     corruptions = evaluation.corruptions
     if corruptions is not None:
         rows.append(_accuracy_row("corruptions", corruptions.accuracy, corruptions.interval))
-    rows.append(_accuracy_row("worst case", evaluation.worst_case, evaluation.interval()))
+    rows.append(
+        _accuracy_row("worst-case robust accuracy", evaluation.worst_case, evaluation.interval())
+    )
     header = ["attack", "accuracy", "95% interval"]
     if not evaluation.trustworthy:
-        header, rows = [*header, "trust"], [[*row, "untrustworthy"] for row in rows]
+        header, rows = [*header, "trust"], [[*row, "not trustworthy"] for row in rows]
     print_line(format_table(header, rows))
     print_line(f"{len(evaluation)} images of {images.name} {images.split}")
     if corruptions is not None:
         copies = sum(len(row) for row in corruptions.accuracies.values())
-        counted_text = "counted" if corruptions.counts else "not counted"
+        counted_text = "included in" if corruptions.counts else "excluded from"
         relative = _mce_relative_to_alexnet(corruptions, images)
         relative_text = "" if relative is None else f" ({100 * relative:.2f}% relative to AlexNet)"
         print_line(f"corruptions: mean over {copies} corrupted copies of each image, mCE "
-                   f"{100 * corruptions.mce:.2f}%{relative_text}, {counted_text} in the "
-                   "worst case")  # fmt: skip
+                   f"{100 * corruptions.mce:.2f}%{relative_text}, {counted_text} the "
+                   "worst-case robust accuracy")  # fmt: skip
     if per_class:
         _print_per_class(evaluation)
     for record in evaluation.records.values():
@@ -289,7 +295,7 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
 
 
 def _print_per_class(evaluation: Evaluation) -> None:
-    """Accuracy of each class, the weakest in the worst case first."""
+    """Print the accuracy of each class, lowest worst-case robust accuracy first."""
     classes, intervals = evaluation.per_class(), evaluation.class_intervals()
     order = sorted(classes, key=lambda name: (classes[name]["worst_case"], name))
     columns = [c for c in next(iter(classes.values())) if c != "images"]
@@ -307,7 +313,7 @@ def _print_per_class(evaluation: Evaluation) -> None:
 
 
 def _stage_text(name: str, images: int, skipped: int) -> str:
-    return f"{name} on {images} images" + (f" ({skipped} spared)" if skipped else "")
+    return f"{name} on {images} images" + (f" ({skipped} skipped)" if skipped else "")
 
 
 def _accuracy_row(name: str, accuracy: float, interval: tuple[float, float]) -> list[str]:

@@ -12,20 +12,20 @@ from buttress.cli.console import print_json, print_line, show_progress
 
 @click.command("export")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--to", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+@click.option("--to", required=True, type=click.Path(path_type=Path), help="Output folder.")
 @click.option("--which", type=click.Choice(["best", "last"]), default="best", show_default=True)
-@click.option("--name", default="", help="What the model is called.")
-@click.option("--authors", default="", help="Who made it.")
-@click.option("--link", default="", help="A paper or a page about it.")
-@click.option("--force", is_flag=True, help="Replace an earlier export.")
+@click.option("--name", default="", help="Name of the model.")
+@click.option("--authors", default="", help="Authors of the model.")
+@click.option("--link", default="", help="URL of a paper or project page.")
+@click.option("--force", is_flag=True, help="Overwrite an existing export.")
 @click.option("--push-to-hub", default="", metavar="OWNER/NAME",
-              help="Upload to the Hugging Face hub as well.")  # fmt: skip
+              help="Also upload to the Hugging Face Hub.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     run: Path, to: Path, which: Literal["best", "last"], name: str, authors: str, link: str,
     force: bool, push_to_hub: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the weights of RUN, a model card and leaderboard records into a folder."""
+    """Export the weights of RUN, a model card and leaderboard records."""
     from buttress.export import export_run
 
     with show_progress() as progress:
@@ -38,7 +38,7 @@ def command(
     for file in exported.files:
         print_line(f"  {file}")
     for text in exported.omitted:
-        print_line(f"left out: {text}")
+        print_line(f"not exported: {text}")
     for text in exported.warnings:
         print_line(f"warning: {text}")
     if exported.hub_url:

@@ -14,7 +14,7 @@ from buttress.cli.train import print_run, run_options
 
 @click.command("finetune")
 @click.argument("source")
-@click.option("--recipe", help="A recipe's name or a YAML file; the run's own if SOURCE is a run.")
+@click.option("--recipe", help="Recipe name or YAML file (default: the recipe of the run).")
 @MODEL_OPTION
 @PRETRAINED_OPTION
 @run_options
@@ -23,10 +23,10 @@ def command(
     overrides: tuple[str, ...], model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...],
     **options: Any,
 ) -> None:  # fmt: skip
-    """Train on from SOURCE, a run or any other trained model, on other images.
+    """Fine-tune SOURCE, a run or any other trained model, on a dataset.
 
-    `buttress list sources` shows every way to name one. The same command again resumes where it
-    stopped.
+    `buttress list sources` shows every way to name one. Run the same command
+    again to resume.
     """
     from buttress.config import apply_overrides
     from buttress.training import finetune

@@ -1,4 +1,4 @@
-"""`buttress list`: what there is, read from the registries."""
+"""`buttress list`: everything that is registered or bundled."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ KINDS = (
     "recipes", "suites", "checks", "analyses", "studies", "searches",
 )  # fmt: skip
 
+HEADERS = {"written": "syntax", "holds": "entries", "about": "description"}  # key -> column
+
 
 @click.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("--tag", help="Only those with this tag, such as transformer.")
+@click.option("--tag", help="Only entries with this tag, e.g. transformer.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(kind: str, tag: str | None, as_json: bool) -> None:
-    """List everything of a kind, with what it is and where it comes from."""
+    """List all entries of KIND with their description and source."""
     if kind == "models":
         rows = _models_as_json(tag) if as_json else _models(tag)
     elif kind == "sources":
@@ -34,12 +36,13 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif rows:
-        header = list(rows[0])
-        print_line(format_table(header, [[str(row[h]) for h in header] for row in rows]))
+        keys = list(rows[0])
+        header = [HEADERS.get(key, key) for key in keys]
+        print_line(format_table(header, [[str(row[key]) for key in keys] for row in rows]))
 
 
 def _models(tag: str | None) -> list[dict[str, object]]:
-    """What fits on a line; costs are per image at 32x32 with 10 classes, a MAC is two FLOPs."""
+    """Describe the models; costs are per image at 32x32 with 10 classes, a MAC is two FLOPs."""
     from buttress.models.catalog import describe_models
 
     return [

@@ -13,27 +13,27 @@ import click
 from buttress import __version__
 from buttress.errors import ButtressError
 
-# command -> (module, what `--help` says); a module is imported when its command is called.
+# command -> (module, help text); a module is imported when its command is called.
 COMMANDS = {
-    "quickstart": ("quickstart", "Train, attack, explain and report on bundled data."),
-    "list": ("listing", "List models, attacks, objectives, data sets, recipes, suites ..."),
-    "data": ("data", "Download, verify and convert data sets."),
-    "train": ("train", "Train a model by a recipe."),
-    "finetune": ("finetune", "Go on from trained weights to other images."),
-    "evaluate": ("evaluate", "Attack a model with a suite; report the worst case."),
-    "compare": ("compare", "Say whether one run holds better than another."),
-    "doctor": ("doctor", "Can a robustness number of this model be trusted?"),
-    "analyze": ("analyze", "Explain trained models: sparsity, curves, galleries ..."),
+    "quickstart": ("quickstart", "Train, attack and analyze small models on bundled data."),
+    "list": ("listing", "List models, attacks, objectives, datasets, recipes, suites ..."),
+    "data": ("data", "Download, verify and convert datasets."),
+    "train": ("train", "Train a model with a recipe (standard or adversarial training)."),
+    "finetune": ("finetune", "Fine-tune trained weights on another dataset."),
+    "evaluate": ("evaluate", "Evaluate clean, robust and worst-case robust accuracy."),
+    "compare": ("compare", "Test whether two runs differ significantly."),
+    "doctor": ("doctor", "Check whether the robust accuracy of a model can be trusted."),
+    "analyze": ("analyze", "Analyze trained models: sparsity, Lipschitz constants, landscapes ..."),
     "study": ("study", "Plan, run and report studies: grids of runs that answer a question."),
-    "search": ("search", "Find the networks of a grid that hold best under a budget."),
-    "bench": ("bench", "Race Buttress against the tools that are installed here."),
-    "export": ("export", "Write weights, a model card and leaderboard records for others."),
-    "report": ("report", "Write static pages about runs."),
+    "search": ("search", "Search a grid for the most robust models within a budget."),
+    "bench": ("bench", "Benchmark attacks and training against other installed libraries."),
+    "export": ("export", "Export weights, a model card and leaderboard records."),
+    "report": ("report", "Write an HTML report about runs."),
 }
 ALIASES = {"analyse": "analyze"}
 
 
-# Errors that another place, or more room, would mend; others are mistakes of ours.
+# Errors of the file system that the user can fix; any other OSError is a bug.
 FILESYSTEM_ERRNOS = (
     errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EEXIST,
     errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM, errno.ENXIO, errno.EINVAL,
@@ -62,17 +62,17 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="buttress")
 def main() -> None:
-    """Which image classifier architectures hold up under attack, and why."""
+    """Train, attack and compare image classifiers for adversarial robustness."""
 
 
 def run(args: list[str] | None = None) -> None:
-    """Runs a command; a mistake of the user's is one line, never a traceback."""
+    """Run a command; an error of the user is one line, never a traceback."""
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     sys.exit(run_cli(args))
 
 
 def run_cli(args: list[str] | None = None) -> int:
-    """The exit code of a command: 0 done, 1 a run failed, 2 usage, 130 interrupted."""
+    """Run a command and return its exit code: 0 done, 1 a run failed, 2 usage, 130 interrupted."""
     try:
         result: Any = main(args=args, standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -84,19 +84,19 @@ def run_cli(args: list[str] | None = None) -> int:
     except ButtressError as error:
         return print_error(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return print_error("interrupted; run the same command again to go on", 130)
+        return print_error("interrupted; run the same command again to resume", 130)
     except OSError as error:
         if error.errno not in FILESYSTEM_ERRNOS:
             raise
         file_text = f" ({error.filename!r})" if error.filename else ""
         message = (
-            f"{os.strerror(error.errno)}{file_text}; what was complete is kept. Make room or choose"
+            f"{os.strerror(error.errno)}{file_text}; finished work is saved. Free disk space or"
         )
-        return print_error(f"{message} another place, then run the same command again", 1)
+        return print_error(f"{message} choose another folder, then run the same command again", 1)
 
 
 def print_error(message: str, code: int) -> int:
-    line = "\\n".join(message.splitlines())  # a name may hold anything; a complaint is one line
+    line = "\\n".join(message.splitlines())  # file names may have line breaks; an error is one line
     click.echo(f"buttress: {line}".encode(errors="backslashreplace").decode(), err=True)
     return code
 

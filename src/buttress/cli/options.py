@@ -1,4 +1,4 @@
-"""MODEL: the model that a command is about, and the options that say more of it."""
+"""Options that several commands share: the model, and how runs are executed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MODEL_OPTION = click.option(
-    "--model", help="The architecture of a checkpoint: a name, timm:NAME or file.py:function."
+    "--model", help="Architecture of a checkpoint: a name, timm:NAME or file.py:function."
 )
 PRETRAINED_OPTION = click.option(
-    "--pretrained", is_flag=True, help="Get the weights that timm publishes for timm:NAME."
+    "--pretrained", is_flag=True, help="Load timm's pretrained weights for timm:NAME."
 )
 MODEL_OPTIONS = (
     MODEL_OPTION,
     click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
-                 help="A further argument of the model, e.g. --model-arg activation=silu."),
+                 help="Model argument; repeatable, e.g. --model-arg activation=silu."),
     PRETRAINED_OPTION,
     click.option("--mean", metavar="M,M,M",
-                 help="Per-channel mean that normalizes the input of a checkpoint."),
+                 help="Per-channel mean used to normalize the input of a checkpoint."),
     click.option("--std", metavar="S,S,S",
-                 help="Per-channel standard deviation that normalizes the input."),
+                 help="Per-channel standard deviation used to normalize the input."),
 )  # fmt: skip
 
 
 def model_options(command: F) -> F:
-    """The options of every command that takes a model from anywhere."""
+    """Add the options that describe a model."""
     for option in reversed(MODEL_OPTIONS):
         command = option(command)
     return command
@@ -49,12 +49,12 @@ def parse_floats(text: str | None, option: str) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UserError(
-            f"--{option} must be numbers like 0.5 or 0.49,0.48,0.45, got {text!r}"
+            f"--{option} must be one number or one per channel, e.g. 0.49,0.48,0.45, got {text!r}"
         ) from None
 
 
 def source_options(values: dict[str, Any], images: Dataset | None = None) -> ModelRequest:
-    """What the options say; where they say nothing, the images do."""
+    """Make the request for a model from the options; the images give the default shape."""
     from buttress.config import apply_overrides
     from buttress.models.loading.core import DEFAULT_SHAPE, ModelRequest
 
@@ -75,7 +75,7 @@ def source_options(values: dict[str, Any], images: Dataset | None = None) -> Mod
 def load_model_argument(
     model_source: str, values: dict[str, Any], images: Dataset, device: str
 ) -> Classifier:
-    """The model that MODEL names, for these images."""
+    """Load the model that MODEL names, for these images."""
     from buttress.models.core import move_to_device
     from buttress.models.loading.load import load_requested_model
 
@@ -85,22 +85,24 @@ def load_model_argument(
 
 
 CommandFunction = Callable[..., Any]
-WORKERS = click.IntRange(1, 100_000)  # more do not fit in what divides by them
+WORKERS = click.IntRange(1, 100_000)  # an upper limit against overflow
 
 
 def runner_options(function: CommandFunction) -> CommandFunction:
-    """What becomes a `RunnerOptions`."""
+    """Add the options that make a `RunnerOptions`."""
     for option in (
-        click.option("--device", default="auto", show_default=True),
-        click.option("--retry", is_flag=True, help="Try runs again that failed before."),
-        click.option("--gpus-per-run", type=float, default=0.0, show_default=True, help="On Ray."),
-        click.option("--cpus-per-run", type=float, default=1.0, show_default=True, help="On Ray."),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
+        click.option("--retry", is_flag=True, help="Run failed runs again."),
+        click.option("--gpus-per-run", type=float, default=0.0, show_default=True,
+                     help="GPUs per run, with --on ray."),
+        click.option("--cpus-per-run", type=float, default=1.0, show_default=True,
+                     help="CPUs per run, with --on ray."),
         click.option("--address", "ray_address",
-                     help="Of a Ray cluster; RAY_ADDRESS or the one that runs here."),
+                     help="Address of the Ray cluster (default: RAY_ADDRESS or a local one)."),
         click.option("--on", "backend", type=click.Choice(["local", "ray"]), default="local",
-                     show_default=True),
+                     show_default=True, help="Where to execute the runs."),
         click.option("--workers", type=WORKERS,
-                     help="Runs at once; one per GPU or core."),
+                     help="Number of parallel runs (default: one per GPU or CPU core)."),
     ):  # fmt: skip
         function = option(function)
     return function

@@ -1,4 +1,4 @@
-"""`buttress quickstart`: the whole product in small, on bundled data."""
+"""`buttress quickstart`: a small study on bundled data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from buttress.system.cpu import available_cpus
 
 @click.command("quickstart")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results/quickstart"),
-              show_default=True, help="Where runs and the report go.")  # fmt: skip
+              show_default=True, help="Output folder for runs and report.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), default=None,
-              help="Processes; one per core by default.")  # fmt: skip
+              help="Number of processes (default: one per CPU core).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(out: Path, workers: int | None, as_json: bool) -> int:
-    """Train four small architectures on digits with and without an adversary, attack them, report.
+    """Train four small architectures on digits, evaluate them and write a report.
 
-    Running it again resumes, or finishes in seconds.
+    Each is trained with standard and with adversarial training. Run it again to resume.
     """
     from buttress.evaluation import load_evaluation
     from buttress.report import write_report
@@ -36,7 +36,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     from buttress.studies.runner import run_jobs
 
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose a folder with --out")
+        raise UserError(f"--out must be a folder, but {out} is a file")
     study = load_study("quickstart")
     scaled = study.at_scale("smoke")
     jobs = make_jobs(scaled, expand_grid(study, "smoke"), out)
@@ -74,12 +74,12 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         [s.model, s.recipe.objective.name,
          *(format_with_interval(e.accuracy[n], e.interval(n)) for n in names),
          format_with_interval(e.worst_case, e.interval())
-         + ("" if e.trustworthy else " untrustworthy")]
+         + ("" if e.trustworthy else " (not trustworthy)")]
         for s, e in rows
     ]  # fmt: skip
-    print_line(format_table(["model", "training", *names, "worst case"], lines))
+    print_line(format_table(["model", "training", *names, "worst-case"], lines))
     for failure in failures:
         print_line(f"failed: {failure.job.label()}: {failure.message}")
     count = len(rows[0][1]) if rows else 0
-    print_line(f"\nAccuracy on {count} test images, in brackets its 95% interval. Report: {page}")
+    print_line(f"\nAccuracy on {count} test images (95% interval). Report: {page}")
     return 1 if failures else 0

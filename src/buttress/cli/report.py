@@ -12,15 +12,15 @@ from buttress.cli.console import print_json, print_line, show_progress
 @click.command("report")
 @click.argument("roots", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("report"), show_default=True,
-              help="The folder for the pages.")  # fmt: skip
+              help="Output folder.")  # fmt: skip
 @click.option("--reference", "references", multiple=True, type=click.Path(path_type=Path),
-              help="RobustBench records to show beside ours: a JSON file or a folder.")  # fmt: skip
+              help="RobustBench records to compare with: a JSON file or a folder.")  # fmt: skip
 @click.option("--title", default="Buttress report", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     roots: tuple[Path, ...], out: Path, references: tuple[Path, ...], title: str, as_json: bool
 ) -> None:
-    """Write static pages about all runs below ROOTS, from their records alone."""
+    """Write an HTML report about all runs below ROOTS."""
     from buttress.report import write_report
 
     with show_progress() as progress:

@@ -1,4 +1,4 @@
-"""`buttress search`: which networks of a grid hold best under a budget."""
+"""`buttress search`: the most robust models of a grid within a budget."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 @click.command("search")
 @click.argument("search")
 @click.option("--scale", default="smoke", show_default=True, help="smoke, mini or paper.")
-@click.option("--budget-params", type=float, metavar="N", help="Parameters at most, like 1e6.")
+@click.option(
+    "--budget-params", type=float, metavar="N", help="Maximum number of parameters, e.g. 1e6."
+)
 @click.option("--budget-macs", type=float, metavar="N",
-              help="Multiply-accumulates per image at most, like 5e7: half the FLOPs.")  # fmt: skip
+              help="Maximum MACs per image, e.g. 5e7 (half the FLOPs).")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True,
-              help="Of the draw of candidates; added to the seeds of training.")  # fmt: skip
+              help="Seed of the candidate sample; added to the training seeds.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
-              help="Where runs and results are; studies and searches share it.")  # fmt: skip
+              help="Output folder for runs and results; shared runs are reused.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @runner_options
 def command(
     search: str, scale: str, budget_params: float | None, budget_macs: float | None, seed: int,
     out: Path, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
-    """Find the networks of a grid that hold best under a budget; SEARCH is a name or a file.
+    """Search a grid for the most robust models within a budget; SEARCH is a name or YAML file.
 
-    All train a little, the best train longer: successive halving on robust validation accuracy. It
-    may be stopped at any moment and started again. The test images are not looked at.
+    Successive halving on robust validation accuracy: all candidates train briefly, the best train
+    longer. Test images are not used. The command can be interrupted and resumed.
     """
     from buttress.results.study_result import search_result_path
     from buttress.studies import parse_scale
@@ -66,33 +68,35 @@ def command(
 
 
 def _print_search(result: SearchResult, file: Path, out: Path) -> None:
+    from buttress.studies.search.run import PLOT_FILE
+
     limits = " and ".join(f"{format_amount(v)} {name}" for name, v in result.budget.items())
     print_line(f"{result.title} ({result.scale})\n{result.question}\n")
     budget_text = f"within {limits}" if limits else "allowed (no budget)"
     print_line(
-        f"{result.grid} networks in the grid, {result.in_budget} {budget_text}, "
-        f"{result.drawn} tried\n"
+        f"{result.grid} models in the grid, {result.in_budget} {budget_text}, "
+        f"{result.drawn} sampled\n"
     )
     axes = list(result.ranking[0].labels)
     rungs = [f"rung {number + 1}" for number in range(len(result.rungs))]
     rows = [[str(i + 1), *_candidate_row(result, tried)] for i, tried in enumerate(result.ranking)]
-    print_line(format_table(["", *axes, "parameters", "MACs", *rungs, "fate"], rows) + "\n")
+    print_line(format_table(["", *axes, "parameters", "MACs", *rungs, "outcome"], rows) + "\n")
     _print_axis_summaries(result)
     fraction = result.flops / result.flops_of_all
-    print_line(f"training took {format_amount(result.flops, 'FLOP')}, {fraction:.0%} of what all "
-        f"{result.in_budget} would take in full")  # fmt: skip
+    print_line(f"training took {format_amount(result.flops, 'FLOP')}, {fraction:.0%} of training "
+        f"all {result.in_budget} models in full")  # fmt: skip
     for note in result.notes:
         print_line(f"note: {note}")
     for name, reason in result.failed.items():
         print_line(f"failed: {name}: {reason}")
     if result.failed:
-        print_line("`--retry` tries failed runs again")
+        print_line("use --retry to run failed runs again")
     best = result.ranking[0]
     if best.fate == "best":
-        print_line(f"the best: {out / 'runs' / best.scores[-1].runs[0]}; it was chosen for its "
-                   "accuracy, which is too high for that: ask test images with "
-                   "`buttress evaluate`")  # fmt: skip
-    print_line(f"all of it: {file}, picture beside it")
+        print_line(f"best run: {out / 'runs' / best.scores[-1].runs[0]}. Its validation accuracy "
+                   "is optimistic because it was selected on it; evaluate the run on test "
+                   "images with `buttress evaluate`")  # fmt: skip
+    print_line(f"result: {file}, figure: {file.with_name(PLOT_FILE)}")
 
 
 def _candidate_row(result: SearchResult, candidate: CandidateResult) -> list[str]:
@@ -110,6 +114,8 @@ def _print_axis_summaries(result: SearchResult) -> None:
     ]
     if rows:
         print_line(
-            format_table(["axis", "label", "tried", "mean after rung 1", "trained in full"], rows)
+            format_table(
+                ["axis", "label", "candidates", "mean after rung 1", "fully trained"], rows
+            )
             + "\n"
         )

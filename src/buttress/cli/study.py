@@ -33,11 +33,11 @@ def command() -> None:
 
 
 def study_options(function: Command) -> Command:
-    """What every command on one study takes."""
+    """Add the options of every command on one study."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
         click.option("--out", type=click.Path(path_type=Path), default=Path("results"),
-                     show_default=True, help="Where runs and answers are; studies share it."),
+                     show_default=True, help="Output folder; studies in one folder share runs."),
         click.option("--scale", default="smoke", show_default=True, help="smoke, mini or paper."),
         click.argument("study"),
     ):  # fmt: skip
@@ -46,14 +46,14 @@ def study_options(function: Command) -> Command:
 
 
 only_option = click.option(
-    "--only", multiple=True, metavar="AXIS=LABEL,...", help="Only runs at these labels; repeatable."
+    "--only", multiple=True, metavar="AXIS=LABEL,...", help="Select labels of an axis; repeatable."
 )
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(as_json: bool) -> None:
-    """List the studies that come with Buttress."""
+    """List the bundled studies."""
     from buttress.studies import list_studies, load_study
 
     studies = [load_study(name) for name in list_studies()]
@@ -67,14 +67,17 @@ def list_(as_json: bool) -> None:
 @command.command("plan")
 @study_options
 @only_option
-@click.option("--device", default="auto", show_default=True, help="Where models are timed.")
-@click.option("--device-name", help="Estimate for another device instead: a100, v100, cpu-core ...")
-@click.option("--workers", type=WORKERS, help="Runs at once; one per GPU or core.")
+@click.option(
+    "--device", default="auto", show_default=True, help="Device on which models are timed."
+)
+@click.option("--device-name", help="Estimate for another device: a100, v100, cpu-core ...")
+@click.option("--workers", type=WORKERS,
+              help="Number of parallel runs (default: one per GPU or CPU core).")  # fmt: skip
 def plan(
     study: str, scale: str, out: Path, as_json: bool, workers: int | None, only: tuple[str, ...],
     **device_options: Any,
 ) -> None:  # fmt: skip
-    """Check a study and say what it will cost before anything starts; STUDY is a name or a file."""
+    """Check a study and estimate its cost; STUDY is a name or YAML file."""
     from buttress.studies import load_study, parse_label_filter, parse_scale, plan_study
     from buttress.studies.runner import default_workers, worker_threads
 
@@ -103,26 +106,29 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
         for label, runs in groups.items()
     ]  # fmt: skip
     if rows:
-        print_line(format_table(["runs of", "runs", "done", "left", "time left"], rows) + "\n")
+        print_line(
+            format_table(["configuration", "runs", "done", "remaining", "time"], rows) + "\n"
+        )
     counts = ", ".join(f"{n} {state}" for state, n in study_plan.counts.items() if n) or "no runs"
     print_line(f"{study_plan.study} at scale {study_plan.scale}: {counts}")
     forward, backward = format_amount(study_plan.forward), format_amount(study_plan.backward)
     passes = f"{forward} forward and {backward} backward passes"
-    print_line(f"left: {passes}, {format_amount(study_plan.flops, 'FLOP')}")
+    print_line(f"remaining: {passes}, {format_amount(study_plan.flops, 'FLOP')}")
     if study_plan.hours is not None and study_plan.flops:
         wall_time = format_duration(3600 * study_plan.hours / workers)
-        print_line(f"time: about {wall_time} with {workers} at once, from {study_plan.known_from}")
+        source = study_plan.known_from
+        print_line(f"estimated time: {wall_time} with {workers} workers (based on {source})")
 
 
 @command.command("run")
 @study_options
 @runner_options
 @only_option
-@click.option("--shard", metavar="I/N", default="1/1", help="Only part I of N of the runs.")
+@click.option("--shard", metavar="I/N", default="1/1", help="Execute shard I of N of the runs.")
 def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int:
-    """Do what is missing of a study, then answer its question; STUDY is a name or a file.
+    """Execute the missing runs of a study and write its answer; STUDY is a name or YAML file.
 
-    It may be stopped at any moment and started again, on several machines at once.
+    The command can be interrupted and resumed, and run on several machines at once.
     """
     from buttress.studies import load_study, parse_label_filter, parse_scale
     from buttress.studies.runner import RunnerOptions, parse_shard, run_study
@@ -154,9 +160,9 @@ def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int
         for key, message in failures.items():
             print_line(f"failed: {key}: {message}")
         if failures:
-            print_line("`--retry` tries failed runs again")
+            print_line("use --retry to run failed runs again")
         print_line(
-            f"report: {page}" if page else f"{outcome.other_shards} runs are left to other shards"
+            f"report: {page}" if page else f"{outcome.other_shards} runs belong to other shards"
         )
     return 1 if failures else 0
 
@@ -181,13 +187,13 @@ def _answer_row(answer: StudyResult, row: Any) -> list[str]:
     cells = []
     for name in answer.columns:
         number = row.numbers[name]
-        trust_mark = " untrustworthy" if number.untrustworthy else ""
+        trust_mark = " (not trustworthy)" if number.untrustworthy else ""
         cells.append(_format_number(number, answer.units[name] == "percent") + trust_mark)
     return [*row.labels, *cells]
 
 
 def _format_number(number: TableValue, is_percent: bool) -> str:
-    """A number with its 95% interval, where it has one."""
+    """Format a number with its 95% interval, if it has one."""
     value, interval = number.value, (number.low, number.high)
     if is_percent or value is None:
         return format_with_interval(value, None if None in interval else interval)  # type: ignore[arg-type]
@@ -198,9 +204,9 @@ def _format_number(number: TableValue, is_percent: bool) -> str:
 
 @command.command("status")
 @study_options
-@click.option("--watch", type=click.FloatRange(1, 86400), help="Look again every so many seconds.")
+@click.option("--watch", type=click.FloatRange(1, 86400), help="Refresh every N seconds.")
 def status(study: str, scale: str, out: Path, as_json: bool, watch: float | None) -> int:
-    """Say what is done, what runs where, and how long the rest takes; STUDY is a name or a file."""
+    """Show finished, running and remaining runs; STUDY is a name or YAML file."""
     import time
 
     from buttress.studies import load_study, parse_scale
@@ -231,16 +237,17 @@ def _print_status(study_status: StudyStatus) -> None:
     title = f"{study_status.plan.study} at scale {study_status.plan.scale}"
     print_line(f"{title}: [{bar}] {counts['done']} of {total} done")
     if counts["done"] < total:
-        print_line(f"about {time_left} left with {max(len(alive), 1)} at once")
+        print_line(f"about {time_left} remaining with {max(len(alive), 1)} workers")
     print_line(", ".join(f"{n} {state}" for state, n in counts.items() if n))
     rows = [
         [run.label, run.key, f"{run.host} {run.pid}", f"{run.epochs}/{run.of}", str(run.tasks),
-         run.since, "its process is gone" if run.is_stale else ""]
+         run.since, "stale: its process has exited" if run.is_stale else ""]
         for run in study_status.active
     ]  # fmt: skip
     if rows:
         print_line(
-            "\n" + format_table(["running", "key", "where", "epochs", "files", "since", ""], rows)
+            "\n"
+            + format_table(["running", "key", "host and pid", "epochs", "tasks", "since", ""], rows)
         )
     for run in study_status.plan.runs:
         if run.state == "failed":
@@ -250,11 +257,11 @@ def _print_status(study_status: StudyStatus) -> None:
 @command.command("report")
 @study_options
 def report(study: str, scale: str, out: Path, as_json: bool) -> None:
-    """Answer a study from what is there and write its pages; STUDY is a name or a file."""
+    """Write the answer and report of a study from its finished runs; STUDY is a name or file."""
     from buttress.results.attack_record import cache_records
     from buttress.studies import load_study, parse_scale, write_study_answer
 
-    gc.freeze()  # the modules stay: no need to look through them while thousands of records come
+    gc.freeze()  # keeps the collector from scanning the modules while records load
     with show_progress() as progress, cache_records():
         answer = write_study_answer(load_study(study), parse_scale(scale), out, progress=progress)
         page = _write_report(answer, out, progress)
@@ -266,7 +273,7 @@ def report(study: str, scale: str, out: Path, as_json: bool) -> None:
 
 
 def _write_report(answer: StudyResult, root: Path, progress: Any) -> Path:
-    """Pages about the runs of a study, beside its answer."""
+    """Write the report of a study beside its answer."""
     from buttress.report import write_report
     from buttress.results.run import Run
     from buttress.results.study_result import study_result_path

@@ -22,40 +22,41 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUN_OPTIONS = (
-    click.option("--data", required=True, help="A data set's name, or folder:PATH."),
-    click.option("--out", required=True, type=click.Path(path_type=Path), help="The run's folder."),
+    click.option("--data", required=True, help="Dataset name, or folder:PATH."),
+    click.option("--out", required=True, type=click.Path(path_type=Path),
+                 help="Folder of the run."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
-                 help="Change the recipe, e.g. --set optimiser.lr=0.01."),
+                 help="Override a recipe key, e.g. --set optimiser.lr=0.01."),
     click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
-                 help="A further argument of the model, e.g. --model-arg drop_path=0.05."),
+                 help="Model argument; repeatable, e.g. --model-arg drop_path=0.05."),
     click.option("--seed", default=0, show_default=True),
-    click.option("--limit", type=int, help="Train on the first images only."),
+    click.option("--limit", type=int, help="Use only the first N training images."),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
     click.option("--devices", default=1, show_default=True,
-                 help="Processes that share the work; two are faster than two threads."),
+                 help="Number of processes (data-parallel training)."),
     click.option("--log", "logs", multiple=True,
-                 help="tensorboard, wandb or mlflow; epochs keeps the weights of each epoch."),
-    click.option("--compile", is_flag=True, help="Compile the network with torch."),
+                 help="tensorboard, wandb or mlflow; epochs saves the weights of each epoch."),
+    click.option("--compile", is_flag=True, help="Compile the model with torch.compile."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )  # fmt: skip
 
 
 def run_options(command: F) -> F:
-    """The options of every command that trains a run."""
+    """Add the options of every command that trains a run."""
     for option in reversed(RUN_OPTIONS):
         command = option(command)
     return command
 
 
 @click.command("train")
-@click.option("--model", required=True, help="A name, timm:NAME or file.py:function.")
-@click.option("--recipe", required=True, help="A recipe's name or a YAML file.")
+@click.option("--model", required=True, help="Model name, timm:NAME or file.py:function.")
+@click.option("--recipe", required=True, help="Recipe name or YAML file.")
 @run_options
 def command(
     model: str, recipe: str, data: str, out: Path, overrides: tuple[str, ...],
     model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
-    """Train a model. The same command again resumes where it stopped."""
+    """Train a model. Run the same command again to resume."""
     from buttress.config import apply_overrides
     from buttress.training import train
     from buttress.training.loggers import create_logger
@@ -70,7 +71,7 @@ def command(
 
 
 def print_run(run: Run, as_json: bool, **extra: Any) -> None:
-    """How training went: a line, or JSON with ``extra`` in it; of several processes one speaks."""
+    """Print the result of training on rank zero: one line, or JSON with ``extra`` in it."""
     from buttress.training.distributed import is_rank_zero
 
     if not is_rank_zero():
@@ -81,9 +82,7 @@ def print_run(run: Run, as_json: bool, **extra: Any) -> None:
         return
     robust = summary["best_val_robust"]
     intervals = [summary.get(f"best_val_{kind}_interval") for kind in ("clean", "robust")]
-    robust_text = (
-        "" if robust is None else f", {format_with_interval(robust, intervals[1])} under attack"
-    )
+    robust_text = "" if robust is None else f", {format_with_interval(robust, intervals[1])} robust"
     images_text = f"{'TEST' if summary['selected_on'] == 'test' else 'validation'} images"
     if intervals[0] is not None:
         images_text = f"{summary['val_images']} {images_text}, 95% intervals"
@@ -95,7 +94,8 @@ def print_run(run: Run, as_json: bool, **extra: Any) -> None:
     last = summary["last_val_robust"]
     if robust is not None and last is not None and robust > last:
         print_line(
-            f"The last epoch has {format_percent(last)}: {robust - last:.1%} lost by training on."
+            f"The last epoch has {format_percent(last)} robust accuracy, {robust - last:.1%} below "
+            "the best epoch (robust overfitting)."
         )
     for warning in summary["warnings"]:
         print_line(f"Warning: {warning}")

@@ -1,4 +1,4 @@
-"""Evaluation: suites of attacks, verdicts per image, the worst case."""
+"""Evaluation: suites of attacks, per-sample results, worst-case robust accuracy."""
 
 from buttress.evaluation.corruption_error import CorruptionErrorRates, mean_corruption_error
 from buttress.evaluation.diagnose import diagnose

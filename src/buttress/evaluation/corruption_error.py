@@ -42,30 +42,30 @@ class CorruptionErrorRates:
     by_corruption: Mapping[str, float]  # each a mean over severities
     mce: float
     relative_mce: float | None
-    reason: str = ""  # why there is no normalised error
+    reason: str = ""  # why relative_mce is undefined
 
     @property
     def accuracy(self) -> float:
-        """What papers on CIFAR-10-C report: 1 minus the plain mean."""
+        """Accuracy as papers on CIFAR-10-C report it: 1 minus the plain mean."""
         return 1 - self.mce
 
 
 def mean_corruption_error(
     errors: Mapping[str, Sequence[float]], dataset: str
 ) -> CorruptionErrorRates:
-    """The mean corruption error, both ways.
+    """Compute the mean corruption error, plain and relative to AlexNet.
 
     Args:
         errors: for each of the 15 common corruptions the errors at severity 1 to 5, in [0, 1];
-            others are left out of the mean.
-        dataset: the name of the clean data set; it decides whether AlexNet is a baseline.
+            others are ignored.
+        dataset: name of the clean dataset; decides whether AlexNet is a baseline.
     """
     names = CORRUPTIONS.names("common")
     errors_by_name = {CORRUPTIONS.entry(name).name: list(values) for name, values in errors.items()}
     if missing := [name for name in names if len(errors_by_name.get(name, ())) != len(SEVERITIES)]:
         raise UserError(
             f"the mean corruption error needs {len(SEVERITIES)} errors for each of {len(names)} "
-            f"corruptions, but they are not complete for {', '.join(missing)}"
+            f"corruptions; incomplete: {', '.join(missing)}"
         )
     if out_of_range := [n for n in names if not all(0 <= e <= 1 for e in errors_by_name[n])]:
         name = out_of_range[0]
@@ -73,7 +73,10 @@ def mean_corruption_error(
     by_corruption = {name: fmean(errors_by_name[name]) for name in names}
     clean_dataset = dataset.partition("+")[0]
     if clean_dataset not in ALEXNET_DATASETS:
-        reason = f"AlexNet's errors are published for ImageNet-C, not for corrupted {clean_dataset}"
+        reason = (
+            f"relative mCE is undefined for {clean_dataset}: the errors of AlexNet are published "
+            "for ImageNet-C only"
+        )
         return CorruptionErrorRates(by_corruption, fmean(by_corruption.values()), None, reason)
     relative_mce = fmean(by_corruption[name] / ALEXNET_ERRORS[name] for name in names)
     return CorruptionErrorRates(by_corruption, fmean(by_corruption.values()), relative_mce)

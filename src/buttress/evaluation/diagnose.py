@@ -1,4 +1,4 @@
-"""The doctor: every check on one model, with small attacks of its own."""
+"""The doctor: run every check on one model, with small attacks of its own."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Threat
 
-MAX_DOCTOR_IMAGES = 1000  # images: more would cost more and show nothing new
+MAX_DOCTOR_IMAGES = 1000  # images: more cost time without new findings
 
 
 class DoctorAttack(NamedTuple):
-    """An attack of the doctor, and the record whose survivors it is for."""
+    """An attack of the doctor, run on the images that are robust to ``robust_to``."""
 
     name: str
     attack: str
@@ -56,12 +56,12 @@ DOCTOR_ATTACKS = (
 )
 
 
-GRADIENT_FREE_ATTACKS = ("noise", "square")  # of these, those that a model without gradients allows
+GRADIENT_FREE_ATTACKS = ("noise", "square")  # usable on models without gradients
 
 
 @dataclass
 class CheckRun:
-    """What has been found so far, and how each check ended."""
+    """The findings so far, and the result of each check."""
 
     findings: list[Finding] = field(default_factory=list)
     results: list[CheckResult] = field(default_factory=list)
@@ -94,18 +94,18 @@ def diagnose(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Can a robustness number of this model be trusted? Every check, with its evidence.
+    """Check whether the robust accuracy of a model can be trusted.
 
     Args:
-        model: any network from [0, 1] images to logits.
-        data: images to look at; a few hundred are enough, and at most the first 1000 are used.
-        threat: like ``Linf:8/255``; the usual Linf ball of the data if not given.
-        batch_size: changes speed and memory.
+        model: any model from [0, 1] images to logits.
+        data: images to attack; a few hundred suffice, at most the first 1000 are used.
+        threat: threat model, e.g. ``Linf:8/255``; default: Linf with the dataset's eps.
+        batch_size: affects speed and memory.
         seed: of the small attacks.
-        progress: where to show progress and what it will cost.
+        progress: where to show progress and the estimated cost.
     """
     if len(data) == 0:
-        raise UserError("need images to look at, got 0")
+        raise UserError("diagnose needs at least one image, but the dataset is empty")
     progress, started = progress or SilentProgress(), time.perf_counter()
     data = data.select(range(min(MAX_DOCTOR_IMAGES, len(data))))
     threat_model = (
@@ -118,7 +118,7 @@ def diagnose(
     checks.run_checks(subject, "look")
     records: list[AttackRecord] = []
     if any(f.name == CLASS_COUNT_CHECK for f in checks.findings):
-        checks.skip_remaining("the model does not have the classes of the data")
+        checks.skip_remaining("model and dataset differ in the number of classes")
     else:
         checks.run_checks(subject, "ball")
         if not subject.is_black_box:
@@ -128,7 +128,7 @@ def diagnose(
         )
         records = _run_doctor_attacks(subject, job, progress)
         checks.run_checks(AttackRecords(records), "records")
-        checks.skip_remaining("the model gives no gradients")
+        checks.skip_remaining("the model provides no gradients")
     return Diagnosis(
         threat=str(threat_model),
         dataset=data.name,
@@ -148,7 +148,7 @@ def diagnose(
 def _run_doctor_attacks(
     subject: ModelUnderTest, job: EvaluationJob, progress: Progress
 ) -> list[AttackRecord]:
-    """The records of the probing attacks, clean first."""
+    """Run the doctor's attacks; the clean record is the first."""
     clean = attack_correct_images(job, SuiteEntry(CLEAN, CLEAN, None, {}), None, progress)
     metadata = {**clean.meta, "classes": list(job.data.classes)}
     records = {CLEAN: replace(clean, meta=metadata)}
@@ -169,7 +169,7 @@ def _run_doctor_attacks(
 def _log_cost(
     subject: ModelUnderTest, probes: Sequence[DoctorAttack], images: int, progress: Progress
 ) -> None:
-    """What the next attacks will cost, from the time of a pass over the first images."""
+    """Log the estimated cost of attacks, from the time of a pass over the first images."""
     x, started = subject.x[:PROBE_IMAGES], time.perf_counter()
     logits = subject.compute_logits(x)
     seconds_per_image = (time.perf_counter() - started) / len(x)
@@ -180,7 +180,7 @@ def _log_cost(
     names = ", ".join(p.name for p in probes)
     progress.log(
         f"doctor: {names} on {images} images: at most {passes:,.0f} passes, about "
-        f"{passes * seconds_per_image:.0f} s; images that break early cost less"
+        f"{passes * seconds_per_image:.0f} s (less for images that are fooled early)"
     )
 
 

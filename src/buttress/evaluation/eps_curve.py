@@ -1,4 +1,4 @@
-"""Accuracy against eps: the same attack with growing balls."""
+"""Accuracy against eps: the same attack with increasing eps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from buttress.threats.norm_ball import Norm, Threat
 
 @dataclass(frozen=True)
 class AccuracyCurve:
-    """Which images survive each eps."""
+    """Per-sample robustness at each eps."""
 
     norm: Norm
     eps: tuple[float, ...]
@@ -33,7 +33,7 @@ class AccuracyCurve:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The 95% interval of each accuracy, over the draw of images."""
+        """The 95% interval of each accuracy, over the images."""
         return tuple(wilson_interval(int(row.sum()), len(row)) for row in self.is_robust)
 
 
@@ -47,10 +47,10 @@ def accuracy_curve(
     options: AttackOptions | None = None,
     **args: Any,
 ) -> AccuracyCurve:
-    """Accuracy under one attack for each eps, from the smallest on.
+    """Compute robust accuracy under one attack for each eps, in increasing order.
 
-    The balls are nested, so an image that one eps breaks is broken for all larger ones and is not
-    attacked again.
+    The eps-balls are nested, so an image that is fooled at one eps counts as fooled at all larger
+    ones and is skipped there.
     """
     attack_fn, options = (
         create_attack(attack, **args),

@@ -1,4 +1,4 @@
-"""Attacks a model with everything in a suite and keeps a verdict per image."""
+"""Evaluate a model with all attacks of a suite and store per-sample results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ __all__ = ["evaluate", "load_evaluation", "record_warnings"]
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How an evaluation is run; but for the seed, it changes no verdict."""
+    """How an evaluation is run; only the seed affects the per-sample results."""
 
     batch_size: int = 256
     seed: int = 0
@@ -69,44 +69,45 @@ def evaluate(  # noqa: PLR0913 - the public call
     compile: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Accuracy under each attack of a suite, and the sample-wise worst case.
+    """Compute robust accuracy under each attack of a suite, and in the worst case.
 
     Args:
-        model: any network from [0, 1] images to logits.
+        model: any model from [0, 1] images to logits.
         data: the images to attack; all of them count.
-        suite: a suite's name, a YAML file, or a list like ``["clean", "pgd-linf"]``.
-        batch_size: changes speed and memory, not verdicts.
+        suite: suite name, YAML file, or a list like ``["clean", "pgd-linf"]``.
+        batch_size: affects speed and memory, not the per-sample results.
         seed: of the attacks' random starts.
-        out: a folder for the records; attacks whose record is there and fits are not done again.
-        compile: try torch.compile too; it takes a minute first, and a C++ compiler on a CPU.
+        out: folder for the records; attacks with a matching record there are skipped.
+        compile: also try torch.compile; takes a minute, and needs a C++ compiler on a CPU.
         progress: where to show progress.
 
-    Attacks search in the fastest form of the network that passes its checks; what they find counts
-    only if the network itself confirms it.
+    Attacks run on the inference-optimized model; an adversarial example counts only if it also
+    fools the original model.
     """
     options = EvaluationOptions(batch_size, seed, out, progress or SilentProgress())
     return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
 
 
 def evaluate_model(
-    network: EvaluatedModel, data: Dataset, spec: SuiteSpec, options: EvaluationOptions
+    evaluated: EvaluatedModel, data: Dataset, spec: SuiteSpec, options: EvaluationOptions
 ) -> Evaluation:
-    """Like `evaluate`, for a network that may be prepared already."""
+    """Like `evaluate`, for a model that may be inference-optimized already."""
     entries = resolve_suite(spec, data.budgets, data.name)
     if len(data) == 0 or options.batch_size < 1:
         raise UserError(
-            f"need images and `batch_size >= 1`, got {len(data)} and {options.batch_size}"
+            f"`len(data) >= 1` and `batch_size >= 1` must hold, but got {len(data)} and "
+            f"{options.batch_size}"
         )
-    subject = _check_first_images(network.model, data, entries)
+    subject = _check_first_images(evaluated.model, data, entries)
     model_findings = run_checks(subject, "look")
-    warnings = [*getattr(network.model, "warnings", ()), *warning_texts(model_findings)]
+    warnings = [*getattr(evaluated.model, "warnings", ()), *warning_texts(model_findings)]
     job = EvaluationJob(
-        network,
+        evaluated,
         data,
         spec.name,
         options.batch_size,
         options.seed,
-        _model_and_data_identity(network, data, spec, options),
+        _model_and_data_identity(evaluated, data, spec, options),
     )
     shared_metadata = {
         "classes": list(data.classes),
@@ -119,7 +120,7 @@ def evaluate_model(
         previous = _previous_records(spec, records)
         identity = _record_identity(job, entry) | {"position": position}
         if spec.mode == "worst_case" and not entry.is_corruption:
-            identity["after"] = list(previous)  # what was broken before decides who is attacked
+            identity["after"] = list(previous)  # the attacked images depend on earlier attacks
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
         record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
@@ -140,16 +141,16 @@ def evaluate_model(
 def _previous_records(
     spec: SuiteSpec, records: Mapping[str, AttackRecord]
 ) -> dict[str, AttackRecord]:
-    """The records whose broken images are left alone: clean, or all that count so far."""
+    """Records whose fooled images are skipped: clean, or all that count so far."""
     counted = {n: r for n, r in records.items() if r.counts}
     return counted if spec.mode == "worst_case" else dict([*counted.items()][:1])
 
 
 def _model_and_data_identity(
-    network: EvaluatedModel, data: Dataset, spec: SuiteSpec, ways: EvaluationOptions
+    evaluated: EvaluatedModel, data: Dataset, spec: SuiteSpec, ways: EvaluationOptions
 ) -> dict[str, Any]:
     origin = {
-        "weights": network.weights_digest,
+        "weights": evaluated.weights_digest,
         "data": data.fingerprint(),
         "dataset": data.name,
         "split": data.split,
@@ -161,7 +162,7 @@ def _model_and_data_identity(
 def _check_first_images(
     model: nn.Module, data: Dataset, entries: Sequence[SuiteEntry]
 ) -> ModelUnderTest:
-    """The first images and the model, refused if they cannot be attacked."""
+    """Check that the model and the first images can be attacked; raise if not."""
     first_images = data.select(range(min(PROBE_IMAGES, len(data))))
     attacks = [e for e in entries if e.threat is not None]
     attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
@@ -183,12 +184,12 @@ def _check_first_images(
 
 
 def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding]:
-    """What speaks against the threat of an entry."""
+    """Findings about the threat model of an entry."""
     return [] if entry.threat is None else run_checks(replace(subject, threat=entry.threat), "ball")
 
 
 def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
-    """What must be equal for an old record to stand for a new one."""
+    """Metadata that must be equal for a cached record to be used."""
     threat = "" if entry.threat is None else str(entry.threat)
     definition: dict[str, Any] = {
         "attack": entry.attack,
@@ -206,17 +207,18 @@ def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
 def _read_cached_record(
     path: Path, identity: Mapping[str, Any], progress: Progress
 ) -> AttackRecord | None:
-    """The record at ``path`` if it is whole and of this very evaluation."""
+    """Read the record at ``path`` if it is valid and matches ``identity``."""
     try:
         record = read_attack_record(path)
     except FileNotFoundError:
         return None
     except CorruptFileError as error:
-        progress.log(f"{error}; doing it again")
+        progress.log(f"{error}; running the attack again")
         return None
     stored = {k: record.meta.get(k) for k in identity}
     if changed := changed_keys(stored, dict(identity)):
-        progress.log(f"{path} was made with other settings ({', '.join(changed)}); doing it again")
+        settings = ", ".join(changed)
+        progress.log(f"{path} was made with other settings ({settings}); running the attack again")
         return None
     return record
 
@@ -224,6 +226,6 @@ def _read_cached_record(
 def attack_correct_images(
     job: EvaluationJob, entry: SuiteEntry, previous: AttackRecord | None, progress: Progress
 ) -> AttackRecord:
-    """One attack on the images that ``previous`` has right, with what it was in its record."""
+    """Attack the images that are correct in ``previous``; metadata identifies the attack."""
     record = run_suite_entry(job, entry, None if previous is None else previous.correct, progress)
     return replace(record, meta={**_record_identity(job, entry), **record.meta})

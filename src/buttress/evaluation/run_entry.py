@@ -1,4 +1,4 @@
-"""One entry of a suite on all images: a verdict per image, and what it took."""
+"""Run one entry of a suite on all images: per-sample results and their cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from buttress.system.progress import Progress, ProgressTask, fraction_callback
 
 @dataclass
 class EvaluatedModel:
-    """A model and the forms of it that attacks search in, made as attacks need them and kept."""
+    """A model and its inference-optimized form, which is built on demand and cached."""
 
     model: nn.Module
     compile: bool = False
@@ -42,7 +42,7 @@ class EvaluatedModel:
         return content_digest(self.model.state_dict())
 
     def build_fast_model(self, data: Dataset) -> None:
-        if self.fast_model is None and is_differentiable(self.model):  # else nothing to rewrite
+        if self.fast_model is None and is_differentiable(self.model):
             x, _, _ = data.take(torch.arange(min(MAX_PROBE_IMAGES, len(data))))
             x = to_model_device(self.model, x)
             self.fast_model = prepare(self.model, x, compile=self.compile)
@@ -50,7 +50,7 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """One evaluation: a network, the images, and how to attack them."""
+    """One evaluation: a model, the images, and how to attack them."""
 
     evaluated: EvaluatedModel
     data: Dataset
@@ -66,16 +66,18 @@ class EvaluationJob:
 
 @dataclass(frozen=True)
 class EntryCost:
-    """What an attack took, and what is worth telling of how it went."""
+    """Cost of an attack, numerical faults, and the stages of an ensemble."""
 
     forward_passes: Tensor  # (N,) passes
     backward_passes: Tensor
     nonfinite_images: int = 0  # images with a loss or gradient that was not finite
-    stages: Sequence[tuple[str, int, int]] = ()  # of an ensemble: name, images, spared images
+    stages: Sequence[
+        tuple[str, int, int]
+    ] = ()  # of an ensemble: name, attacked images, skipped images
 
 
 class SamplePredictions(NamedTuple):
-    """What the model says of some images."""
+    """Predictions, loss and perturbation size of some images."""
 
     predictions: NDArray[np.int64]
     loss: NDArray[np.float32]
@@ -85,9 +87,10 @@ class SamplePredictions(NamedTuple):
 def run_suite_entry(
     job: EvaluationJob, entry: SuiteEntry, to_attack: NDArray[np.bool_] | None, progress: Progress
 ) -> AttackRecord:
-    """The record of one entry. An attack sees the images in ``to_attack``; all others are wrong.
+    """Run one entry and return its record.
 
-    Clean and corrupted images are all scored, whatever is left.
+    An attack runs on the images in ``to_attack``; all others count as misclassified. Clean and
+    corrupted images are all scored.
     """
     started = time.perf_counter()
     task = progress.add_task(f"{job.suite}: {entry.name}", len(job.data))
@@ -147,9 +150,9 @@ def _batches_with_progress(
 def _attack_images(
     job: EvaluationJob, entry: SuiteEntry, to_attack: NDArray[np.bool_], task: ProgressTask
 ) -> tuple[list[SamplePredictions], EntryCost]:
-    """Attacks the images that are right so far; the others are wrong already.
+    """Attack the images in ``to_attack``; the others are misclassified already.
 
-    Images come in pieces that bound the memory; inside a piece the attack keeps its batch full.
+    Images come in chunks that bound the memory; within a chunk batches are kept full.
     """
     attack_fn, threat = create_attack(entry.attack, **load_source_models(entry.args)), entry.threat
     assert threat is not None
@@ -194,7 +197,7 @@ def _attack_images(
 def _stage_counts(
     pass_counters: Sequence[tuple[tuple[str, ...], PassCounter]],
 ) -> list[tuple[str, int, int]]:
-    """For an ensemble: each part, the images it attacked, and those it left out as hopeless."""
+    """For an ensemble: (name, attacked images, skipped images) of each stage."""
     names = pass_counters[0][0] if pass_counters else ()
     return [
         (
@@ -207,7 +210,7 @@ def _stage_counts(
 
 
 def load_source_models(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an attack, with the networks that make its examples read from their runs."""
+    """Load the source models in the arguments of a transfer attack."""
     sources = args.get("sources", ())
     if not any(isinstance(source, str) for source in sources):
         return dict(args)
@@ -215,9 +218,9 @@ def load_source_models(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _predict(job: EvaluationJob, x: Tensor, y: Tensor, passes: int = 1) -> SamplePredictions:
-    """Predictions and cross-entropy of the model itself: this alone decides the verdict.
+    """Predict with the original model, which alone decides the per-sample results.
 
-    For randomised models it is the mean of several passes.
+    For randomized models, logits are the mean over several passes.
     """
     check_image_batch(x)
     x = to_model_device(job.model, x)

@@ -1,4 +1,4 @@
-"""An evaluation in shards: each attacks every n-th image, anywhere; together they are the whole."""
+"""Evaluation of a subset of the images: in shards, or until an interval is narrow."""
 
 from __future__ import annotations
 
@@ -52,13 +52,15 @@ class ImageShard:
             and count_text.isdigit()
             and 1 <= int(index_text) <= int(count_text)
         ):
-            raise UserError(f"a shard is written like 2/4, from 1/4 to 4/4, but got {text!r}")
+            raise UserError(f"--shard must be I/N with 1 <= I <= N, e.g. 2/4, but got {text!r}")
         return cls(int(index_text), int(count_text))
 
     def select(self, data: Dataset) -> Dataset:
-        """The images of this shard: every n-th, so that classes are spread alike."""
+        """Select the images of this shard: every n-th, to balance the classes."""
         if len(data) < self.count:
-            raise UserError(f"{len(data)} images cannot be cut into {self.count} shards")
+            raise UserError(
+                f"{self.count} shards need at least that many images, but got {len(data)}"
+            )
         return data.select(list(range(self.index - 1, len(data), self.count)))
 
     def folder(self, root: Path) -> Path:
@@ -66,7 +68,7 @@ class ImageShard:
 
 
 def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
-    """Writes the records of the whole from those of its shards; None while some are missing."""
+    """Merge the records of all shards and write them; None while some are missing."""
     shards = [load_evaluation(ImageShard(k + 1, count).folder(folder)) for k in range(count)]
     first = next((r for s in shards for r in s.records.values()), None)
     expected = None if first is None else first.meta.get("suite_attacks")
@@ -76,7 +78,10 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     for name in expected:
         record = merge_records(name, [s.records[name] for s in shards], data.ids.numpy())
         if not np.array_equal(record.ids, data.ids.numpy()):
-            raise RunError(f"the shards in {folder} are not of these {len(data)} images")
+            raise RunError(
+                f"the shards in {folder} do not cover exactly these {len(data)} images; delete the "
+                "folder and evaluate again"
+            )
         meta = {**record.meta, "data": data.fingerprint()}
         merged[name] = replace(record, meta=meta)
     for name, record in recompute_record_findings(merged).items():
@@ -85,11 +90,14 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
 
 
 def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int64]) -> AttackRecord:
-    """One record of the images of several, in the order of ``ids``."""
+    """Merge records of disjoint images, in the order of ``ids``."""
     reference = {k: parts[0].meta.get(k) for k in SHARED_KEYS}
     for part in parts[1:]:
         if changed := changed_keys(reference, {k: part.meta.get(k) for k in SHARED_KEYS}):
-            raise RunError(f"parts of {name} were made with different {', '.join(changed)}")
+            raise RunError(
+                f"the shards of {name} differ in {', '.join(changed)}; evaluate all of them with "
+                "the same settings"
+            )
     position = {int(i): k for k, i in enumerate(ids)}
     all_ids = np.concatenate([p.ids for p in parts])
     order = np.argsort([position.get(int(i), len(position)) for i in all_ids], kind="stable")
@@ -113,7 +121,7 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
 
 
 def _sum_stage_counts(lists: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
-    """The parts of ensembles with their counts of images added up; some may have had no images."""
+    """Add up the image counts of the stages; some lists may be empty."""
     template = max(lists, key=len)
     return [
         [name, *(sum(rows[k][i] for rows in lists if rows) for i in (1, 2))]
@@ -121,8 +129,8 @@ def _sum_stage_counts(lists: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any
     ]
 
 
-BLOCK_IMAGES = 256  # images between two looks at the interval
-MIN_BLOCKS = 2  # blocks: a first look at few images could stop by luck
+BLOCK_IMAGES = 256  # images between two checks of the interval
+MIN_BLOCKS = 2  # fewer images could stop by chance
 
 
 def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
@@ -137,26 +145,26 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     compile: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Like `evaluate`, on random images until the worst case's 95% interval is narrow.
+    """Like `evaluate`, on random images until the 95% interval of the worst case is narrow.
 
     Args:
-        model: any network from [0, 1] images to logits.
+        model: any model from [0, 1] images to logits.
         data: the images to draw from.
         suite: as for `evaluate`.
         interval_width: stop when the interval is narrower than this, such as 0.05 for 5 points.
-        batch_size: changes speed and memory, not verdicts.
+        batch_size: affects speed and memory, not the per-sample results.
         seed: of the order of the images and of the attacks.
-        out: a folder for the records; blocks that are there are not done again.
+        out: folder for the records; finished blocks are skipped.
         compile: as for `evaluate`.
         progress: where to show progress.
     """
     if not 0 < interval_width < 1:
-        raise UserError(f"`0 < width < 1` must hold, but got width={interval_width}")
+        raise UserError(f"`0 < interval_width < 1` must hold, but got {interval_width}")
     progress = progress or SilentProgress()
     spec, network = (
         load_suite(suite),
         EvaluatedModel(model, compile),
-    )  # prepared once, for all blocks
+    )  # optimized once, for all blocks
     order = torch.randperm(len(data), generator=make_generator(seed, "until")).tolist()
     blocks: list[Evaluation] = []
     for number, start in enumerate(range(0, len(order), BLOCK_IMAGES)):
@@ -167,8 +175,8 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
         evaluation = _merge_blocks(blocks, data, interval_width, out)
         low, high = evaluation.interval()
         progress.log(
-            f"{len(evaluation)} images: worst case {evaluation.worst_case:.1%}, 95% interval "
-            f"{100 * (high - low):.1f} points wide"
+            f"{len(evaluation)} images: worst-case robust accuracy {evaluation.worst_case:.1%}, "
+            f"95% interval {100 * (high - low):.1f} points wide"
         )
         if number + 1 >= MIN_BLOCKS and high - low < interval_width:
             break
@@ -178,7 +186,7 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
 def _merge_blocks(
     blocks: Sequence[Evaluation], data: Dataset, width: float, out: Path | None
 ) -> Evaluation:
-    """The images so far as one evaluation, in the order of the data set."""
+    """Merge the blocks so far to one evaluation, in the order of the dataset."""
     attacked_ids = np.concatenate([next(iter(e.records.values())).ids for e in blocks])
     ids = data.ids.numpy()
     ids = ids[np.isin(ids, attacked_ids)]

@@ -1,4 +1,4 @@
-"""Trained models for others: weights, a model card and leaderboard records in one folder."""
+"""Export of trained models: weights, a model card and leaderboard records."""
 
 from __future__ import annotations
 

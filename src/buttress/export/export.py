@@ -1,4 +1,4 @@
-"""A run -> a folder that others can load, read and compare."""
+"""Export a run to a folder, and upload it to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -42,18 +42,16 @@ class HubClient(Protocol):
 
 def check_repository_name(name: str) -> str:
     if not REPOSITORY_PATTERN.fullmatch(name) or ".." in name or "--" in name:
-        raise UserError(f"a repository is written OWNER/NAME, but got {name!r}")
+        raise UserError(f"--push-to-hub must be OWNER/NAME, but got {name!r}")
     return name
 
 
 def push_folder(folder: Path, repository: str, progress: Progress) -> str:
-    """Uploads every file of a folder, after saying which; the address it is at."""
+    """Log and upload every file of a folder; return its URL."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     lines = [f"  {p.relative_to(folder).as_posix()}  {p.stat().st_size:,} bytes" for p in files]
     progress.log(
-        "\n".join(
-            [f"uploading to {repository} on the Hugging Face hub (made public if new):", *lines]
-        )
+        "\n".join([f"uploading to {repository} on the Hugging Face Hub (public if new):", *lines])
     )
     try:
         hub = hub_client()
@@ -64,11 +62,11 @@ def push_folder(folder: Path, repository: str, progress: Progress) -> str:
             folder_path=str(folder),
             commit_message="Exported by Buttress",
         )
-    except Exception as error:  # the network, the account and the hub fail in many ways
+    except Exception as error:  # network, account and hub errors have many types
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise RunError(
-            f"the upload to {repository} failed: {reason}. {folder} is whole; log in with "
-            "`hf auth login`, then run the same command with --force"
+            f"the upload to {repository} failed: {reason}. The export in {folder} is "
+            "complete; run `hf auth login`, then the same command with --force"
         ) from error
     return f"https://huggingface.co/{repository}"
 
@@ -81,12 +79,12 @@ def hub_client() -> HubClient:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written."""
+    """The files of an export, and what is missing."""
 
     path: Path
     files: tuple[str, ...]
     weights_sha256: str
-    omitted: tuple[str, ...]  # numbers that leaderboards ask for and that were not measured
+    omitted: tuple[str, ...]  # leaderboard fields that were not measured
     warnings: tuple[str, ...]
     hub_url: str = ""  # where it was uploaded to
 
@@ -114,25 +112,25 @@ def export_run(  # noqa: PLR0913 - the public call
     push_to_hub: str = "",
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Writes the weights of a run, a model card and leaderboard records into a new folder.
+    """Export the weights of a run, a model card and leaderboard records.
 
     Args:
         run: the run or its directory.
-        to: the folder to write; it appears whole or not at all.
-        checkpoint: the ``best`` or the ``last`` epoch. Numbers are taken over only if they were
-            measured on these weights.
-        name: what the model is called; made from the run if empty.
-        authors: who made it, for the card and the records.
-        link: a paper or a page about it.
+        to: output folder, written atomically.
+        checkpoint: the ``best`` or the ``last`` epoch. Accuracies are included only if
+            they were measured on these weights.
+        name: name of the model; derived from the run if empty.
+        authors: for the card and the records.
+        link: URL of a paper or project page.
         force: replace an earlier export at ``to``.
-        push_to_hub: ``OWNER/NAME`` of a Hugging Face repository to upload to; nowhere if empty.
-        progress: where to say what is done and what will be uploaded.
+        push_to_hub: ``OWNER/NAME`` of a Hugging Face repository to upload to; no upload if empty.
+        progress: where to show progress and the list of uploaded files.
     """
     progress, run = progress or SilentProgress(), run if isinstance(run, Run) else Run(run)
     folder = Path(to).expanduser()
     if checkpoint not in CHECKPOINT_NAMES:
         raise UserError(
-            f"which must be one of {', '.join(CHECKPOINT_NAMES)}, but got {checkpoint!r}"
+            f"--which must be one of {', '.join(CHECKPOINT_NAMES)}, but got {checkpoint!r}"
         )
     if push_to_hub:
         check_repository_name(push_to_hub)
@@ -182,21 +180,21 @@ def write_leaderboard_record(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def check_target_folder(folder: Path, force: bool) -> None:
-    """Refuses a place that holds anything but, with ``force``, an earlier export."""
+    """Raise unless the folder is new, empty or, with ``force``, an earlier export."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
-        raise UserError(f"the name of a folder must be UTF-8, but got {str(folder)!r}") from None
+        raise UserError(f"--to must be valid UTF-8, but got {str(folder)!r}") from None
     if folder.resolve() == Path.cwd():  # it would be moved from under the command
-        raise UserError("an export cannot be the folder you are in; name one in it, or leave it")
+        raise UserError("--to must not be the current directory; choose a folder in it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / DESCRIPTION_FILE).is_file():
-        raise UserError(
-            f"{folder} exists and is not an export; choose a folder that is new or empty"
-        )
+        raise UserError(f"--to {folder} exists and is not an export; choose a new or empty folder")
     if not force:
-        raise UserError(f"{folder} holds an export already; choose another folder, or pass --force")
+        raise UserError(
+            f"--to {folder} already contains an export; choose another folder or pass --force"
+        )
 
 
 def default_model_name(run: Run) -> str:
@@ -206,7 +204,7 @@ def default_model_name(run: Run) -> str:
 
 
 def class_names(dataset: str, count: int, measured: VerifiedResults) -> tuple[str, ...]:
-    """Of the data the run was trained on: from a record, else from the data set if it is here."""
+    """Class names: from a record, else from the dataset if available."""
     for suite in measured.suites:
         names = about(suite).get("classes")
         if suite.dataset == dataset and isinstance(names, list) and len(names) == count:

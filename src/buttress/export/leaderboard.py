@@ -1,4 +1,4 @@
-"""RobustBench records of common corruptions: the mean over all of the published images, or nothing.
+"""Leaderboard records in the form of RobustBench: AutoAttack and common corruptions.
 
 The published images are those of arXiv:1903.12261 and their likes for CIFAR.
 """
@@ -47,7 +47,7 @@ STANDARD_ARGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class ModelCredit:
-    """What only a person knows about a model."""
+    """Name, authors and link of a model, given by the user."""
 
     name: str
     authors: str = ""
@@ -61,7 +61,7 @@ class ModelCredit:
 
 @dataclass(frozen=True)
 class LeaderboardRecord:
-    """One file, and why its robust accuracy is not in it, if it is not."""
+    """One record, and why it has no robust accuracy, if so."""
 
     path: str  # inside the exported folder
     content: Mapping[str, Any]
@@ -70,7 +70,7 @@ class LeaderboardRecord:
 
 @dataclass(frozen=True)
 class AutoAttackResult:
-    """AutoAttack on a model: a threat, its result, and what keeps it from a board."""
+    """AutoAttack on a model: threat model, result, and why it is rejected."""
 
     dataset: str
     threat: str
@@ -85,7 +85,7 @@ class AutoAttackResult:
 def autoattack_records(
     run: RunResults, measured: VerifiedResults, credit: ModelCredit
 ) -> list[LeaderboardRecord]:
-    """One record per data set and norm that was trained or measured."""
+    """One record per dataset and norm of training or evaluation."""
     trained = run.trained_on
     by_leaderboard: dict[tuple[str, str], AutoAttackResult] = {}
     ordered = sorted(
@@ -113,7 +113,7 @@ def autoattack_results(run: RunResults, measured: VerifiedResults) -> list[AutoA
     if threat and threat not in [t.threat for t in results]:
         command = f"buttress evaluate RUN --suite clean,autoattack:{threat}"
         results.append(
-            AutoAttackResult(run.spec.dataset, threat, None, f"it was not run; {command} does")
+            AutoAttackResult(run.spec.dataset, threat, None, f"not evaluated; run {command}")
         )
     return results
 
@@ -122,13 +122,13 @@ def why_not_standard(result: SuiteEntryResult) -> str:
     """Why a record is not the standard AutoAttack; empty if it is."""
     args = result.made.get("args") or {}
     if any(STANDARD_ARGS.get(name) != value for name, value in args.items()):
-        return f"it was not the standard version ({result.definition.args})"
+        return f"not the standard version of AutoAttack ({result.definition.args})"
     if skipped_square_queries(result.made):
         return (
             "its Square attack skipped queries, which the standard version does not; run it again"
         )
     if result.made.get("mode"):
-        return "attacks before it had taken images away, so it is not AutoAttack alone"
+        return "it ran in worst-case mode after other attacks, so it is not AutoAttack alone"
     return ""
 
 
@@ -177,11 +177,11 @@ def footnote_fields(
     notes: Sequence[str],
     results: Sequence[SuiteEntryResult],
 ) -> dict[str, Any]:
-    """What the other fields cannot say, and whether the numbers may be trusted."""
+    """Footnote: extra data, source of fine-tuning, warnings."""
     sentences = list(notes)
     if run.spec.recipe.extra is not None:
         sentences.append(
-            f"Trained with more images: {public_dataset_name(run.spec.recipe.extra.dataset)}."
+            f"Extra training data: {public_dataset_name(run.spec.recipe.extra.dataset)}."
         )
     if "finetuned_from" in run.header:
         sentences.append(
@@ -210,7 +210,7 @@ CorruptionKey = tuple[str, int]  # name, severity
 def corruption_records(
     run: RunResults, measured: VerifiedResults, credit: ModelCredit
 ) -> list[LeaderboardRecord]:
-    """One record per data set whose corrupted test images were shown to the model."""
+    """One record per dataset with evaluated corruptions."""
     records: dict[str, LeaderboardRecord] = {}
     for suite in measured.suites:
         records_by_corruption = read_corruption_records(run, suite)
@@ -254,14 +254,14 @@ def read_corruption_records(
 
 
 def why_not_comparable(records: Mapping[CorruptionKey, AttackRecord]) -> str:
-    """Why a mean over these is not the number that leaderboards show; empty if it is."""
+    """Why the mean over these records is not the leaderboard value; empty if it is."""
     types, levels = {name for name, _ in records}, {severity for _, severity in records}
     total = NUM_CORRUPTIONS * NUM_SEVERITIES
     if (len(types), len(levels), len(records)) != (NUM_CORRUPTIONS, NUM_SEVERITIES, total):
         return (
-            f"the published number is the mean over {NUM_CORRUPTIONS} corruptions at "
-            f"{NUM_SEVERITIES} severities, and {len(records)} of {total} were measured"
+            f"the leaderboard value is the mean over {NUM_CORRUPTIONS} corruptions at "
+            f"{NUM_SEVERITIES} severities, but {len(records)} of {total} were evaluated"
         )
     if not all(map(uses_official_images, records.values())):
-        return "the images were corrupted here and are not the published ones"
+        return "the corrupted images were generated here, not the official ones"
     return ""

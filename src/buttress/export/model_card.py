@@ -1,4 +1,4 @@
-"""The model card: what a reader must know before using the weights, from records alone."""
+"""The model card: results, warnings, training and provenance of exported weights."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from buttress.report.run_results import AccuracyEstimate, RunResults, SuiteResul
 from buttress.results.robustbench import LEADERBOARD_DATASETS, leaderboard_dataset
 from buttress.results.run import CheckpointName
 
-WORST_CASE_TITLE = "worst case"
+WORST_CASE_TITLE = "worst-case robust accuracy"
 PIPELINE_TAG = "image-classification"
 
 
 @dataclass(frozen=True)
 class ExportContent:
-    """What a card is about."""
+    """Content of a model card."""
 
     run: RunResults
     checkpoint: CheckpointName
     credit: ModelCredit
-    description: Mapping[str, Any]  # what buttress.json holds
+    description: Mapping[str, Any]  # content of buttress.json
     parameters: int
     source: str  # the Python file beside the weights, if there is one
     verified: VerifiedResults
@@ -82,7 +82,7 @@ def render_model_card(content: ExportContent) -> str:
 
 
 def hub_metadata(content: ExportContent) -> dict[str, Any]:
-    """The block that the Hugging Face hub reads."""
+    """Metadata block for the Hugging Face Hub."""
     run = content.run
     tags = [
         "adversarial-robustness",
@@ -123,7 +123,7 @@ def card_table(suite: SuiteResults) -> dict[str, Any]:
 
 
 def card_rows(suite: SuiteResults) -> list[CardRow]:
-    """Each attack, then the worst case; the latter only if no attack of the suite is missing."""
+    """Rows per attack, then worst-case robust accuracy if the suite is complete."""
     table_rows = [CardRow(n, r.definition.threat, r.share) for n, r in suite.results.items()]
     if suite.unreadable or not set(suite.expected) <= set(suite.results):
         return table_rows
@@ -133,9 +133,7 @@ def card_rows(suite: SuiteResults) -> list[CardRow]:
 
 def card_warnings(content: ExportContent) -> list[str]:
     run = content.run
-    state = (
-        [] if run.run.is_trained else [f"training is not finished: the run's state is {run.state}"]
-    )
+    state = [] if run.run.is_trained else [f"training is not finished (state: {run.state})"]
     return list(dict.fromkeys([*state, *run.run.caveats, *content.verified.warnings]))
 
 
@@ -164,15 +162,15 @@ def training_facts(run: RunResults) -> dict[str, str]:
         "recipe": recipe.name,
         "source of the recipe": recipe.source,
         "objective": f"{recipe.objective.name} {args}".strip(),
-        "threat": run.trained_on or "none",
+        "threat model": run.trained_on or "none",
         "epochs": str(recipe.epochs),
         "batch size": str(recipe.batch_size),
         "optimiser": f"{recipe.optimiser.name}, lr {recipe.optimiser.lr:g}, "
         f"weight decay {recipe.optimiser.weight_decay:g}",
         "schedule": recipe.schedule.name,
         "averaged weights": recipe.average.kind if recipe.average else "",
-        "more images": public_dataset_name(recipe.extra.dataset) if recipe.extra else "",
-        "best epoch chosen on": f"{recipe.select_on} images",
+        "extra training data": public_dataset_name(recipe.extra.dataset) if recipe.extra else "",
+        "checkpoint selected on": f"{recipe.select_on} images",
         "fine-tuned from": str(run.header.get("finetuned_from", {}).get("source", "")),
         "seed": str(spec.seed),
     }
@@ -202,7 +200,7 @@ def spec_json(run: RunResults) -> str:
 
 
 def strip_folders(text: str) -> str:
-    """Text in which absolute paths keep only their last part: folders of a machine are private."""
+    """Replace absolute paths by their last part, as folder names may be private."""
     return re.sub(r"(?<![\w.~/])~?/(?:[^\s\"'/:]+/)+", "", text)
 
 

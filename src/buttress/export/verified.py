@@ -1,4 +1,4 @@
-"""What was measured on the very weights that are exported; nothing else may stand beside them."""
+"""Results that were measured on exactly the weights that are exported."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ UNTRUSTWORTHY = "untrustworthy"
 
 @dataclass(frozen=True)
 class TestSet:
-    """The whole test split of a data set, as records name it."""
+    """The whole test split of a dataset, as records identify it."""
 
-    fingerprint: str = ""  # empty where the images are not here
+    fingerprint: str = ""  # empty if the images are not available
     images: int = 0
 
 
@@ -32,15 +32,15 @@ class VerifiedResults:
     suites: tuple[SuiteResults, ...]
     rejected: tuple[str, ...]  # records of other weights, and files that cannot be read
     test_sets: Mapping[str, TestSet]
-    doctor_findings: tuple[Mapping[str, Any], ...]  # what a later look at these weights found
+    doctor_findings: tuple[Mapping[str, Any], ...]  # of a later diagnosis of these weights
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against any of the numbers, in words."""
+        """Warnings about the results."""
         return doubts([r for s in self.suites for r in s.results.values()], self.doctor_findings)
 
     def clean_result(self, dataset: str) -> SuiteEntryResult | None:
-        """The clean images of the whole test set of a data set."""
+        """Identify the whole test split of a dataset."""
         for suite in self.suites:
             if (
                 suite.dataset == dataset
@@ -51,27 +51,27 @@ class VerifiedResults:
         return None
 
     def why_incomplete(self, suite: SuiteResults) -> str:
-        """Why a suite's numbers are not about the whole test set; empty if they are."""
+        """Why an evaluation is not on the whole test set; empty if it is."""
         if suite.split != TEST_SPLIT:
-            return f"it is about the {suite.split or 'unknown'} split, not about the test images"
+            return f"evaluated on the {suite.split or 'unknown'} split, not on the test split"
         test_set = self.test_sets[suite.dataset]
         if not test_set.fingerprint:
             return (
-                f"the test images of {public_dataset_name(suite.dataset)} are not on this machine, "
-                "so it could not be checked that all of them were attacked"
+                f"the test images of {public_dataset_name(suite.dataset)} are not available here, "
+                "so it cannot be verified that all of them were evaluated"
             )
         images = len(suite.survived)
         if images != test_set.images or about(suite).get("data") != test_set.fingerprint:
-            return f"it saw {images} images, and not exactly the {test_set.images} of the test set"
+            return f"evaluated {images} images, not exactly the {test_set.images} of the test split"
         return ""
 
 
 def read_verified_results(run: Run, weights: str, progress: Progress) -> VerifiedResults:
-    """All numbers of a run that were measured on the weights with this digest."""
+    """Collect the results that were measured on the weights with this digest."""
     suites_read = [s for s in read_suites(run, run.path.name) if s.results or s.unreadable]
     suites = tuple(s for s in suites_read if s.results and about(s).get("weights") == weights)
     other_suites = [s.suite for s in suites_read if s.results and s not in suites]
-    refused = [f"suite {name} was measured on other weights of this run" for name in other_suites]
+    refused = [f"suite {name} was evaluated on other weights of this run" for name in other_suites]
     refused += [reason for s in suites for reason in s.unreadable.values()]
     return VerifiedResults(
         suites=suites,
@@ -86,7 +86,7 @@ def load_test_sets(names: Iterable[str], progress: Progress) -> dict[str, TestSe
     for name in sorted(names):
         try:
             data = load_dataset(name, TEST_SPLIT, progress=progress)
-        except (ButtressError, OSError):  # a data set that is not here hinders no export
+        except (ButtressError, OSError):  # a missing dataset does not prevent an export
             test_sets[name] = TestSet()
         else:
             test_sets[name] = TestSet(data.fingerprint(), len(data))
@@ -94,7 +94,7 @@ def load_test_sets(names: Iterable[str], progress: Progress) -> dict[str, TestSe
 
 
 def about(suite: SuiteResults) -> Mapping[str, Any]:
-    """How the first record of a suite was made; weights and data are those of all."""
+    """Metadata of the first record of a suite."""
     return next(iter(suite.results.values())).made
 
 
@@ -107,7 +107,7 @@ def doubts(
 
 
 def is_doubtful(result: SuiteEntryResult) -> bool:
-    """Whether a record is marked as not to be trusted.
+    """Whether a record is marked as not trustworthy.
 
     Findings have a severity; where a record has none of them, each warning counts, to be safe.
     """
@@ -117,7 +117,7 @@ def is_doubtful(result: SuiteEntryResult) -> bool:
 
 
 def diagnosis(run: Run, weights: str) -> list[Mapping[str, Any]]:
-    """What a later diagnosis of the run found, if it is of these weights."""
+    """Findings of the diagnosis of the run, if it is of these weights."""
     try:
         content = read_json(Path(run.analysis_file("doctor")))
     except (ButtressError, OSError):
@@ -134,7 +134,7 @@ def findings(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def said(found: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What findings warn of, in words; notes warn of nothing."""
+    """Texts of the findings, without notes."""
     grave = [f for f in found if f.get("severity") != "note"]
     return ["; ".join(str(f[k]) for k in ("said", "remedy") if f.get(k)) for f in grave]
 
@@ -144,6 +144,6 @@ def is_severe(finding: Mapping[str, Any]) -> bool:
 
 
 def public_dataset_name(name: str) -> str:
-    """The name of a data set without the folders of this machine."""
+    """Name of a dataset without local folders."""
     kind, sep, path = name.partition(":")
     return f"{kind}:{Path(path).name}" if sep else name

@@ -1,4 +1,4 @@
-"""The weights of a model and what is needed to build it again, as files anyone can load safely."""
+"""Write the weights of a model and its description, to be loaded without pickle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_run_model(run: Run, checkpoint: CheckpointName) -> Classifier:
 
 
 def write_weights(folder: Path, model: Classifier) -> str:
-    """Writes all tensors, the normalisation too; their file is read again and compared.
+    """Write all tensors, with those of the normalization; read the file back and compare.
 
     Returns:
         The SHA-256 of the file.
@@ -43,14 +43,14 @@ def write_weights(folder: Path, model: Classifier) -> str:
     with atomic_write(path) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
     if content_digest(load_file(path)) != content_digest(tensors):
-        raise RunError(f"{path} does not hold what was written to it; is the disk sound?")
+        raise RunError(f"{path} differs from what was written; check the disk")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_description(
     folder: Path, model: Classifier, spec: RunSpec, classes: tuple[str, ...], sha256: str
 ) -> dict[str, Any]:
-    """Writes ``buttress.json``: with it, the folder loads by its path alone."""
+    """Write ``buttress.json``, with which the folder can be loaded by its path."""
     content = {
         "model": exported_model_name(spec.model),
         "num_classes": model.num_classes,
@@ -68,7 +68,7 @@ def write_description(
 
 
 def copy_model_source(folder: Path, name: str) -> str:
-    """Puts the Python file of a network of the user's own beside its weights; its name or empty."""
+    """Copy the Python file of a custom model to the export; return its name or empty."""
     if not is_function_name(name):
         return ""
     source = Path(name.rpartition(":")[0]).expanduser()

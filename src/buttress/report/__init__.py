@@ -1,4 +1,4 @@
-"""Static pages made from the records of runs alone. Nothing here imports torch."""
+"""HTML reports about runs and studies, from their records. Nothing here imports torch."""
 
 from __future__ import annotations
 

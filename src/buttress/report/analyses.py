@@ -1,4 +1,4 @@
-"""Analysis files -> frozen results. A file of another form is named, never a crash."""
+"""Read analysis files; an invalid file raises `ValueError` with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SparsityComponent:
 
 @dataclass(frozen=True)
 class SparsityView:
-    """Share of weights smaller than ``threshold`` times the largest, and their histogram."""
+    """Fraction of weights smaller than ``threshold`` times the largest, and their histogram."""
 
     threshold: float
     largest: float
@@ -38,7 +38,7 @@ class SparsityView:
 
 @dataclass(frozen=True)
 class EpsCurveResult:
-    """Accuracy as the adversary is allowed more."""
+    """Accuracy against eps."""
 
     attack: str
     norm: str
@@ -97,7 +97,7 @@ def parse_analysis(content: Mapping[str, Any]) -> AnalysisResult | None:
     try:
         return reader(content["result"])
     except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-        raise ValueError(f"it does not have the form this version reads: {error!r}") from None
+        raise ValueError(f"unexpected content: {error!r}") from None
 
 
 def parse_sparsity(result: Mapping[str, Any]) -> SparsityView:
@@ -105,9 +105,9 @@ def parse_sparsity(result: Mapping[str, Any]) -> SparsityView:
     edges = to_floats(result["edges"])
     counts = {str(k): tuple(int(c) for c in v) for k, v in result["counts"].items()}
     if any(count < 0 for row in counts.values() for count in row):
-        raise ValueError("its histogram counts less than nothing")
+        raise ValueError("histogram counts must be >= 0")
     if len(edges) < 2 or any(len(c) != len(edges) - 1 for c in counts.values()):
-        raise ValueError("its histogram does not have one count between two edges")
+        raise ValueError("a histogram needs one count per bin")
     return SparsityView(
         threshold=float(result["threshold"]),
         largest=float(result["largest"]),
@@ -126,7 +126,7 @@ def parse_curve(result: Mapping[str, Any]) -> EpsCurveResult:
     eps, accuracy = to_floats(result["eps"]), to_floats(result["accuracy"])
     low, high = to_floats(result["low"]), to_floats(result["high"])
     if not eps or len({len(eps), len(accuracy), len(low), len(high)}) != 1:
-        raise ValueError("its eps, accuracy, low and high differ in length")
+        raise ValueError("eps, accuracy, low and high must have the same length")
     attack, norm = str(result["attack"]), str(result["norm"])
     return EpsCurveResult(attack, norm, eps, accuracy, low, high, int(result["images"]))
 
@@ -165,7 +165,7 @@ def validate_png(text: str) -> str:
     except binascii.Error:
         is_png = False
     if not is_png:
-        raise ValueError("a picture in it is not a base64 PNG")
+        raise ValueError("images must be base64-encoded PNG")
     return text
 
 
@@ -178,10 +178,10 @@ MAX_SVG_BYTES = 4_000_000  # bytes; a larger drawing would make the page slow to
 
 @dataclass(frozen=True)
 class AnalysisPicture:
-    """One analysis: its picture as a data address, or why it has none."""
+    """One analysis: its figure as a data URL, or why there is none."""
 
     name: str
-    says: str = ""  # its caption, for those who see it and for those who do not
+    says: str = ""  # caption and alternative text
     address: str = ""
     reason: str = ""  # why it does not apply
 

@@ -1,4 +1,4 @@
-"""Figures: data in, one SVG text out. A colour is a number; the style sheet knows its shade."""
+"""Charts as SVG text. A color is an index; the style sheet defines it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from buttress.report.svg import (
 from buttress.report.svg import round_ticks as round_ticks
 
 NUM_COLORS = 8
-MAX_MARKED_POINTS = 12  # a longer line goes without dots
+MAX_MARKED_POINTS = 12  # longer lines have no dots
 
 
 @dataclass(frozen=True)
 class BarItem:
-    """A share with its interval; ``value`` None is a missing result."""
+    """An accuracy with its interval; ``value`` None is a missing result."""
 
     name: str
     value: float | None
-    detail: str = ""  # said, not drawn
+    detail: str = ""  # for the description, not drawn
     low: float = 0.0
     high: float = 0.0
     colour: int = 0
@@ -63,7 +63,7 @@ class ScatterPoint:
 
 @dataclass(frozen=True)
 class ChartFrame:
-    """The size of a drawing and what its axes say."""
+    """Size of a chart and labels of its axes."""
 
     x_label: str
     y_label: str

@@ -1,4 +1,4 @@
-"""Reads runs from disk into views. What cannot be read is named in the view and left out."""
+"""Read runs from disk; unreadable files are reported and skipped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from buttress.system.progress import Progress
 
 @dataclass(frozen=True)
 class RunDetails:
-    """What only a model's own page shows; read when that page is written."""
+    """Details that only the page of a model shows; read when it is written."""
 
     history: tuple[dict[str, Any], ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class RunDetails:
 
 
 def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
-    """All runs below the roots, each once."""
+    """Read all runs below the roots, each once."""
     located_runs = find_all_runs(roots)
     task = progress.add_task("reading records", len(located_runs))
     runs: list[RunResults] = []
@@ -59,11 +59,11 @@ def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
 
 
 def find_all_runs(roots: Sequence[Path]) -> list[tuple[Run, str]]:
-    """Runs with the place they are shown at: their path from the root's own folder on."""
+    """Runs with their displayed path, relative to the parent of the root."""
     located: dict[Path, tuple[Run, str]] = {}
     for root in map(Path, roots):
         if not root.exists():
-            raise UserError(f"there is no folder {root} to report on; give a folder with runs")
+            raise UserError(f"no such folder: {root}; `buttress report` takes folders with runs")
         for run in find_runs(root):
             display_path = (Path(root.resolve().name) / run.path.relative_to(root)).as_posix()
             located.setdefault(run.path.resolve(), (run, display_path))
@@ -71,11 +71,11 @@ def find_all_runs(roots: Sequence[Path]) -> list[tuple[Run, str]]:
 
 
 def raise_no_runs(roots: Sequence[Path]) -> None:
-    """There must be something to report on."""
+    """Raise because no run was found."""
     names = ", ".join(str(r) for r in roots) or "no folder"
     raise UserError(
         f"no runs found in {names}: a run is a folder with a run.json; "
-        "`buttress train` makes one, `buttress quickstart` makes several"
+        "train one with `buttress train` or `buttress quickstart`"
     )
 
 
@@ -118,7 +118,7 @@ def add_analyses(view: RunResults) -> RunResults:
         except (ValueError, OSError, CorruptFileError) as error:
             reason = error_text(error, view.run, view.place)
             file = f"{view.place}/analysis/{name}.json"
-            problems.append(f"{file} is unreadable, make it again ({reason})")
+            problems.append(f"{file} is unreadable; run the analysis again ({reason})")
             continue
         if result is not None and content.get("says"):
             summaries.append(AnalysisSummary(name, str(content["says"])))
@@ -143,7 +143,7 @@ def add_analyses(view: RunResults) -> RunResults:
 
 
 def read_run_details(view: RunResults) -> tuple[RunDetails, tuple[str, ...]]:
-    """Epochs, summary and pictures of one run, and the files that could not be read."""
+    """Read epochs, summary and images of one run, and list unreadable files."""
     problems: list[str] = []
     history: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def read_run_details(view: RunResults) -> tuple[RunDetails, tuple[str, ...]]:
         history = [e for e in view.run.history if isinstance(e, dict)]
         summary = view.run.summary if view.run.is_trained else {}
     except (CorruptFileError, OSError, KeyError) as error:
-        problems.append(f"{error_text(error, view.run, view.place)}: it is left out")
+        problems.append(f"{error_text(error, view.run, view.place)}; skipped")
     contents = (read_json(view.run.analysis_file(name)) for name in view.galleries)
     galleries = [g for g in map(parse_analysis, contents) if isinstance(g, GalleryView)]
     pictures = read_pictures(view.run.analysis_file(name) for name in view.others)
@@ -159,7 +159,7 @@ def read_run_details(view: RunResults) -> tuple[RunDetails, tuple[str, ...]]:
 
 
 def add_distinguishing_labels(runs: Sequence[RunResults]) -> list[RunResults]:
-    """Gives runs with the same model and training a suffix, and every run its own page."""
+    """Add suffixes to runs with the same model and training, and unique page names."""
     runs_per_training = Counter((r.model, r.objective, r.trained_on) for r in runs)
     runs_per_seed = Counter((r.model, r.objective, r.trained_on, r.spec.seed) for r in runs)
     slug_counts: Counter[str] = Counter()
@@ -176,6 +176,6 @@ def add_distinguishing_labels(runs: Sequence[RunResults]) -> list[RunResults]:
 
 
 def error_text(error: Exception, run: Run, display_path: str) -> str:
-    """The text of an error with the run's path as the reader knows it."""
-    text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    """Text of an error with the displayed path of the run."""
+    text = f"missing key {error}" if isinstance(error, KeyError) else str(error)
     return text.replace(str(run.path), display_path)

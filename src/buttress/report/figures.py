@@ -1,4 +1,4 @@
-"""Which figures a page has: views -> charts."""
+"""The figures of a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from buttress.report.leaderboard import Leaderboard, LeaderboardRow, relation_to
 from buttress.report.run_results import AccuracyEstimate, ClassResult, RunResults
 from buttress.statistics import wilson_interval
 
-MAX_CLASSES_DRAWN = 24  # more classes than this are shown by their weakest and strongest
+MAX_CLASSES_DRAWN = 24  # of more classes, only the least and most robust are drawn
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows that are drawn: one colour per model, hollow or dashed for standard training."""
+    """The rows that are drawn: one color per model, hollow or dashed for standard training."""
 
     rows: tuple[LeaderboardRow, ...]
     colours: Mapping[str, int]
@@ -63,7 +63,7 @@ class DrawnRows:
 
 
 def select_drawn_rows(board: Leaderboard) -> DrawnRows:
-    """The best rows, as many as there are colours; the best standard model is always among them."""
+    """The best rows, as many as there are colors; the best standard model is always among them."""
     rows = list(board.rows[:NUM_COLORS])
     standard = next((r for r in board.rows if r.run.is_standard), None)
     if standard is not None and all(r is not standard for r in rows):
@@ -78,14 +78,14 @@ def run_caption(run: RunResults) -> str:
 
 
 def attack_figures(board: Leaderboard, drawn: DrawnRows) -> list[ReportFigure]:
-    """One panel of bars per attack, the worst case first."""
-    worst = attack_panel(drawn, [r.worst.share for r in drawn.rows], "Worst case")
-    panels = [ReportFigure("Worst case", worst, "the image survives every attack below")]
+    """One panel of bars per attack; worst-case robust accuracy first."""
+    worst = attack_panel(drawn, [r.worst.share for r in drawn.rows], "Worst-case robust accuracy")
+    panels = [ReportFigure("Worst-case robust accuracy", worst, "robust to every attack below")]
     for index, column in enumerate(board.columns):
         shares = [r.cells[index].share for r in drawn.rows]
-        title = "No attack" if column.definition.is_clean else column.title
+        title = "Clean" if column.definition.is_clean else column.title
         about = [format_threat(column.definition.threat), column.training]
-        text = " · ".join(a for a in about if a) or "the images as they are"
+        text = " · ".join(a for a in about if a) or "unperturbed images"
         panels.append(ReportFigure(title, attack_panel(drawn, shares, title), text))
     return panels
 
@@ -146,7 +146,7 @@ def curve_figure(
 
 
 def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None:
-    """Weight sparsity against worst case, every ranked model."""
+    """Worst-case robust accuracy against weight sparsity, for every ranked model."""
     drawn_slugs = {r.run.slug for r in drawn.rows}
     points = [
         ScatterPoint(
@@ -163,13 +163,17 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
     ]
     if len(points) < 2:
         return None
-    frame = ChartFrame(x_label="sparsity: share of near-zero weights", y_label="worst case")
+    frame = ChartFrame(
+        x_label="sparsity (fraction of near-zero weights)", y_label="worst-case robust accuracy"
+    )
     description = "; ".join(
         f"{p.name} {format_percent(p.x)}, {format_percent(p.y)}" for p in points[:NUM_COLORS]
     )
-    svg = draw_scatter(points, frame, f"Weight sparsity and worst-case accuracy. {description}")
+    svg = draw_scatter(
+        points, frame, f"Weight sparsity and worst-case robust accuracy. {description}"
+    )
     keys = drawn.keys if len(drawn.rows) else ()
-    return ReportFigure("Worst case against weight sparsity", svg, "one point per model", keys)
+    return ReportFigure("Robustness against weight sparsity", svg, "one point per model", keys)
 
 
 def model_figure(board: Leaderboard, row: LeaderboardRow) -> ReportFigure:
@@ -183,25 +187,27 @@ def model_figure(board: Leaderboard, row: LeaderboardRow) -> ReportFigure:
     unseen_attacks = [
         c.title for c, s in zip(board.columns, relations, strict=True) if s.startswith("unseen")
     ]
-    about = f"not seen in training: {', '.join(unseen_attacks)}" if unseen_attacks else ""
+    about = f"not trained on: {', '.join(unseen_attacks)}" if unseen_attacks else ""
     svg = draw_bars(items, f"{row.run.label} under each attack", width=400, name_width=130)
-    return ReportFigure("Under each attack", svg, about)
+    return ReportFigure("Accuracy per attack", svg, about)
 
 
 def class_figure(classes: Sequence[ClassResult]) -> ReportFigure:
-    """Worst-case accuracy by class, weakest first; a tick shows the clean accuracy."""
+    """Worst-case robust accuracy by class, lowest first; a tick shows clean accuracy."""
     order = sorted(classes, key=lambda c: (c.worst.value, c.name))
-    about = "bar: survives every attack; tick: without an attack"
+    about = "bar: worst-case robust accuracy; tick: clean accuracy"
     if len(order) > MAX_CLASSES_DRAWN:
         half = MAX_CLASSES_DRAWN // 2
-        about += f"; the {half} weakest and {half} strongest of {len(order)} classes"
+        about += f"; the {half} least and {half} most robust of {len(order)} classes"
         order = [*order[:half], *order[-half:]]
     items = [
         replace(accuracy_bar(c.name, c.worst, 1), mark=c.clean.value if c.clean else None)
         for c in order
     ]
     return ReportFigure(
-        "By class", draw_bars(items, "Worst case by class", width=400, name_width=130), about
+        "By class",
+        draw_bars(items, "Worst-case robust accuracy by class", width=400, name_width=130),
+        about,
     )
 
 
@@ -210,8 +216,8 @@ def training_figures(history: Sequence[Mapping[str, Any]], objective: str) -> li
     if len(history) < 2:
         return []
     names = {
-        "val_robust": "validation, attacked",
-        "val_clean": "validation, clean",
+        "val_robust": "validation robust accuracy",
+        "val_clean": "validation clean accuracy",
         "train_accuracy": f"training batches ({objective})",
     }
     shares = [epoch_series(history, key, name, c) for c, (key, name) in enumerate(names.items())]
@@ -244,13 +250,13 @@ def weight_figure(sparsity: SparsityView) -> ReportFigure:
     counts = {k: v for k, v in ordered.items() if v}
     svg = draw_histogram(sparsity.edges, counts, ChartFrame("weight", "count", is_share=False))
     keys = tuple(LegendEntry(k, i % NUM_COLORS) for i, k in enumerate(list(counts)[1:]))
-    return ReportFigure("Weights", svg, "grey: all weights; counts on a log axis", keys)
+    return ReportFigure("Weights", svg, "gray: all weights; counts on a log axis", keys)
 
 
 def epoch_series(
     history: Sequence[Mapping[str, Any]], key: str, name: str, colour: int
 ) -> LineSeries:
-    """One quantity at the epochs where it was measured; with a band if it is a share of images."""
+    """A quantity at the epochs where it was measured; with a band if it is an accuracy."""
     measured_epochs = [e for e in history if is_number(e.get("epoch")) and is_number(e.get(key))]
     epochs, values = ([float(e[k]) for e in measured_epochs] for k in ("epoch", key))
     counts = [e.get("val_images") for e in measured_epochs] if key.startswith("val_") else []

@@ -1,4 +1,4 @@
-"""Numbers and threats in words."""
+"""Formatting of numbers and threat models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buttress.threats.norm_ball import Threat, parse_eps
 
 
 def format_percent(value: float, sign: str = "%") -> str:
-    """Whole percent; one digit more where rounding would say all or nothing."""
+    """Format as whole percent; one more digit where rounding gives 0% or 100%."""
     if not math.isfinite(value):
         return "unknown"
     whole = round(100 * value)
@@ -22,7 +22,7 @@ def format_percent(value: float, sign: str = "%") -> str:
 
 
 def format_percent_pair(a: float, b: float) -> tuple[str, str]:
-    """Two percentages that look different if they are."""
+    """Format two fractions so that different ones look different."""
     if format_percent(a) == format_percent(b) and a != b:
         return f"{100 * a:.1f}%", f"{100 * b:.1f}%"
     return format_percent(a), format_percent(b)
@@ -75,7 +75,7 @@ def format_threat(text: str) -> str:
 
 
 def safe_link(link: str) -> str:
-    """A link if it may be followed: http or https, with nothing in it that ends it early."""
+    """The URL if it is a safe http or https URL, else empty."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(link)
         if parts.scheme in ("http", "https") and parts.netloc and not re.search(r"[\s<>\"]", link):
@@ -91,9 +91,9 @@ def canonical_threat(text: str) -> str:
 
 
 def explain_threat(threat: str) -> str:
-    """What an adversary may do, for a newcomer."""
+    """Describe a threat model in a sentence."""
     if not threat:
-        return "the images as they are"
+        return "unperturbed images"
     try:
         parsed = Threat.parse(threat)
     except UserError:
@@ -101,10 +101,7 @@ def explain_threat(threat: str) -> str:
     size = f"{parsed.eps:.4g}"
     if parsed.norm == "Linf":
         levels = f"{parsed.eps * 255:.3g}"
-        return f"every pixel may change by at most {size} of its range ({levels} of 255 levels)"
+        return f"each pixel may change by at most {size} ({levels}/255)"
     if parsed.norm == "L2":
-        return (
-            f"the whole change may have the Euclidean length {size} "
-            "(square root of the sum of squared pixel changes)"
-        )
-    return f"the absolute changes of all pixels may add up to {size}: few pixels, changed much"
+        return f"the perturbation may have an L2 norm of at most {size}"
+    return f"the perturbation may have an L1 norm of at most {size}"

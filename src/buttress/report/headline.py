@@ -1,4 +1,4 @@
-"""The result of a board in one plain sentence, computed from the verdicts."""
+"""The result of a leaderboard in one sentence."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Headline:
     winner: str
     verdict: str
     contrast: str = ""  # the best model of the other kind of training
-    lead: str = ""  # whether the distance to the second is more than chance
+    lead: str = ""  # whether the difference to the second is significant
     notes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class BestModel:
-    """The best model against one attack."""
+    """The most robust model under one attack."""
 
     title: str
     threat: str
@@ -39,35 +39,40 @@ class BestModel:
     slug: str
     value: str
     interval: str
-    others: int  # how many more reach the same number
+    others: int  # how many more have the same accuracy
 
 
 def build_headline(board: Leaderboard) -> Headline:
     rows = board.ranked
     if not rows and any(r.worst.is_doubtful for r in board.rows):
-        return Headline("", f"No result of suite {board.suite} can be trusted; the notes say why.")
+        text = f"No evaluation with suite {board.suite} is trustworthy; see the notes."
+        return Headline("", text)
     if not rows:
-        text = f"No model has a result for every attack of suite {board.suite} yet."
+        text = f"No model has a complete evaluation with suite {board.suite}."
         return Headline("", text)
     top = [r for r in rows if r.rank == 1]
     share = top[0].worst.share
     assert share is not None
     images = f"{share.images} {board.split} images".replace("  ", " ")
     if share.hits == 0:
-        return Headline("No model held:", f"not one of {images} survives every attack.")
+        return Headline(
+            "No model is robust:", f"worst-case robust accuracy is 0% on {images} for all models."
+        )
     interval = f"{format_percent(share.low, '')} to {format_percent(share.high)}"
     counts = (
-        f"{format_percent(share.value)} of {images} survive every attack (95% interval {interval})."
+        f"worst-case robust accuracy {format_percent(share.value)} on {images} "
+        f"(95% interval {interval})."
     )
     if len(rows) == 1:
         return Headline(f"{top[0].run.described}:", counts, notes=top[0].worst.notes)
     if len(top) > 1:
         names = " and ".join(r.run.described for r in top[:2])
         more = f" (and {len(top) - 2} more)" if len(top) > 2 else ""
-        return Headline(names, f"{more}held best, level: {counts}", contrast_sentence(rows, top[0]))
+        text = f"{more}are equally robust: {counts}"
+        return Headline(names, text, contrast_sentence(rows, top[0]))
     return Headline(
         top[0].run.described,
-        f"held best: {counts}",
+        f"is the most robust: {counts}",
         contrast_sentence(rows, top[0]),
         significance_sentence(top[0], rows[1]),
         top[0].worst.notes,
@@ -75,18 +80,18 @@ def build_headline(board: Leaderboard) -> Headline:
 
 
 def contrast_sentence(rows: tuple[LeaderboardRow, ...], best: LeaderboardRow) -> str:
-    """How the best model that was trained the other way (standard or robust) does."""
+    """The best model of the other kind of training, standard or adversarial."""
     others = [r for r in rows if r.run.is_standard != best.run.is_standard]
     if not others or others[0].worst.share is None:
         return ""
     kind = "adversarially trained" if best.run.is_standard else "standard"
     share = others[0].worst.share
     value = f"{format_percent(share.value)} ({format_interval(share.low, share.high)})"
-    return f"The best {kind} model, {others[0].run.label}, keeps {value}."
+    return f"The best {kind} model, {others[0].run.label}, has {value}."
 
 
 def significance_sentence(first: LeaderboardRow, second: LeaderboardRow) -> str:
-    """Compares the first two image by image."""
+    """Test whether the first two differ significantly."""
     ahead = int(np.sum(first.suite.survived & ~second.suite.survived))
     behind = int(np.sum(second.suite.survived & ~first.suite.survived))
     assert first.worst.share is not None
@@ -94,14 +99,14 @@ def significance_sentence(first: LeaderboardRow, second: LeaderboardRow) -> str:
     first_text, second_text = format_percent_pair(first.worst.share.value, second.worst.share.value)
     name = second.run.described
     if mcnemar(ahead, behind) > 0.05:
-        not_significant = "on these images the order of the two may be chance"
+        not_significant = "the difference is not significant on these images"
         return f"Second is {name} with {second_text} against {first_text}: {not_significant}."
-    significant = "the lead is more than chance (McNemar's test, p < 0.05)"
+    significant = "the difference is significant (McNemar's test, p < 0.05)"
     return f"Second is {name} with {second_text}; {significant}."
 
 
 def best_models(board: Leaderboard) -> list[BestModel]:
-    """The best model against each attack, in the order of the table."""
+    """The most robust model under each attack, in the order of the table."""
     found = []
     for index, column in enumerate(board.columns):
         best = [r for r in board.rows if r.cells[index].is_best]
@@ -112,7 +117,7 @@ def best_models(board: Leaderboard) -> list[BestModel]:
         definition = column.definition
         found.append(
             BestModel(
-                title="no attack" if definition.is_clean else column.title,
+                title="clean" if definition.is_clean else column.title,
                 threat=definition.threat,
                 training=column.training,
                 who=best[0].run.label,
@@ -127,12 +132,12 @@ def best_models(board: Leaderboard) -> list[BestModel]:
 
 
 def unranked_sentence(board: Leaderboard) -> str:
-    """Says how many models have no rank, if any."""
+    """State how many models are not ranked, if any."""
     untrustworthy = sum(r.worst.is_doubtful for r in board.rows)
     missing = len(board.rows) - len(board.ranked) - untrustworthy
     reasons = {
-        "without a full result": missing,
-        "with a result that cannot be trusted": untrustworthy,
+        "with an incomplete evaluation": missing,
+        "with a result that is not trustworthy": untrustworthy,
     }
     return " ".join(
         f"{pluralize(count, 'model')} of {len(board.rows)} {reason}: not ranked."

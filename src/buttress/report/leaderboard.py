@@ -1,4 +1,4 @@
-"""Leaderboards: only runs judged on the same images by the same suite are compared."""
+"""Leaderboards: only runs evaluated on the same images with the same suite are compared."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from buttress.system.files import digest
 
 @dataclass(frozen=True)
 class AccuracyCell:
-    """One number of the table, or why there is none; notes count from 1 below the table."""
+    """One value of the table, or why it is missing; notes are numbered from 1."""
 
     share: AccuracyEstimate | None = None
     absent: str = ""
     notes: tuple[int, ...] = ()
-    is_doubtful: bool = False  # a finding says that the number cannot be trusted
+    is_doubtful: bool = False  # a finding says that it is not trustworthy
     is_best: bool = False
 
 
@@ -47,12 +47,14 @@ class LeaderboardRow:
 class LeaderboardColumn:
     definition: AttackDefinition
     title: str
-    training: str = ""  # "trained on", "unseen" ... where it is the same for all robust models
+    training: str = (
+        ""  # "trained on", "not trained on" ... where it is the same for all robust models
+    )
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """One table: rows by worst case, the unranked last."""
+    """One table: rows by worst-case robust accuracy, unranked rows last."""
 
     dataset: str
     split: str
@@ -76,7 +78,7 @@ class Leaderboard:
 
 
 def build_leaderboards(runs: Iterable[RunResults]) -> list[Leaderboard]:
-    """All tables, the one with the most models and images first."""
+    """Build all leaderboards, those with the most models and images first."""
     groups: dict[tuple[str, str, str, str], list[tuple[RunResults, SuiteResults]]] = {}
     for run in runs:
         for suite in (s for s in run.suites if s.results):
@@ -136,7 +138,7 @@ def collect_columns(suites: Iterable[SuiteResults]) -> tuple[AttackDefinition, .
 
 
 def column_titles(definitions: Sequence[AttackDefinition]) -> dict[AttackDefinition, str]:
-    """Names, with what differs added where one name stands for several attacks."""
+    """Titles of the columns; attacks with the same name are told apart by their settings."""
     names = [d.name for d in definitions]
     return {
         d: d.name if names.count(d.name) == 1 else f"{d.name} {d.threat} {d.args}".strip()
@@ -160,9 +162,7 @@ def build_row(
     )
     note_numbers.update(n for c in cells for n in c.notes)
     if not run.run.is_trained:
-        note_numbers.add(
-            note_number(notes, f"training is not finished: the run's state is {run.state}")
-        )
+        note_numbers.add(note_number(notes, f"training is not finished (state: {run.state})"))
     diagnosis = run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights) else None
     findings = (*suite.findings, *(diagnosis.findings if diagnosis else ()))
     shown_warnings = {*common, *(w for r in suite.results.values() for w in r.warnings)}
@@ -203,12 +203,12 @@ def build_cell(
 
 
 def note_number(notes: dict[str, int], text: str) -> int:
-    """The number of a note; the same text has one number."""
+    """Number of a note; equal texts share a number."""
     return notes.setdefault(text, len(notes) + 1)
 
 
 def rank_rows(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Best worst case first; rows without one that can be trusted follow by name, unranked."""
+    """Sort by worst-case robust accuracy; rows without a trustworthy one are unranked."""
     rankable = [r for r in rows if r.worst.share is not None and not r.worst.is_doubtful]
     rankable.sort(
         key=lambda r: (
@@ -226,7 +226,7 @@ def rank_rows(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def mark_best(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Marks the best number of each column, among those that can be trusted."""
+    """Mark the best trustworthy value of each column."""
     width = len(rows[0].cells) if rows else 0
     best = [max(trusted_correct_count(r.cells[c]) for r in rows) for c in range(width)]
     marked = []
@@ -252,27 +252,27 @@ def clean_correct_count(row: LeaderboardRow) -> float:
 
 
 def relation_to_training(threat: str, training_threat: str) -> str:
-    """How an attack's threat relates to the one of training."""
+    """Relation of an attack's threat model to that of training."""
     if not threat or not training_threat:
         return ""
     if threat == training_threat:
         return "trained on"
     same_norm = threat.partition(":")[0] == training_threat.partition(":")[0]
-    return "same norm, other size" if same_norm else "unseen in training"
+    return "same norm, other eps" if same_norm else "not trained on"
 
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """One training with several seeds."""
+    """Runs that differ in their training seed only."""
 
     run: RunResults  # any of them
     seeds: tuple[int, ...]
-    worst: SeedSummary  # its interval covers other seeds and other images
-    cells: tuple[SeedSummary | None, ...]  # one per column; intervals cover other seeds
+    worst: SeedSummary  # its interval accounts for seeds and images
+    cells: tuple[SeedSummary | None, ...]  # one per column; intervals account for seeds
 
 
 def seed_groups(board: Leaderboard) -> list[SeedGroup]:
-    """All trainings with two seeds or more that have a full result, the best first."""
+    """Group complete runs that differ in the seed only, most robust first."""
     rows_by_training: dict[str, dict[int, LeaderboardRow]] = {}
     for row in board.ranked:
         identity = {k: v for k, v in row.run.spec.identity().items() if k != "seed"}

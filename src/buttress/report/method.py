@@ -1,4 +1,4 @@
-"""How the numbers of a board were made, gathered from the metadata of its records."""
+"""Evaluation protocol of a leaderboard, from the metadata of its records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResul
         title=column.title,
         attack=definition.attack,
         threat=format_threat(definition.threat),
-        meaning=explain_attack(definition) if results else "no result that says",
+        meaning=explain_attack(definition) if results else "unknown",
         training=column.training,
         args=definition.args,
         forward=format_value_range(r.made.get("forward") for r in results),
@@ -63,12 +63,12 @@ def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResul
 
 def explain_attack(definition: AttackDefinition) -> str:
     if definition.attack == CORRUPTION_ATTACK:
-        return "noise, blur, weather and compression without an adversary, on all images"
+        return "common corruptions (noise, blur, weather, compression) of all images"
     return explain_threat(definition.threat)
 
 
 def method_facts(board: Leaderboard, results: Sequence[SuiteEntryResult]) -> dict[str, str]:
-    """Each fact once; where records differ, all values."""
+    """Facts about the evaluations; all values where records differ."""
     times = sorted(str(r.made["time"]) for r in results if r.made.get("time"))
     facts = {
         "data": f"{board.dataset}, {board.split or 'unknown'} split, {board.images} images",

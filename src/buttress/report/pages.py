@@ -42,7 +42,7 @@ MAX_MODELS = 200  # models of one board; each adds its bits to the page
 
 
 def comparison_groups(boards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
-    """The boards with two models or more; the best ones, if there are too many."""
+    """Models that can be compared, by leaderboard; the most robust ones if too many."""
     return [comparison_group(b) for b in boards if sum(bool(r.suite.results) for r in b.rows) > 1]
 
 
@@ -51,7 +51,7 @@ def comparison_group(board: Leaderboard) -> dict[str, Any]:
     return {
         "title": ", ".join(p for p in parts if p),
         "images": board.images,
-        "columns": ["worst case", *(c.title for c in board.columns)],
+        "columns": ["worst-case robust accuracy", *(c.title for c in board.columns)],
         "rows": [comparison_row(r) for r in board.rows[:MAX_MODELS]],
         "left_out": max(0, len(board.rows) - MAX_MODELS),
     }
@@ -60,7 +60,7 @@ def comparison_group(board: Leaderboard) -> dict[str, Any]:
 def comparison_row(leaderboard_row: LeaderboardRow) -> dict[str, Any]:
     run = leaderboard_row.run
     training = f"{run.objective} {format_threat(run.trained_on)}".strip()
-    trust_suffix = " (untrustworthy)" if leaderboard_row.worst.is_doubtful else ""
+    trust_suffix = " (not trustworthy)" if leaderboard_row.worst.is_doubtful else ""
     worst = (
         np.packbits(leaderboard_row.suite.survived).tobytes()
         if leaderboard_row.worst.share
@@ -76,7 +76,7 @@ def comparison_row(leaderboard_row: LeaderboardRow) -> dict[str, Any]:
 
 
 def embed_json(content: Any) -> Markup:
-    """JSON for a script element: no text in it can end the element or begin a comment."""
+    """JSON for a script element, escaped so that it cannot end the element."""
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
     return Markup("".join(escapes.get(c, c) for c in text))
@@ -87,7 +87,7 @@ NO_ENTRIES = LeaderboardEntries((), ())
 
 @dataclass(frozen=True)
 class Script:
-    """A script of ours; the page allows it by its hash, and no other."""
+    """A script and its hash for the content security policy."""
 
     text: Markup
     hash: str
@@ -95,7 +95,7 @@ class Script:
 
 @dataclass(frozen=True)
 class SiteIndex:
-    """What pages link to."""
+    """Links between the pages."""
 
     studies: Sequence[StudyPageData] = ()
     groups: Sequence[Mapping[str, Any]] = ()  # models that can be compared
@@ -107,7 +107,7 @@ class SiteIndex:
 
 
 class PageRenderer:
-    """Renders pages; one object serves a whole report."""
+    """Renders the pages of a report."""
 
     def __init__(self, title: str, subtitle: str, site: SiteIndex | None = None) -> None:
         self._environment = environment()
@@ -217,7 +217,7 @@ def environment() -> Environment:
 
 
 def read_asset(name: str) -> Markup:
-    """Our own style or script, put into the page as it is."""
+    """Read a bundled style or script."""
     folder = resources.files("buttress.report") / "templates"
     return Markup((folder / name).read_text(encoding="utf-8"))
 
@@ -228,7 +228,7 @@ def load_script(name: str) -> Script:
 
 
 def filter_choices(boards: Sequence[Leaderboard]) -> dict[str, Any]:
-    """What the leaderboards can be filtered by."""
+    """Options of the leaderboard filters."""
     rows = [row.run for board in boards for row in board.rows]
     values = {
         "category": {r.category for r in rows},
@@ -240,7 +240,7 @@ def filter_choices(boards: Sequence[Leaderboard]) -> dict[str, Any]:
 
 
 def finetune_origin(run: RunResults) -> dict[str, str]:
-    """Where the first weights of a run came from."""
+    """Source of the initial weights of a fine-tuned run."""
     origin = run.header.get("finetuned_from")
     if not isinstance(origin, Mapping):
         return {}
@@ -255,7 +255,7 @@ def leaderboard_context(
     board: Leaderboard, index: int, boards: Sequence[Leaderboard]
 ) -> dict[str, Any]:
     drawn_rows = figures.select_drawn_rows(board)
-    # A run's curves do not depend on the suite: they are drawn once per data set.
+    # A run's curves do not depend on the suite: they are drawn once per dataset.
     first = next(b for b in boards if b.dataset == board.dataset) is board
     curves = figures.curve_figures(drawn_rows) if first else []
     scatter = figures.sparsity_figure(board, drawn_rows)
@@ -299,7 +299,7 @@ def is_evaluated(run: RunResults) -> bool:
 
 
 def run_facts(run: RunResults) -> Mapping[str, str]:
-    """Where a run comes from."""
+    """Provenance of a run."""
     header = run.header
     versions = header.get("versions")
     facts = {

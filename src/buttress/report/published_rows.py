@@ -1,4 +1,4 @@
-"""Published numbers beside ours: rows of a table, and of nothing else.
+"""Published accuracies as extra rows of a leaderboard.
 
 They are not ranked, not drawn, and in no headline, best value or interval, because their images,
 attacks and seeds are not in the records.
@@ -24,10 +24,10 @@ from buttress.results.robustbench import (
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published record; shares where it has a number for a column."""
+    """One published record; accuracies of the columns that it has."""
 
     id: str
-    link: str  # empty unless it may be followed
+    link: str  # empty unless it is a safe URL
     about: str  # "WideResNet-28-10, ICML 2020"
     title: str
     cells: tuple[float | None, ...]  # one per column of the board
@@ -37,14 +37,14 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedRows:
-    columns: tuple[str, ...] = ()  # numbers that no column of the board holds
+    columns: tuple[str, ...] = ()  # accuracies without a column in the leaderboard
     rows: tuple[PublishedRow, ...] = ()
 
 
 def build_published_rows(
     board: Leaderboard, published: Sequence[LeaderboardEntry]
 ) -> PublishedRows:
-    """The published records about the data of a board."""
+    """Select the published records of a leaderboard's dataset."""
     dataset = leaderboard_dataset(board.dataset)
     entries = [p for p in published if p.dataset == dataset]
     definitions = [column.definition for column in board.columns]
@@ -74,7 +74,7 @@ def build_published_row(
 
 
 def is_same_attack(definition: AttackDefinition, entry: LeaderboardEntry) -> bool:
-    """Whether a column holds what was published: standard AutoAttack in the same ball."""
+    """Whether a column is the published one: standard AutoAttack, same threat model."""
     is_standard = normalize_name(definition.attack) == "autoattack" and definition.args in (
         "",
         "version=standard",
@@ -83,7 +83,7 @@ def is_same_attack(definition: AttackDefinition, entry: LeaderboardEntry) -> boo
 
 
 def attack_title(entry: LeaderboardEntry) -> str:
-    """The title of a published number that has no column of ours."""
+    """Title of a published column that is not in the leaderboard."""
     if entry.board == CORRUPTIONS_LEADERBOARD:
         return CORRUPTIONS_LEADERBOARD
     return f"autoattack {format_threat(entry.threat or entry.board)}"
@@ -94,19 +94,19 @@ def entry_remark(entry: LeaderboardEntry) -> str:
     if entry.is_unreliable:
         parts.append("marked unreliable by its source")
     if entry.external is not None:
-        parts.append(f"{format_tenths(entry.external)} is the lowest that others found")
+        parts.append(f"lowest accuracy reported by others: {format_tenths(entry.external)}")
     return "; ".join(parts)
 
 
 def unused_entry_messages(reading: LeaderboardEntries, boards: Sequence[Leaderboard]) -> list[str]:
-    """What was wrong with the files, and data sets that no table here is about."""
+    """Problems of the files, and records of datasets without a leaderboard."""
     datasets = {leaderboard_dataset(board.dataset) for board in boards}
     omitted = Counter(p.dataset for p in reading.rows if p.dataset not in datasets)
     return [
         *reading.problems,
         *(
-            f"{pluralize(count, 'published record')} about {dataset} left out: no model here was "
-            "attacked on it"
+            f"{pluralize(count, 'published record')} for {dataset} not shown: no model here was "
+            "evaluated on it"
             for dataset, count in sorted(omitted.items())
         ),
     ]

@@ -1,4 +1,4 @@
-"""The corruptions of a suite as one column: 75 of them would hide the attacks."""
+"""Results of runs as the report shows them; all corruptions are one column."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLEAN = "clean"
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """A share of images with its 95% interval."""
+    """An accuracy with its 95% interval."""
 
     hits: float  # whole, but for the mean over corrupted copies
     images: int
@@ -61,7 +61,7 @@ class AccuracyEstimate:
 
 @dataclass(frozen=True)
 class AttackDefinition:
-    """What decides an attack's numbers. Two runs share a column only if all of it is equal."""
+    """Settings of an attack. Two runs share a column only if all of them are equal."""
 
     name: str
     attack: str = ""
@@ -75,19 +75,19 @@ class AttackDefinition:
 
 @dataclass(frozen=True)
 class SuiteEntryResult:
-    """What one attack did to one model."""
+    """Result of one attack on one model."""
 
     definition: AttackDefinition
     position: int
     share: AccuracyEstimate
     warnings: tuple[str, ...]
     made: Mapping[str, Any]  # seed, cost, versions and the rest of the record's metadata
-    flags: bytes = b""  # a bit per image, right or wrong; none where a result has no verdicts
+    flags: bytes = b""  # a bit per image, correct or not; empty without per-sample results
 
 
 @dataclass(frozen=True)
 class ClassResult:
-    """How the images of one class fared."""
+    """Accuracies of one class."""
 
     name: str
     clean: AccuracyEstimate | None
@@ -105,24 +105,24 @@ class SuiteResults:
     results: Mapping[str, SuiteEntryResult]
     unreadable: Mapping[str, str]  # attack -> why its record cannot be used
     expected: tuple[str, ...]  # the attacks of the suite, where a record says so
-    survived: NDArray[np.bool_]  # (N,) right under every attack that is in `results`
+    survived: NDArray[np.bool_]  # (N,) correct under every attack in `results`
     classes: tuple[ClassResult, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Reasons to distrust these numbers, as the evaluation found them."""
+        """Findings of the evaluation."""
         return deduplicate_findings(
             f for r in self.results.values() for f in parse_findings(r.made)
         )
 
     def is_of(self, weights: str) -> bool:
-        """Whether these numbers are about the weights with this hash."""
+        """Whether the evaluation is of the weights with this hash."""
         return all(r.made.get("weights") == weights for r in self.results.values())
 
 
 @dataclass(frozen=True)
 class AnalysisSummary:
-    """What an analysis says of a run in a sentence, or why it does not apply."""
+    """Summary sentence of an analysis, or why it does not apply."""
 
     name: str
     says: str = ""
@@ -131,7 +131,7 @@ class AnalysisSummary:
 
 @dataclass(frozen=True)
 class RunResults:
-    """One run: what was asked, how it ended, and what was measured on it."""
+    """One run: specification, state and results."""
 
     run: Run
     slug: str
@@ -147,7 +147,7 @@ class RunResults:
     others: tuple[str, ...] = ()  # further analyses, shown by their saved pictures
     said: tuple[AnalysisSummary, ...] = ()  # sentences on the analyses that are drawn here
     problems: tuple[str, ...] = ()
-    diagnosis: Diagnosis | None = None  # what the doctor said
+    diagnosis: Diagnosis | None = None  # of the doctor
     suffix: str = ""  # tells runs apart that share model and training
 
     @property
@@ -156,7 +156,7 @@ class RunResults:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the evaluations found, where the doctor has not said it."""
+        """Findings of the evaluations that the doctor does not have."""
         doctor_checks = {f.name for f in self.diagnosis.findings} if self.diagnosis else set()
         findings = deduplicate_findings(f for suite in self.suites for f in suite.findings)
         return tuple(f for f in findings if f.name not in doctor_checks)
@@ -183,13 +183,13 @@ class RunResults:
 
     @property
     def trained_on(self) -> str:
-        """The threat of training; a standard recipe may name one for validation only."""
+        """Threat model of training; empty for standard training."""
         return "" if self.is_standard else self.spec.recipe.threat or ""
 
     @property
     def described(self) -> str:
-        """For a sentence: ``vit_tiny trained by pgd_at``."""
-        how = "with standard training" if self.is_standard else f"trained by {self.objective}"
+        """For a sentence: ``vit_tiny trained with pgd_at``."""
+        how = "with standard training" if self.is_standard else f"trained with {self.objective}"
         return f"{self.label} {how}"
 
 
@@ -247,29 +247,29 @@ def combine_metadata(records: Sequence[AttackRecord]) -> dict[str, Any]:
 
 
 def describe_corruptions(summary: CorruptionSummary, records: Sequence[AttackRecord]) -> str:
-    """``fog, snow; severities 1, 2, 3; made here; counted in the worst case``."""
+    """``fog, snow; severities 1, 2, 3; generated; included in the worst case``."""
     severities = sorted({s for row in summary.accuracies.values() for s in row})
     return "; ".join(
         [
             ", ".join(summary.accuracies),
             f"severities {', '.join(map(str, severities))}",
             *describe_image_origin(records),
-            "counted in the worst case" if summary.counts else "not counted in the worst case",
+            "included in the worst case" if summary.counts else "excluded from the worst case",
         ]
     )
 
 
 def describe_image_origin(records: Sequence[AttackRecord]) -> list[str]:
-    """Where the images are from: numbers on published ones and on ours are not the same numbers."""
+    """Origin of the corrupted images: official or generated."""
     generated = [r for r in records if not uses_official_images(r)]
     if not generated:
-        return ["the published images"]
+        return ["official images"]
     evidence = [f.evidence for r in generated for f in parse_findings(r.meta)]
     unofficial = dict.fromkeys(str(e["corruption"]) for e in evidence if "corruption" in e)
     share = (
-        "made here"
+        "generated by Buttress"
         if len(generated) == len(records)
-        else f"{len(generated)} of {len(records)} made here"
+        else f"{len(generated)} of {len(records)} generated by Buttress"
     )
     return [f"{share}, {', '.join(unofficial)} not as published" if unofficial else share]
 
@@ -291,12 +291,12 @@ def collect_suite(folder: Path, place: str) -> SuiteResults | None:
         try:
             record = read_attack_record(path)
         except (CorruptFileError, OSError):
-            unreadable[path.stem] = f"{place}/{path.name} is unreadable, make it again"
+            unreadable[path.stem] = f"{place}/{path.name} is unreadable; evaluate again"
             continue
         if len(record):
             records.append(record)
         else:
-            unreadable[path.stem] = f"{place}/{path.name} holds no image"
+            unreadable[path.stem] = f"{place}/{path.name} contains no images"
     records.sort(key=lambda r: (r.name != CLEAN, suite_position(r), r.name))
     usable, refused = select_consistent_records(records, place)
     return (
@@ -309,17 +309,23 @@ def collect_suite(folder: Path, place: str) -> SuiteResults | None:
 def select_consistent_records(
     records: Sequence[AttackRecord], display_path: str
 ) -> tuple[dict[str, AttackRecord], dict[str, str]]:
-    """Records of the same images and weights as the first, and why the others are refused."""
+    """Split records into those of the same images and weights as the first, and others."""
     usable: dict[str, AttackRecord] = {}
     refused: dict[str, str] = {}
     for record in records:
         first = records[0]
         if not np.array_equal(record.ids, first.ids):
-            refused[record.name] = f"{display_path}/{record.name}: other images than {first.name}"
+            refused[record.name] = (
+                f"{display_path}/{record.name}: not the same images as {first.name}"
+            )
         elif record.meta.get("data") != first.meta.get("data"):
-            refused[record.name] = f"{display_path}/{record.name}: other pixels than {first.name}"
+            refused[record.name] = (
+                f"{display_path}/{record.name}: not the same pixels as {first.name}"
+            )
         elif record.meta.get("weights") != first.meta.get("weights"):
-            refused[record.name] = f"{display_path}/{record.name}: other weights than {first.name}"
+            refused[record.name] = (
+                f"{display_path}/{record.name}: not the same weights as {first.name}"
+            )
         else:
             usable[record.name] = record
     return usable, refused
@@ -375,19 +381,19 @@ def build_entry_result(record: AttackRecord) -> SuiteEntryResult:
 
 
 def warnings(meta: Mapping[str, Any]) -> list[str]:
-    """Reasons to distrust a number, as the evaluation found them."""
+    """Warnings of a record."""
     found = [str(w) for w in meta.get("warnings") or ()]
     found += [text for text in warning_texts(parse_findings(meta)) if text not in found]
     if count := meta.get("not_finite"):
         found.append(
-            f"a loss or gradient was not finite for {count} images; they count as survivors "
-            "unless another point broke them"
+            f"a loss or gradient was not finite for {count} images; they count as robust "
+            "unless the attack fooled the model at another point"
         )
     return found
 
 
 def per_class(evaluation: Evaluation) -> tuple[ClassResult, ...]:
-    """Survival of each class that occurs, in one pass over the images."""
+    """Accuracies of each class that occurs."""
     record = next(iter(evaluation.records.values()))
     names = [str(n) for n in record.meta.get("classes") or ()]
     clean = evaluation.records.get(CLEAN)

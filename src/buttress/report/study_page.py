@@ -1,4 +1,4 @@
-"""What the page of a study shows: its claims, its table beside the published one, its figures."""
+"""Content of the page of a study: claims, table with published values, figures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def read_study_results(
         except (CorruptFileError, UserError, OSError) as error:
             display_path = f"{path.parent.name}/{path.name}"
             reason = str(error).replace(str(path), display_path)
-            problems.append(f"{display_path} is unreadable, answer the study again ({reason})")
+            problems.append(
+                f"{display_path} is unreadable; run `buttress study report` again ({reason})"
+            )
             continue
         name = slugify(f"{answer.study}-{answer.scale}")
         slug_counts[name] += 1
@@ -85,7 +87,7 @@ MAX_PICTURE_CHARS = (
 
 @dataclass(frozen=True)
 class FormattedValue:
-    """One number as the table shows it; a part that is not known is empty."""
+    """One formatted value of the table."""
 
     value: str = ""
     interval: str = ""
@@ -93,14 +95,14 @@ class FormattedValue:
     difference: str = ""
     missing: str = ""
     notes: tuple[int, ...] = ()
-    is_doubtful: bool = False  # untrustworthy, not only warned of
+    is_doubtful: bool = False  # not trustworthy, not only warned of
     details: str = ""  # how many images and seeds are behind it
     sort: float | None = None
 
 
 @dataclass(frozen=True)
 class RunLink:
-    """A run behind a row; without a page where it is not in this report."""
+    """A run of a row; without a page if it is not in this report."""
 
     name: str
     slug: str = ""
@@ -190,7 +192,7 @@ def format_signed(value: float, unit: str) -> str:
 
 
 def run_links(keys: Sequence[str], runs: Mapping[str, RunResults]) -> tuple[RunLink, ...]:
-    """Named by what tells the runs of a row apart: training, and seed where there are several."""
+    """Links to the runs of a row, named by training and seed."""
     known_runs = [runs[key] for key in keys if key in runs]
     seeds = {run.spec.seed for run in known_runs}
     result = []
@@ -226,7 +228,7 @@ def published_scatter_figure(agreement: RankAgreement, answer: StudyResult) -> R
 
 def correlation_text(agreement: RankAgreement) -> str:
     if agreement.spearman is None:
-        return f"{agreement.rows} rows: too few, or too alike, for a rank correlation"
+        return f"{agreement.rows} rows: too few or constant values for a rank correlation"
     text = f"rank correlation {agreement.spearman:.2f}"
     if agreement.low is not None and agreement.high is not None:
         text += f" (95% {agreement.low:.2f} to {agreement.high:.2f})"
@@ -236,7 +238,7 @@ def correlation_text(agreement: RankAgreement) -> str:
 def run_pictures(
     answer: StudyResult, runs: Mapping[str, RunResults]
 ) -> dict[str, list[RunPicture]]:
-    """The analyses of single runs by name; pictures as long as there is room, sentences always."""
+    """Analyses of single runs by name; figures up to a total size, summaries always."""
     keys = dict.fromkeys(key for line in answer.lines for key in line.runs)
     pictures: dict[str, list[RunPicture]] = {}
     chars_left = MAX_PICTURE_CHARS
@@ -254,7 +256,7 @@ def run_pictures(
 
 
 def study_facts(answer: StudyResult) -> dict[str, str]:
-    """What the study cost and what it was asked to do."""
+    """Cost and settings of the study."""
     cost = {
         (k.removesuffix("_seconds").replace("_", " ") + " time")
         if k.endswith("seconds")

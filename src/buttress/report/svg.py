@@ -1,4 +1,4 @@
-"""Pieces of SVG as text: every string that comes in is escaped, every colour is a CSS class."""
+"""Pieces of SVG as text: every string that comes in is escaped, every color is a CSS class."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def svg_text(x: float, y: float, content: str, css: str = "", anchor: str = "sta
 
 
 def svg_tooltip(content: str) -> str:
-    """What a pointer shows when it rests on an element."""
+    """Tooltip of an element."""
     return svg_element("title", escape(content))
 
 
@@ -65,7 +65,7 @@ def svg_path(points: list[tuple[float, float]], css: str, *children: str) -> str
 
 
 def svg_root(width: float, height: float, label: str, *children: str) -> str:
-    """The whole drawing, with a description for those who do not see it."""
+    """The whole drawing, with a description for screen readers."""
     return svg_element(
         "svg",
         *children,

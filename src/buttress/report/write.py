@@ -1,4 +1,4 @@
-"""Runs and studies -> a folder of pages."""
+"""Write the HTML report of runs and studies."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def write_report(
     study_results: Sequence[Path] = (),
     progress: Progress = SILENT,
 ) -> Path:
-    """Writes ``index.html`` and one page per run and per study from the records below ``roots``.
+    """Write ``index.html`` and one page per run and per study from the records below ``roots``.
 
-    The pages need no network and no server. Each is whole or absent; ``index.html`` is written
+    The pages work offline. Each is written atomically; ``index.html`` is written
     last, so that it never links to a page that is not there. ``references`` are files or folders
-    of RobustBench records, shown as rows of published numbers beside ours; ``study_results`` are
+    of RobustBench records, shown as rows of published accuracies; ``study_results`` are
     files of studies that do not lie below ``roots``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""One attack of an evaluation: results per sample, and the Parquet file that keeps them."""
+"""Per-sample results of one attack, and the Parquet file that stores them."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class AttackRecord:
-    """What one attack, or one corruption, did to each image.
+    """Per-sample results of one attack or one corruption.
 
-    An attack looks only at images that are right without it, so ``correct`` is right under the
-    attack and clean. A corruption is scored on all images: one that is wrong clean may be right
-    corrupted.
+    An attack runs only on images that are classified correctly clean, so ``correct`` is correct
+    clean and under the attack. A corruption is scored on all images: one that is misclassified
+    clean may be classified correctly corrupted.
     """
 
     name: str
@@ -61,7 +61,9 @@ class AttackRecord:
     predictions: NDArray[np.int64]  # of the attacked or corrupted image
     correct: NDArray[np.bool_]
     loss: NDArray[np.float32]  # cross-entropy at the attacked image
-    distance: NDArray[np.float32]  # in the threat's norm; 0 for clean images
+    distance: NDArray[
+        np.float32
+    ]  # perturbation size in the threat model's norm; 0 for clean images
     meta: Mapping[str, Any] = field(default_factory=dict)  # how it was made
 
     def __len__(self) -> int:
@@ -77,12 +79,12 @@ class AttackRecord:
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of the worst case."""
+        """Whether it counts towards worst-case robust accuracy."""
         return bool(self.meta.get("counts", True))
 
 
 def write_attack_record(path: Path, record: AttackRecord) -> None:
-    """Writes one Parquet file with checksummed pages; how it was made is in its metadata."""
+    """Write one Parquet file with checksummed pages and metadata on how it was made."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,7 +108,7 @@ _RECORD_CACHE: ContextVar[dict[Path, AttackRecord] | None] = ContextVar("_READ",
 
 @contextmanager
 def cache_records() -> Iterator[None]:
-    """Inside, a record that was read is kept: for work that goes over the same files twice."""
+    """Cache records that are read in this context, for work that reads a file twice."""
     token = _RECORD_CACHE.set({})
     try:
         yield
@@ -115,7 +117,7 @@ def cache_records() -> Iterator[None]:
 
 
 def read_attack_record(path: Path) -> AttackRecord:
-    """Reads a record and checks its content; raises `CorruptFileError` if anything changed."""
+    """Read a record and check its content; raise `CorruptFileError` if it was changed."""
     cache = _RECORD_CACHE.get()
     if cache is None:
         return _read_parquet(path)
@@ -142,13 +144,18 @@ def _read_parquet(path: Path) -> AttackRecord:
         if isinstance(error, FileNotFoundError):
             raise
         reason = " ".join(str(error).split())[:120]
-        raise CorruptFileError(f"{path} is truncated or not a record ({reason})") from None
+        raise CorruptFileError(
+            f"{path} is truncated or is not an attack record ({reason}); evaluate again"
+        ) from None
     if not is_intact:
-        raise CorruptFileError(f"{path} does not match its own checksum")
+        raise CorruptFileError(f"{path} is corrupt: its checksum does not match; evaluate again")
     if name != path.stem:
-        raise CorruptFileError(f"{path} holds the record of another attack, {short_repr(name)}")
+        raise CorruptFileError(
+            f"{path} must contain the record of {path.stem!r}, but contains that of "
+            f"{short_repr(name)}"
+        )
     if problem is not None:
-        raise CorruptFileError(f"{path} is no record of an attack: {problem}")
+        raise CorruptFileError(f"{path} is not a valid attack record: {problem}")
     return AttackRecord(
         name=name,
         ids=columns["id"],
@@ -162,14 +169,14 @@ def _read_parquet(path: Path) -> AttackRecord:
 
 
 def _open_file(path: Path) -> IO[bytes]:
-    """Opened here, as Arrow takes no path that is not text."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise CorruptFileError(f"{path} must be a file, but is something else")
+    """Open a regular file; Arrow does not take paths that are not valid text."""
+    if path.exists() and not path.is_file():  # reading a pipe would block
+        raise CorruptFileError(f"{path} must be a regular file")
     return path.open("rb")
 
 
 class RecordMetadata(BaseModel):
-    """The types of what a record says of how it was made, as far as anything here relies on it."""
+    """Types of the metadata keys of a record that this package reads."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -201,47 +208,47 @@ class RecordMetadata(BaseModel):
 
 
 def metadata_problem(metadata: Any) -> str | None:
-    """Why this cannot say how a record was made; None if it can."""
+    """Describe the first invalid metadata key; None if all are valid."""
     try:
         parsed = RecordMetadata.model_validate_json(json.dumps(metadata))
     except ValidationError as error:
         first = error.errors()[0]
-        return f"its {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
+        return f"metadata key {'.'.join(map(str, first['loc']))!r}: {first['msg']}"
     corruption_args = (parsed.args.get("corruption"), parsed.args.get("severity"))
     if parsed.attack == CORRUPTION_ATTACK and [type(v) for v in corruption_args] != [str, int]:
-        return "its args must name a corruption and a severity"
+        return "metadata key 'args' must have `corruption` (string) and `severity` (integer)"
     return None
 
 
 def content_problem(columns: Mapping[str, NDArray[Any]], metadata: Any) -> str | None:
-    """Why values with a right checksum still cannot be verdicts; None if they can."""
+    """Describe the first invalid value of a record with a matching checksum, or None."""
     if (problem := metadata_problem(metadata)) is not None:
         return problem
     dtypes = {n: str(c.dtype) for n, c in columns.items() if n in COLUMN_DTYPES}
     if dtypes != COLUMN_DTYPES:
-        return f"its columns must be {COLUMN_DTYPES}, but are {dtypes}"
+        return f"expected columns {COLUMN_DTYPES}, but got {dtypes}"
     ids, labels, predictions = (columns[n] for n in ("id", "label", "prediction"))
     num_classes = len(metadata.get("classes", ())) or MAX_CLASSES
     if len(np.unique(ids)) < len(ids):
-        return "an id occurs twice"
+        return "sample ids must be unique, but one occurs twice"
     for column, values in (("label", labels), ("prediction", predictions)):
         if len(values) and not (values.min() >= 0 and values.max() < num_classes):
-            return f"a {column} is none of its classes"
+            return f"every {column} must be a class index below {num_classes}"
     if (columns["correct"] & (labels != predictions)).any():
-        return "an image counts as right, but its prediction is not its label"
+        return "`correct` is true for an image whose prediction differs from its label"
     distance = columns["distance"]
     if not (np.isfinite(distance) & (distance >= 0)).all():
-        return "a distance is no distance"
+        return "every perturbation size (distance) must be a finite number >= 0"
     return None
 
 
 def check_image_count(rows: int) -> None:
     if rows > MAX_IMAGES:
-        raise ValueError(f"it says that it has {rows} images")
+        raise ValueError(f"expected at most {MAX_IMAGES} images, but got {rows}")
 
 
 def read_record_metadata(path: Path) -> tuple[int, dict[str, Any]]:
-    """How many images a record has and how it was made, from its footer alone."""
+    """Read the number of images and the metadata of a record from its footer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -255,14 +262,16 @@ def read_record_metadata(path: Path) -> tuple[int, dict[str, Any]]:
         if isinstance(error, FileNotFoundError):
             raise
         reason = " ".join(str(error).split())[:120]
-        raise CorruptFileError(f"{path} is truncated or not a record ({reason})") from None
+        raise CorruptFileError(
+            f"{path} is truncated or is not an attack record ({reason}); evaluate again"
+        ) from None
     if problem is not None:
-        raise CorruptFileError(f"{path} is no record of an attack: {problem}")
+        raise CorruptFileError(f"{path} is not a valid attack record: {problem}")
     return int(footer.num_rows), metadata
 
 
 def content_digest(columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
-    """A hash over all values of a record and how they were made, as JSON gives it back."""
+    """Hash all values of a record and its metadata as parsed from JSON."""
     parts = {n: digest(np.ascontiguousarray(c).tobytes().hex()) for n, c in columns.items()}
     return digest({"columns": parts, "made": metadata})
 

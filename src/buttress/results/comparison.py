@@ -1,4 +1,4 @@
-"""Two models, or two groups of training seeds, image by image."""
+"""Paired comparison of two models, or of two groups of training seeds."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from buttress.statistics import (
 )
 
 LEVEL = 0.05
-Z_POWER_80 = 0.8416212335729143  # the normal quantile of the power that `smallest` is stated for
+Z_POWER_80 = 0.8416212335729143  # normal quantile of 80% power
 CorrectMatrix = NDArray[np.bool_]  # (models, images)
 
 
 @dataclass(frozen=True)
 class SideAccuracy:
-    """The accuracy of one side; over several seeds the mean of theirs and how far they spread."""
+    """Accuracy of one side; over several seeds their mean and standard deviation."""
 
     accuracy: float
     interval: Interval
@@ -52,7 +52,7 @@ class SideAccuracy:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One attack, or the worst case."""
+    """The comparison under one attack, or in worst-case robust accuracy."""
 
     name: str
     a: SideAccuracy
@@ -61,16 +61,16 @@ class ComparisonRow:
     interval: Interval  # 95%
     p_value: float
     p_value_holm: float  # corrected for all rows
-    detectable_difference: float  # the true difference that is found 80 times in 100
-    only_a: int | None = None  # images that A alone gets right; None over several seeds
+    detectable_difference: float  # the true difference that is detected with 80% power
+    only_a: int | None = None  # images that only A classifies correctly; None over several seeds
     only_b: int | None = None
     bootstrap_interval: Interval | None = (
-        None  # 95%, from images drawn again; None over several seeds
+        None  # 95%, over bootstrap samples; None over several seeds
     )
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference is more than chance explains."""
+        """Whether the Holm-corrected p-value is at most 0.05."""
         return self.p_value_holm <= LEVEL
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class ComparisonRow:
 def build_comparison_row(
     name: str, a: CorrectMatrix, b: CorrectMatrix, paired: bool
 ) -> ComparisonRow:
-    """Two models on the same images, or two groups of seeds; not yet corrected for other rows."""
+    """Compare two models, or two groups of seeds; p-values are not corrected yet."""
     return (
         _compare_two_models(name, a[0], b[0])
         if len(a) == 1
@@ -144,23 +144,23 @@ def _compare_seed_groups(
 
 
 def comparison_notes(a: ComparisonSide, b: ComparisonSide, shared: int) -> list[str]:
-    """What a reader must know of a comparison."""
+    """Caveats of a comparison: images, weights, seeds, training settings, warnings."""
     members = [*a.members, *b.members]
     sizes = [(m.name, len(m.evaluation)) for m in members]
     notes = []
     if any(size > shared for _, size in sizes):
         sizes_text = ", ".join(f"{name} {size}" for name, size in sizes)
-        notes.append(f"only the {shared} images that all were judged on count ({sizes_text})")
+        notes.append(f"only the {shared} images that all were evaluated on count ({sizes_text})")
     weights_a, weights_b = ({m.metadata.get("weights") for m in s.members} - {None} for s in (a, b))
     if weights_a & weights_b:
-        notes.append("the same network is on both sides")
+        notes.append("both sides have the same model weights")
     elif len(members) == 2:
         notes.append(
-            "one network on each side: with another training seed the answer may be another; "
-            "name several seeds on each side to compare the trainings themselves"
+            "one run per side: the result may depend on the training seed; pass several seeds per "
+            "side to compare training methods"
         )
     if len({m.metadata.get("seed") for m in members}) > 1:
-        notes.append("the attacks drew their random starts from different seeds")
+        notes.append("the attacks used different random seeds")
     return [*notes, *_training_differences(a.members[0], b.members[0]), *_side_warnings(a, b)]
 
 
@@ -168,7 +168,7 @@ def _training_differences(a: EvaluatedRun, b: EvaluatedRun) -> list[str]:
     if a.spec_identity is None or b.spec_identity is None:
         return []
     changed = [c for c in changed_keys(a.spec_identity, b.spec_identity) if c != "seed"]
-    return [f"the trainings differ in {', '.join(changed)}"] if changed else []
+    return [f"the runs differ in {', '.join(changed)}"] if changed else []
 
 
 def _side_warnings(a: ComparisonSide, b: ComparisonSide) -> list[str]:
@@ -183,15 +183,15 @@ def _side_warnings(a: ComparisonSide, b: ComparisonSide) -> list[str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether A holds better than B, on the images both were judged on."""
+    """Whether A and B differ significantly on the images that both were evaluated on."""
 
     a: ComparisonSide
     b: ComparisonSide
     suite: str
-    images: int  # that all were judged on
+    images: int  # that all were evaluated on
     rows: tuple[ComparisonRow, ...]
     paired_seeds: bool  # seed k of A is compared with seed k of B
-    notes: tuple[str, ...] = ()  # what a reader must know
+    notes: tuple[str, ...] = ()  # caveats
 
     @property
     def has_seeds(self) -> bool:
@@ -225,7 +225,7 @@ def compare(
     suite: str | None = None,
     attack: str | None = None,
 ) -> Comparison:
-    """Compares two models image by image, or two groups of training seeds.
+    """Compare two models image by image, or two groups of training seeds.
 
     Args:
         a: a run, its folder, a folder of records, or an `Evaluation`; a list of them for several
@@ -234,14 +234,15 @@ def compare(
         suite: which evaluation of runs that have several.
         attack: one attack, or ``worst_case``; all of them if not given.
 
-    Only images that all were judged on count. What was not judged alike is refused.
+    Only images that all were evaluated on count. Evaluations with different attacks or data
+    raise `UserError`.
     """
     sides = load_sides(_as_list(a), _as_list(b), suite)
     members = [m for side in sides for m in side.members]
     sizes = {len(side.members) for side in sides}
     if 1 in sizes and len(sizes) > 1:
         raise UserError(
-            f"several seeds on one side need several on the other, but got "
+            f"both sides need several seeds, or one run each, but got "
             f"{len(sides[0].members)} and {len(sides[1].members)}"
         )
     names, shared = select_row_names(members, attack), shared_sample_ids(members)
@@ -270,7 +271,7 @@ def _has_paired_seeds(a: ComparisonSide, b: ComparisonSide) -> bool:
 
 
 def summarize_comparison(comparison: Comparison) -> list[str]:
-    """The answer, and what could have been found: the worst case, or the one row there is."""
+    """Sentences on significance and power, for worst-case robust accuracy or the only row."""
     main_row = next((r for r in comparison.rows if r.name == WORST), comparison.rows[0])
     others = [r for r in comparison.rows if r is not main_row]
     significant = [
@@ -279,50 +280,54 @@ def summarize_comparison(comparison: Comparison) -> list[str]:
     not_significant = [display_name(r) for r in others if not r.is_significant]
     sentences = [difference_sentence(main_row, comparison.has_seeds)]
     if significant:
-        sentences.append(f"Also real: {', '.join(significant)}.")
+        sentences.append(f"Also significant: {', '.join(significant)}.")
     if not_significant:
-        sentences.append(f"No difference was shown for {', '.join(not_significant)}.")
+        sentences.append(f"No significant difference for {', '.join(not_significant)}.")
     sentences.append(power_sentence(main_row, comparison))
     if comparison.untrustworthy_sides:
         sentences.append(
-            f"Numbers of {' and '.join(comparison.untrustworthy_sides)} cannot be trusted: "
+            f"Accuracies of {' and '.join(comparison.untrustworthy_sides)} are not trustworthy; "
             "see the notes."
         )
     return sentences
 
 
 def difference_sentence(row: ComparisonRow, has_seeds: bool) -> str:
-    """Whether the difference of a row is real."""
+    """State whether the difference of a row is significant."""
     low, high = row.interval
     interval_text = (
         f"95% interval of A - B {100 * low:+.1f} to {format_points(high)}, "
         f"{format_p_value(row.p_value_holm)}"
     )
-    condition = f"under {row.name}" if row.name != WORST else "in the worst case"
-    condition = "without an attack" if row.name == "clean" else condition
+    condition = (
+        f"in robust accuracy under {row.name}"
+        if row.name != WORST
+        else "in worst-case robust accuracy"
+    )
+    condition = "in clean accuracy" if row.name == "clean" else condition
     if not row.is_significant:
         difference = format_points(row.difference)
-        return f"No difference was shown {condition}: A - B is {difference} ({interval_text})."
+        return f"No significant difference {condition}: A - B is {difference} ({interval_text})."
     better, worse = ("A", "B") if row.difference > 0 else ("B", "A")
     mean = " on average over seeds" if has_seeds else ""
     size = f"{100 * abs(row.difference):.1f} points"
     finding = f"{better} is {size} above {worse}{mean}"
-    return f"The difference {condition} is real: {finding} ({interval_text})."
+    return f"Significant difference {condition}: {finding} ({interval_text})."
 
 
 def power_sentence(row: ComparisonRow, comparison: Comparison) -> str:
-    """The smallest difference that could have been found."""
+    """State the smallest difference that is detected with 80% power."""
     if comparison.has_seeds:
         counts = f"{len(comparison.a.members)} and {len(comparison.b.members)} seeds"
-        return f"With {counts} that spread like these, {_detectable_text(row)}."
+        return f"With {counts} of this spread, {_detectable_text(row)}."
     if row.detectable_difference >= 1:
-        return f"{comparison.images} images are too few to show any difference."
+        return f"{comparison.images} images are too few to detect any difference."
     return f"With {comparison.images} images and this much agreement, {_detectable_text(row)}."
 
 
 def _detectable_text(row: ComparisonRow) -> str:
     points = f"{100 * row.detectable_difference:.1f} points"
-    return f"a true difference of {points} is found 80 times in 100"
+    return f"a true difference of {points} is detected with 80% power"
 
 
 def display_name(row: ComparisonRow) -> str:

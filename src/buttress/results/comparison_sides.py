@@ -20,9 +20,9 @@ EvaluationSource = str | Path | Run | Evaluation
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """One trained model and the verdicts on it."""
+    """One trained model and its evaluation."""
 
-    name: str  # where it came from, as the user named it
+    name: str  # path as the user typed it
     evaluation: Evaluation
     spec_identity: dict[str, Any] | None = None  # what was trained, if the run is known
 
@@ -82,9 +82,9 @@ def _objective_name(identity: dict[str, Any]) -> str:
 def load_sides(
     a: Sequence[EvaluationSource], b: Sequence[EvaluationSource], suite: str | None
 ) -> tuple[ComparisonSide, ComparisonSide]:
-    """Reads what both sides name; runs with several suites need ``suite`` to say which."""
+    """Load the evaluations of both sides; ``suite`` selects one of several."""
     if not a or not b:
-        raise UserError("a comparison needs two sides; name a run or an evaluation for each")
+        raise UserError("compare needs two sides: at least one run or evaluation each")
     located = [(source, find_evaluations(source)) for source in (*a, *b)]
     suite_name = suite or _shared_suite(
         [(source_name(s), list(p)) for s, p in located if not is_single_evaluation(s)]
@@ -99,7 +99,7 @@ def load_sides(
 
 
 def build_side(members: Sequence[EvaluatedRun]) -> ComparisonSide:
-    """Members in the order of their seeds, where these are known, so that two sides pair up."""
+    """Order the members by seed, if known, so that two sides can be paired."""
     seeds = [m.seed for m in members if m.seed is not None]
     if len(seeds) < len(members):
         return ComparisonSide(tuple(members))
@@ -109,7 +109,7 @@ def build_side(members: Sequence[EvaluatedRun]) -> ComparisonSide:
 
 
 def find_evaluations(source: EvaluationSource) -> dict[str, Path | Evaluation]:
-    """Suite -> where its verdicts are."""
+    """Map each suite of a source to its evaluation."""
     if isinstance(source, Evaluation):
         return {source.suite: source}
     path = source.path if isinstance(source, Run) else Path(source)
@@ -119,8 +119,8 @@ def find_evaluations(source: EvaluationSource) -> dict[str, Path | Evaluation]:
     folders = sorted(p for p in folder.iterdir() if _has_records(p)) if folder.is_dir() else []
     if not folders:
         raise UserError(
-            f"{path} holds no evaluation: name a run or a folder of records; "
-            f"`buttress evaluate {path}` makes one for a run"
+            f"{path} has no evaluation; pass a run or a folder of records, "
+            f"or run `buttress evaluate {path}`"
         )
     return {p.name: p for p in folders}
 
@@ -150,9 +150,11 @@ def _shared_suite(runs: Sequence[tuple[str, list[str]]]) -> str | None:
     if len(shared) == 1:
         return shared[0]
     if shared:
-        raise UserError(f"say which suite to compare with --suite: {', '.join(shared)}")
+        raise UserError(f"the runs share several suites; choose with --suite: {', '.join(shared)}")
     suites_text = "; ".join(f"{name} has {', '.join(suites)}" for name, suites in runs)
-    raise UserError(f"no suite was run on all of them: {suites_text}; evaluate them alike first")
+    raise UserError(
+        f"no suite was evaluated on all runs: {suites_text}; evaluate them with the same --suite"
+    )
 
 
 def _load_evaluated_run(
@@ -164,8 +166,8 @@ def _load_evaluated_run(
         location = evaluations[suite]
     else:
         raise UserError(
-            f"{source_name(source)} has no evaluation {suite!r}, it has {', '.join(evaluations)}; "
-            f"`buttress evaluate {source_name(source)} --suite {suite}` makes it"
+            f"{source_name(source)} has no evaluation {suite!r}, only {', '.join(evaluations)}; "
+            f"run `buttress evaluate {source_name(source)} --suite {suite}`"
         )
     evaluation = location if isinstance(location, Evaluation) else load_evaluation(location)
     check_whole(source_name(source), evaluation)
@@ -189,21 +191,21 @@ def _find_run(source: EvaluationSource) -> Run | None:
 
 
 def check_whole(name: str, found: Evaluation) -> None:
-    """Refuses records of several networks, and suites of which attacks are missing."""
+    """Raise if records are of different weights, or attacks of the suite are missing."""
     if not found.records:
-        raise UserError(f"{name} holds no record; evaluate it first")
+        raise UserError(f"{name} has no attack records; run `buttress evaluate`")
     if len({r.meta.get("weights") for r in found.records.values()}) > 1:
-        raise RunError(f"{name} holds records of different weights; evaluate it again")
+        raise RunError(f"{name} mixes records of different weights; evaluate it again")
     wanted = next(iter(found.records.values())).meta.get("suite_attacks") or ()
     if missing := [w for w in wanted if w not in found.records]:
         raise UserError(
-            f"{name} is not complete: {', '.join(missing)} missing; run the same `buttress "
-            "evaluate` again, it does what is missing"
+            f"{name} is incomplete (missing: {', '.join(missing)}); run the same `buttress "
+            "evaluate` again to finish it"
         )
 
 
 def check_same_training(side: ComparisonSide) -> None:
-    """Several models on one side must be one training with different seeds."""
+    """Raise unless the runs of a side differ in their training seed only."""
     first = side.members[0]
     for other in side.members[1:]:
         if first.spec_identity is not None and other.spec_identity is not None:
@@ -218,7 +220,8 @@ def check_same_training(side: ComparisonSide) -> None:
     weights_digests = [m.metadata.get("weights") for m in side.members if m.metadata.get("weights")]
     if len(set(weights_digests)) < len(weights_digests):
         raise UserError(
-            f"the same network is on one side twice: {', '.join(side.names)}; name each seed once"
+            f"the same model is listed twice on one side: {', '.join(side.names)}; "
+            "list each seed once"
         )
 
 
@@ -228,7 +231,7 @@ SUITE_KEYS = ("suite", "counts", *ATTACK_KEYS)
 
 
 def select_row_names(members: Sequence[EvaluatedRun], attack: str | None) -> list[str]:
-    """Names of the rows; what does not fit is refused with what differs."""
+    """Names of the rows; raise `UserError` if the evaluations differ."""
     first = members[0]
     names = list(first.evaluation.records)
     for other in members[1:]:
@@ -259,9 +262,13 @@ def check_same_attacks(a: EvaluatedRun, b: EvaluatedRun) -> None:
     ]
     shared = ", ".join(n for n in a.evaluation.records if n in names_b)
     hint = (
-        f"compare one that both have with --attack: {shared}" if shared else "evaluate them alike"
+        f"compare a shared one with --attack: {shared}"
+        if shared
+        else "evaluate both with the same suite"
     )
-    raise UserError(f"the attacks differ: {'; '.join(differences_text)}; {hint}")
+    raise UserError(
+        f"the evaluations have different attacks: {'; '.join(differences_text)}; {hint}"
+    )
 
 
 def check_attack_name(members: Sequence[EvaluatedRun], attack: str) -> None:
@@ -276,18 +283,18 @@ def check_attack_name(members: Sequence[EvaluatedRun], attack: str) -> None:
 def check_same_definitions(
     a: EvaluatedRun, b: EvaluatedRun, names: Sequence[str], keys: Sequence[str]
 ) -> None:
-    """Attacks of one name must be the same attack."""
+    """Raise unless attacks of the same name have the same settings."""
     for name in names:
         definition_a, definition_b = (
             _select_metadata(m.evaluation.records[name], keys) for m in (a, b)
         )
         if changed := changed_keys(definition_a, definition_b):
             key = changed[0].partition(".")[0]
-            hint = "; one attack that both have compares with --attack" if key == "suite" else ""
+            hint = ", or compare a shared attack with --attack" if key == "suite" else ""
             raise UserError(
-                f"{name} is not the same in both: {', '.join(changed)} differ ({a.name}: "
+                f"{name} was run with different {', '.join(changed)} ({a.name}: "
                 f"{key} {definition_a[key]!r}, {b.name}: {key} {definition_b[key]!r}); "
-                f"evaluate them alike{hint}"
+                f"evaluate both with the same suite{hint}"
             )
 
 
@@ -296,23 +303,23 @@ def _select_metadata(record: AttackRecord, keys: Sequence[str]) -> dict[str, Any
 
 
 def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
-    """The same data set and split and, where all images are the same, the same pixels."""
+    """Raise unless dataset and split are equal and, for the same images, their pixels too."""
     metadata_a, metadata_b = a.metadata, b.metadata
     if metadata_a.get("data") is not None and metadata_a.get("data") == metadata_b.get("data"):
         return
     for key in ("dataset", "split"):
         if metadata_a.get(key) != metadata_b.get(key):
             raise UserError(
-                f"the images differ: {a.name} was judged on {key} {metadata_a.get(key)!r}, "
+                f"different images: {a.name} was evaluated on {key} {metadata_a.get(key)!r}, "
                 f"{b.name} on {metadata_b.get(key)!r}"
             )
-    # An evaluation that stops early carries the fingerprint of its first images only.
+    # An evaluation that stops early has the digest of its first images only.
     is_whole = "until" not in metadata_a and "until" not in metadata_b
     same_ids = np.array_equal(sample_ids(a), sample_ids(b))
     if is_whole and same_ids and metadata_a.get("data") != metadata_b.get("data"):
         raise UserError(
-            f"the pixels differ: {a.name} and {b.name} name the same images of "
-            f"{metadata_a.get('dataset')}, but their content is not the same (another image size?)"
+            f"different pixels: {a.name} and {b.name} have the same sample ids of "
+            f"{metadata_a.get('dataset')}, but not the same pixel values (another image size?)"
         )
 
 
@@ -321,30 +328,30 @@ def sample_ids(member: EvaluatedRun) -> NDArray[np.int64]:
 
 
 def shared_sample_ids(members: Sequence[EvaluatedRun]) -> NDArray[np.int64]:
-    """The sample ids that all were judged on, in order; their labels must agree."""
+    """Sorted sample ids that all were evaluated on; their labels must agree."""
     shared = sample_ids(members[0])
     for member in members:
         ids = sample_ids(member)
         if len(np.unique(ids)) < len(ids):
-            raise UserError(f"{member.name} names an image twice; sample ids must be unique")
+            raise UserError(f"{member.name}: sample ids must be unique, but one occurs twice")
         shared = np.intersect1d(shared, ids, assume_unique=True)
     if not len(shared):
         raise UserError(
-            f"no image was judged by all: {', '.join(m.name for m in members)}; evaluate them on "
+            f"no image is shared by {', '.join(m.name for m in members)}; evaluate them on "
             "the same images"
         )
     labels = [
         _values_at(m, next(iter(m.evaluation.records.values())).labels, shared) for m in members
     ]
     if any((row != labels[0]).any() for row in labels[1:]):
-        raise UserError("the same sample ids have different labels: these are different data sets")
+        raise UserError("the same sample ids have different labels: not the same dataset")
     return shared
 
 
 def correct_matrix(
     members: Sequence[EvaluatedRun], name: str, shared: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """(members, images): who is right on each shared image under an attack or all of them."""
+    """(members, images) correct under an attack, or under all of them."""
     rows = []
     for member in members:
         evaluation = member.evaluation

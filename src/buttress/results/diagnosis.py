@@ -1,4 +1,4 @@
-"""What speaks against a robustness number: findings, and the diagnosis that a run keeps."""
+"""Findings of the doctor's checks, and the diagnosis that is saved in a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Evidence = dict[str, float | int | str]
 
 
 class Finding(Spec):
-    """One reason to distrust a number: what was seen, how much of it, and what to do."""
+    """One reason why an accuracy may be wrong: message, evidence and remedy."""
 
     name: str  # of the check that found it
     severity: FindingSeverity
@@ -35,7 +35,7 @@ class Finding(Spec):
 
 
 class CheckResult(Spec):
-    """How one check ended."""
+    """The result of one check."""
 
     name: str
     about: str
@@ -44,7 +44,7 @@ class CheckResult(Spec):
 
 
 class Diagnosis(Spec):
-    """Whether the robustness numbers of a model can be trusted, and why not."""
+    """Whether the robust accuracy of a model can be trusted, with the findings."""
 
     threat: str
     dataset: str
@@ -55,7 +55,9 @@ class Diagnosis(Spec):
     data: str
     checks: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
-    accuracy: dict[str, float] = Field(default_factory=dict)  # share left by the probing attacks
+    accuracy: dict[str, float] = Field(
+        default_factory=dict
+    )  # clean, and robust to each attack of the checks
     passes: int = 0  # forward passes, a backward pass counted as two
     seconds: float = 0.0
 
@@ -65,14 +67,14 @@ class Diagnosis(Spec):
 
     @property
     def verdict(self) -> str:
-        """The gravest severity that was found, or ``trustworthy``."""
+        """The highest severity of the findings, or ``trustworthy`` without any."""
         severities = [
             s for s in FINDING_SEVERITIES[1:] if any(f.severity == s for f in self.findings)
         ]
         return severities[-1] if severities else "trustworthy"
 
     def interval(self, name: str) -> Interval:
-        """The 95% interval of what an attack left."""
+        """The 95% interval of an accuracy."""
         return wilson_interval(round(self.accuracy[name] * self.images), self.images)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class Diagnosis(Spec):
 
 
 def read_diagnosis(path: Path) -> Diagnosis | None:
-    """The diagnosis in a file; None if there is none that can be read."""
+    """Read a diagnosis; None if the file is missing or unreadable."""
     try:
         return Diagnosis.parse(read_json(path).get("result"), str(path))
     except (FileNotFoundError, CorruptFileError, UserError):
@@ -102,7 +104,7 @@ def all_trustworthy(findings: Iterable[Finding]) -> bool:
 
 
 def parse_findings(metadata: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """The findings that a record was stored with; those of another form are left out."""
+    """Parse the findings in the metadata of a record; invalid ones are skipped."""
     findings = []
     for raw in metadata.get("findings") or ():
         try:
@@ -113,7 +115,7 @@ def parse_findings(metadata: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding of each name, the gravest; the first of equals."""
+    """Keep one finding per check, the most severe; the first of equals."""
     by_check: dict[str, Finding] = {}
     for finding in findings:
         previous = by_check.get(finding.name)
@@ -125,5 +127,5 @@ def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def warning_texts(findings: Iterable[Finding]) -> list[str]:
-    """What findings warn of, in words; notes warn of nothing."""
+    """Texts of the findings, without notes."""
     return [f.text for f in findings if f.severity != "note"]

@@ -1,4 +1,4 @@
-"""The records of corruptions in short: one accuracy for all of them, and one for each."""
+"""The evaluation of a model with a suite: accuracies, worst case, corruptions, warnings."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CorruptionSummary:
-    """How a model does on corrupted copies of all images, whether right without corruption or not.
+    """Accuracy on corrupted copies of all images, also of those misclassified clean.
 
     ``mce`` is the mean over corruptions of the mean error over severities. It is not divided by the
     errors of AlexNet, so that ``1 - mce`` is the accuracy.
     """
 
     accuracies: dict[str, dict[int, float]]  # corruption -> severity -> accuracy
-    each: dict[str, NDArray[np.float64]]  # corruption -> (N,) share of the copies that are right
-    counts: bool  # in the worst case
+    each: dict[str, NDArray[np.float64]]  # corruption -> (N,) fraction of correct copies
+    counts: bool  # towards worst-case robust accuracy
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """(N,) of the corrupted copies of each image that are right."""
+        """(N,) fraction of the corrupted copies of each image that are classified correctly."""
         return np.asarray(np.mean([*self.each.values()], axis=0))
 
     @property
@@ -57,7 +57,7 @@ class CorruptionSummary:
 
     @property
     def interval(self) -> Interval:
-        """The 95% interval of the accuracy, over the draw of test images."""
+        """The 95% interval of the accuracy, over the test images."""
         return mean_interval(self.shares)
 
     def by_corruption(self) -> dict[str, float]:
@@ -87,7 +87,7 @@ class CorruptionSummary:
 
 
 def summarize_corruptions(records: Iterable[AttackRecord]) -> CorruptionSummary | None:
-    """The corruptions among some records; None if there are none."""
+    """Summarize the corruptions among the records; None if there are none."""
     groups: dict[str, dict[int, AttackRecord]] = {}
     for record in records:
         if record.is_corruption:
@@ -114,14 +114,17 @@ class Evaluation:
 
     suite: str
     records: Mapping[str, AttackRecord]
-    warnings: tuple[str, ...] = ()  # reasons to distrust the numbers
-    diagnosis: Diagnosis | None = None  # what the doctor said of this model, if it was asked
+    warnings: tuple[str, ...] = ()  # reasons why the numbers may be wrong
+    diagnosis: Diagnosis | None = None  # of the same weights, if the doctor was run
 
     def __post_init__(self) -> None:
         id_arrays = {r.ids.tobytes() for r in self.records.values()}
         if len(id_arrays) > 1:
             sizes = ", ".join(f"{n}: {len(r)}" for n, r in self.records.items())
-            raise RunError(f"the attacks of suite {self.suite!r} saw different images ({sizes})")
+            raise RunError(
+                f"the records of suite {self.suite!r} are not of the same images ({sizes}); "
+                "evaluate it again"
+            )
 
     def __len__(self) -> int:
         return len(next(iter(self.records.values()))) if self.records else 0
@@ -136,22 +139,22 @@ class Evaluation:
 
     @property
     def survived(self) -> NDArray[np.bool_]:
-        """Per image: right without an attack and under everything in the suite that counts."""
+        """(N,) correct clean and under every attack and corruption that counts."""
         return np.logical_and.reduce([r.correct for r in self.records.values() if r.counts])
 
     @property
     def worst_case(self) -> float:
-        """Share of all images that survive everything: the mean of per-image minima."""
+        """Worst-case robust accuracy: mean of the per-sample minimum over the suite."""
         return float(self.survived.mean()) if len(self) else float("nan")
 
     def interval(self, name: str = "worst_case") -> Interval:
-        """The 95% interval of an accuracy, over the draw of test images."""
+        """The 95% interval of an accuracy, over the test images."""
         flags = self.survived if name == "worst_case" else self.records[name].correct
         return wilson_interval(int(flags.sum()), len(flags))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Reasons to distrust the numbers, with their evidence; one of each kind, the gravest."""
+        """Findings of the records and of the doctor; the most severe of each check."""
         stored = [f for r in self.records.values() for f in parse_findings(r.meta)]
         return deduplicate_findings([*stored, *(self.diagnosis.findings if self.diagnosis else ())])
 
@@ -190,7 +193,7 @@ class Evaluation:
         }
 
     def _values_by_class(self) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-        """Each class that occurs: what came of its images, under each attack and in the end."""
+        """Yield each class with the results of its images, per attack and in the worst case."""
         first = next(iter(self.records.values()))
         names = [str(n) for n in first.meta.get("classes") or ()]
         columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attacks.items()}
@@ -229,7 +232,7 @@ class Evaluation:
 
 
 def load_evaluation(folder: Path) -> Evaluation:
-    """The evaluation that was written to a folder."""
+    """Load the evaluation in a folder."""
     found = [read_attack_record(p) for p in sorted(folder.glob("*.parquet"))]
     found.sort(key=lambda r: r.meta.get("position", 0))
     warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
@@ -238,7 +241,7 @@ def load_evaluation(folder: Path) -> Evaluation:
 
 
 def with_diagnosis(evaluation: Evaluation, path: Path) -> Evaluation:
-    """The evaluation with what the doctor said of the same weights, if it was asked."""
+    """Add the doctor's diagnosis of the same weights, if there is one."""
     diagnosis, first = read_diagnosis(path), next(iter(evaluation.records.values()), None)
     if diagnosis is None or first is None or first.meta.get("weights") != diagnosis.weights:
         return evaluation
@@ -247,15 +250,15 @@ def with_diagnosis(evaluation: Evaluation, path: Path) -> Evaluation:
 
 
 def record_warnings(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
-    """What a reader must know of how records were made."""
+    """Warnings about how the records were made."""
     warnings = [
-        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they are "
-        "counted as survivors unless another point broke them"
+        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they count as "
+        "robust unless the attack fooled the model at another point"
         for n, r in records.items()
         if r.meta.get("not_finite", 0)
     ]
     warnings += [
-        f"{n}: the outputs were not numbers for {int(np.isnan(r.loss).sum())} images"
+        f"{n}: the outputs of the model were NaN for {int(np.isnan(r.loss).sum())} images"
         for n, r in records.items()
         if np.isnan(r.loss).any()
     ]
@@ -265,18 +268,19 @@ def record_warnings(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
     last_record = [*records.values()][-1:]
     if last_record and last_record[0].meta.get("mode") == "worst_case":
         warnings.append(
-            "worst case only: each attack saw what the attacks before it left, so its accuracy is "
-            "that of all attacks so far"
+            "worst-case mode: each attack ran only on the images robust to the attacks before it, "
+            "so its accuracy is the robust accuracy after all attacks so far"
             + (
-                ", counted corruptions included"
+                ", included corruptions too"
                 if any(r.is_corruption and r.counts for r in records.values())
                 else ""
             )
         )
     if last_record and len(last_record[0]) < last_record[0].meta.get("drawn_from", 0):
         warnings.append(
-            f"stopped early: {len(last_record[0])} images drawn at random from "
-            f"{last_record[0].meta['drawn_from']}, until the 95% interval of the worst case "
-            f"was narrower than {100 * last_record[0].meta['until']:g} points"
+            f"stopped early: evaluated {len(last_record[0])} of "
+            f"{last_record[0].meta['drawn_from']} images, drawn at random, until the 95% interval "
+            f"of the worst-case robust accuracy was narrower than "
+            f"{100 * last_record[0].meta['until']:g} points"
         )
     return tuple(warnings)

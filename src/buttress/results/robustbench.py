@@ -1,7 +1,7 @@
 """Leaderboard records in the form of RobustBench (arXiv:2010.09670): one JSON file per model.
 
 The files lie at ``model_info/<dataset>/<threat>/<Name>.json``. Accuracies and eps are text, in
-percent and like ``8/255``; what is not known is empty text or left out.
+percent and like ``8/255``; unknown values are empty or missing.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ REQUIRED_FIELDS = tuple(FIELD_TYPES)[:11]
 AUTOATTACK_FIELDS = ("autoattack_acc", "AA")
 CORRUPTION_FIELDS = ("corruptions_acc", "corruptions_acc_2d")
 
-# Our data sets that hold exactly the test images of a board, by the board's name for the data.
+# Our datasets with exactly the test images of a leaderboard -> the leaderboard's name for it.
 LEADERBOARD_DATASETS = {"cifar10": "cifar10", "cifar100": "cifar100", "imagenet_rb5000": "imagenet"}
 MISSING_VALUES = ("", "-", "n/a", "none", "null", "nan")
 
 
 @dataclass(frozen=True)
 class LeaderboardEntry:
-    """What others published about a model; shares in [0, 1], None where the file has none."""
+    """A published record of a model; accuracies in [0, 1], None where the file has none."""
 
     id: str  # the name of the file
     dataset: str
@@ -68,34 +68,37 @@ class LeaderboardEntry:
     footnote: str
     clean: float | None
     robust: float | None  # under AutoAttack, or the mean over corruptions
-    external: float | None  # the lowest that anyone found
+    external: float | None  # lowest robust accuracy reported by others
     is_unreliable: bool
 
 
 @dataclass(frozen=True)
 class LeaderboardEntries:
-    """The records of some files, and what was wrong in them."""
+    """The records of some files, and the problems in them."""
 
     rows: tuple[LeaderboardEntry, ...]
     problems: tuple[str, ...]
 
 
 def leaderboard_dataset(name: str) -> str:
-    """The name of a data set as leaderboards write it; the path of a folder is left out."""
+    """Name of a dataset as leaderboards write it, without the path of a folder."""
     name_only = normalize_name(name.partition(":")[0])
     return LEADERBOARD_DATASETS.get(name_only, name_only)
 
 
 def read_leaderboard_entries(paths: Iterable[Path]) -> LeaderboardEntries:
-    """The records in files and folders; what cannot be used is named and left out."""
+    """Read the records in files and folders; invalid ones are skipped and reported."""
     rows: list[LeaderboardEntry] = []
     problems: list[str] = []
     for path in map(Path, paths):
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         if not path.exists():
-            raise UserError(f"there is no file or folder {path} with published records")
+            raise UserError(
+                f"no such file or folder: {path}; --reference takes RobustBench JSON files or a "
+                "folder of them"
+            )
         if not files:
-            problems.append(f"{path} holds no JSON file")
+            problems.append(f"{path} contains no JSON file")
         for file in files:
             row, file_problems = read_leaderboard_file(file, display_path=_display_path(file, path))
             rows += [] if row is None else [row]
@@ -106,24 +109,24 @@ def read_leaderboard_entries(paths: Iterable[Path]) -> LeaderboardEntries:
 def read_leaderboard_file(
     path: Path, display_path: str
 ) -> tuple[LeaderboardEntry | None, list[str]]:
-    """One record, and its problems with the name of the file in front."""
+    """Read one record; problems start with the name of the file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return None, [f"{display_path} cannot be read as JSON: it is left out"]
+        return None, [f"{display_path}: not valid JSON, skipped"]
     if not isinstance(content, dict):
-        return None, [f"{display_path} must hold one JSON object: it is left out"]
+        return None, [f"{display_path}: expected one JSON object, skipped"]
     fields = _FieldReader(content)
     board = _leaderboard_of(path, content)
     dataset = normalize_name(fields.text("dataset"))
     if not board or not dataset:
         return None, [
-            f"{display_path} must name its 'dataset' and lie in a folder named by its threat "
-            f"({', '.join(LEADERBOARDS)}): it is left out"
+            f"{display_path}: expected a key 'dataset' and a parent folder named by the threat "
+            f"model ({', '.join(LEADERBOARDS)}), skipped"
         ]
     row = _build_entry(path.stem, dataset, board, fields)
     if row.clean is None and row.robust is None:
-        fields.problems.append("it has no accuracy: it is left out")
+        fields.problems.append("no accuracy found, skipped")
     problems = [f"{display_path}: {text}" for text in fields.problems]
     return (None if row.clean is None and row.robust is None else row), problems
 
@@ -149,7 +152,7 @@ def _build_entry(name: str, dataset: str, board: str, fields: _FieldReader) -> L
 
 
 class _FieldReader:
-    """Reads the fields of one file in whatever type they come, and keeps what was wrong."""
+    """Reads the fields of one file, converts their types and collects problems."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self.content = content
@@ -164,7 +167,7 @@ class _FieldReader:
         return " ".join(str(value).split())
 
     def share(self, name: str) -> float | None:
-        """A percentage in any spelling as a share."""
+        """Parse a percentage, as text or number, to a fraction."""
         value = self.content.get(name)
         if value is None or (isinstance(value, str) and value.strip().lower() in MISSING_VALUES):
             return None
@@ -198,12 +201,12 @@ class _FieldReader:
     def _add_problem(self, name: str, value: Any, expected: str) -> None:
         value_text = json.dumps(value, default=str)[:60]
         self.problems.append(
-            f"{name!r} must be {expected}, but is {value_text}; it is taken as missing"
+            f"{name!r} must be {expected}, but got {value_text}; treated as missing"
         )
 
 
 def _leaderboard_of(path: Path, content: Mapping[str, Any]) -> str:
-    """The threat of a record: the folder it lies in, for no field tells the norm."""
+    """The leaderboard of a record: the name of its folder, as no field has the norm."""
     folder = path.resolve().parent.name.removesuffix("_3d")
     if folder in LEADERBOARDS:
         return folder

@@ -1,4 +1,4 @@
-"""The directory of a run. Its state is which files exist; each is whole or absent."""
+"""The directory of a run. Which files exist is its state; writes are atomic."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ NUMERIC_SUMMARY_KEYS = (
     "seconds_here",
 )
 SELECTED_ON_TEST_WARNING = (
-    "the checkpoint was chosen by its accuracy on the test images (select_on: test), so that "
-    "accuracy on them is too high; use select_on: val"
+    "the checkpoint was selected on the test set (select_on: test), so its test accuracy is "
+    "optimistic; use select_on: val"
 )
 
 
 class RunFailure(NamedTuple):
-    """Why the last try at a run ended early, and which file it was to make."""
+    """Why the last attempt at a run failed, and which file it was to write."""
 
     message: str
-    file: str | None = None  # as seen from the run's folder; None: not known
+    file: str | None = None  # relative to the run's folder; None if unknown
 
 
 class Run:
     """One trained model on disk.
 
-    ``run.json`` is what was asked, ``train.jsonl`` one line per epoch, ``best.pt`` and ``last.pt``
-    checkpoints, ``epochs/<n>.pt`` those of every epoch if that was asked for, ``start.pt`` the
-    weights it began with if these were given,
-    ``eval/<suite>/<attack>.parquet`` verdicts per image, ``analysis/<name>.json`` results,
-    ``done.json`` how training ended, ``error.json`` why the last try at anything failed.
+    ``run.json`` has the specification, ``train.jsonl`` one line per epoch, ``best.pt`` and
+    ``last.pt`` checkpoints, ``epochs/<n>.pt`` those of every epoch if requested, ``start.pt`` the
+    initial weights if they were given, ``eval/<suite>/<attack>.parquet`` per-sample results,
+    ``analysis/<name>.json`` results of analyses, ``done.json`` the summary of training,
+    ``error.json`` why the last attempt failed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -68,7 +68,7 @@ class Run:
     def header(self) -> dict[str, Any]:
         """Everything in ``run.json``: spec, command, versions, time, where weights came from."""
         if not self.exists:
-            raise UserError(f"{self.path} is not a run: it has no run.json")
+            raise UserError(f"{self.path} is not a run: expected a folder with a run.json")
         return read_json(self.path / "run.json")
 
     @property
@@ -77,12 +77,12 @@ class Run:
 
     @property
     def is_trained(self) -> bool:
-        """Whether training is complete; what came after it may have failed."""
+        """Whether training is complete; a later evaluation may have failed."""
         return (self.path / DONE_FILE).is_file()
 
     @property
     def state(self) -> RunState:
-        """Failed if the last try failed, in training or after it."""
+        """State of the run; failed if the last attempt failed, in training or after it."""
         if self.failure is not None:
             return "failed"
         if self.is_trained:
@@ -97,21 +97,21 @@ class Run:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (CorruptFileError, OSError):
-            return RunFailure("its error.json is unreadable")
+            return RunFailure("error.json is unreadable")
         file = content.get("file")
         if file == DONE_FILE and self.is_trained:  # was killed between the two files
             return None
         return RunFailure(str(content.get("message", "")), file if isinstance(file, str) else None)
 
     def checkpoint(self, name: CheckpointName | Literal["start"] | int = "best") -> Path:
-        """The best or the last epoch, the start, or an epoch by its number if that was kept."""
+        """Path of a checkpoint: best or last epoch, the initial weights, or a saved epoch."""
         if isinstance(name, int):
             return self.path / "epochs" / f"{name:04d}.pt"
         return self.path / f"{name}.pt"
 
     @property
     def kept_epochs(self) -> list[int]:
-        """The epochs whose weights were kept beside the best and the last."""
+        """The epochs with saved weights, besides the best and the last."""
         names = (p.stem for p in (self.path / "epochs").glob("*.pt"))
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -122,7 +122,7 @@ class Run:
         category: str = "",
         finetuned_from: Mapping[str, Any] | None = None,
     ) -> None:
-        """Starts the run or takes it up again; refuses the directory of another run."""
+        """Start or resume the run; raise `UserError` in the directory of another run."""
         with contextlib.suppress(
             CorruptFileError
         ):  # written again below; checkpoints name their spec
@@ -131,8 +131,8 @@ class Run:
                 return
         if not self.exists and self.path.exists() and not _is_empty_folder(self.path):
             raise UserError(
-                f"{self.path} exists and is not a run; choose an output directory that is new or "
-                "empty"
+                f"{self.path} exists and is not a run; choose an output directory (--out) that is "
+                "new or empty"
             )
         content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
         origin = {} if finetuned_from is None else {"finetuned_from": dict(finetuned_from)}
@@ -143,8 +143,8 @@ class Run:
         if old != new:
             changed = ", ".join(changed_keys(old, new)[:4])
             raise UserError(
-                f"{self.path} holds another run (different: {changed}); "
-                "choose another output directory or remove it"
+                f"{self.path} already contains a run with other settings ({changed}); "
+                "choose another output directory (--out) or delete it"
             )
 
     @property
@@ -159,9 +159,11 @@ class Run:
         except (ValueError, RecursionError):
             raise CorruptFileError(f"{path} has a line that is not JSON") from None
         if not all(isinstance(row, dict) for row in rows):
-            raise CorruptFileError(f"{path} has a line that is no epoch")
+            raise CorruptFileError(f"{path}: every line must be a JSON object with one epoch")
         if self.is_trained and self.summary.get("history") != history_digest:
-            raise CorruptFileError(f"{path} is not the history that the run ended with")
+            raise CorruptFileError(
+                f"{path} was changed after training: its digest differs from that in done.json"
+            )
         return rows
 
     def write_history(self, epochs: list[dict[str, Any]]) -> None:
@@ -172,14 +174,14 @@ class Run:
         (self.path / ERROR_FILE).unlink(missing_ok=True)
 
     def fail(self, message: str, file: Path | None = None) -> None:
-        """Notes why a try failed; ``file`` is what it was to make."""
+        """Record why an attempt failed; ``file`` is what it was to write."""
         name = None if file is None else file.relative_to(self.path).as_posix()
         write_json(
             self.path / ERROR_FILE, {"message": message, "file": name, "time": utc_timestamp()}
         )
 
     def mend(self, files: Iterable[Path]) -> None:
-        """Forgets a failure to make one of these files: they are there now."""
+        """Clear a failure to write one of these files, which exist now."""
         failure = self.failure
         names = (file.relative_to(self.path).as_posix() for file in files)
         if failure is None or (self.is_trained if failure.file is None else failure.file in names):
@@ -191,15 +193,17 @@ class Run:
         content = read_json(path)
         warnings = content.get("warnings", [])
         if not isinstance(warnings, list) or not all(isinstance(w, str) for w in warnings):
-            raise CorruptFileError(f"{path} has warnings that are no list of texts")
+            raise CorruptFileError(f"{path}: `warnings` must be a list of strings")
         for name, value in content.items():
             if name in NUMERIC_SUMMARY_KEYS and not isinstance(value, (int, float, type(None))):
-                raise CorruptFileError(f"{path} has {name}={short_repr(value)}, which is no number")
+                raise CorruptFileError(
+                    f"{path}: `{name}` must be a number, but got {short_repr(value)}"
+                )
         return content
 
     @property
     def caveats(self) -> list[str]:
-        """Why numbers measured on this run's best checkpoint may mislead."""
+        """Warnings about accuracies measured on this run's best checkpoint."""
         if self.is_trained:
             return list(self.summary.get("warnings", ()))
         return [SELECTED_ON_TEST_WARNING] if self.spec.recipe.select_on == "test" else []
@@ -210,7 +214,7 @@ class Run:
         return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
     def suite_folder(self, suite: str) -> Path:
-        """Where the records of a suite go; a suite in a file goes by the name of the file."""
+        """Folder of a suite's records; a suite in a file is named after the file."""
         name = Path(suite).stem if suite.endswith((".yaml", ".yml")) else suite
         return self.path / "eval" / safe_file_name(name)
 
@@ -226,7 +230,7 @@ def _is_empty_folder(path: Path) -> bool:
 
 
 def changed_keys(a: Any, b: Any, path: str = "") -> list[str]:
-    """The dotted names of the places where two JSON values differ."""
+    """Dotted keys in which two JSON values differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         keys = sorted({*a, *b})
         return [d for k in keys for d in changed_keys(a.get(k), b.get(k), f"{path}.{k}".strip("."))]
@@ -237,7 +241,7 @@ PACKAGES = ("buttress", "torch", "timm", "torchvision", "lightning-fabric", "num
 
 
 def provenance(command: str = "") -> dict[str, Any]:
-    """Which software and machine made a record."""
+    """Versions, platform, time and command, to store with a record."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -257,7 +261,7 @@ CLI_ENTRY_POINT = ("cli", "main.py")  # `python -m buttress.cli.main`, as worker
 
 
 def command_line() -> str:
-    """The command that is running, as a person would type it."""
+    """The running command, as typed in a shell."""
     path = Path(sys.argv[0] if sys.argv else "python")
     is_buttress = (
         path.name.startswith(("buttress", "__main__")) or path.parts[-2:] == CLI_ENTRY_POINT

@@ -1,4 +1,4 @@
-"""What may be asked of augmentation, and the names of common choices."""
+"""Specification of a run: model, dataset, recipe, augmentation."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ Range = Annotated[tuple[float, float], AfterValidator(_check_range)]
 
 
 class ResizedCropSpec(Spec):
-    """A random part of the image, enlarged to the whole."""
+    """Random resized crop."""
 
-    scale: Range = (0.08, 1.0)  # share of the area
+    scale: Range = (0.08, 1.0)  # fraction of the area
     ratio: Range = (3 / 4, 4 / 3)  # width by height
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
 
 
 class ColorJitterSpec(Spec):
-    """Factors from 1 - s to 1 + s; hue in turns of the colour circle."""
+    """Factors from 1 - s to 1 + s; hue as a fraction of the color circle."""
 
     brightness: NonNegativeFloat = 0.0
     contrast: NonNegativeFloat = 0.0
@@ -57,18 +57,18 @@ class RandAugmentSpec(Spec):
     ops: PositiveInt = 2
     magnitude: Annotated[float, Field(ge=0, le=10)] = 9.0
     std: NonNegativeFloat = 0.5
-    probability: Probability = 0.5  # that an operation which was drawn happens
+    probability: Probability = 0.5  # that a sampled operation is applied
 
 
 def _parse_jitter(raw: object) -> object:
-    """A number stands for brightness, contrast and saturation alike; zero is off."""
+    """Expand a number to brightness, contrast and saturation; zero is off."""
     if not isinstance(raw, int | float) or isinstance(raw, bool):
         return raw
     return {"brightness": raw, "contrast": raw, "saturation": raw} if raw else None
 
 
 class AugmentationSpec(Spec):
-    """Random changes of the training images: fields, or one of `list_augmentations` by name."""
+    """Data augmentation: fields, or a name of `list_augmentations`."""
 
     crop: NonNegativeInt = 0  # pixels of padding around a random crop
     flip: bool = False
@@ -88,7 +88,7 @@ class AugmentationSpec(Spec):
 
 
 class AugmentationPreset(NamedTuple):
-    """A choice that has a name."""
+    """A named augmentation."""
 
     about: str
     fields: dict[str, Any]
@@ -120,12 +120,12 @@ AUGMENTATION_PRESETS = {
 
 
 def list_augmentations() -> list[str]:
-    """The names that stand for an augmentation in a recipe."""
+    """Names of the augmentation presets."""
     return list(AUGMENTATION_PRESETS)
 
 
 def preset_fields(name: str) -> dict[str, Any]:
-    """The fields of `AugmentationSpec` that a name stands for."""
+    """Fields of `AugmentationSpec` of a preset."""
     presets = {normalize_name(n): preset.fields for n, preset in AUGMENTATION_PRESETS.items()}
     if normalize_name(name) not in presets:
         raise UnknownNameError(unknown_name_message("augmentation", name, list_augmentations()))
@@ -138,7 +138,7 @@ ThreatString = Annotated[str, AfterValidator(lambda text: str(Threat.parse(text)
 
 
 def _parse_component(raw: object) -> object:
-    """A bare name stands for a component without arguments."""
+    """Parse a component; a bare name is one without arguments."""
     return {"name": raw} if isinstance(raw, str) else raw
 
 
@@ -146,7 +146,7 @@ ComponentField = Annotated[ComponentSpec, BeforeValidator(_parse_component)]
 
 
 class OptimizerSpec(Spec):
-    """How weights move along a gradient."""
+    """Optimizer and its hyperparameters."""
 
     name: Literal["sgd", "adamw"] = "sgd"
     lr: Annotated[float, Field(gt=0)]
@@ -159,7 +159,7 @@ class OptimizerSpec(Spec):
 
 
 class LRScheduleSpec(Spec):
-    """The learning rate over epochs, as a factor of its peak."""
+    """Learning rate schedule, as a factor of the peak learning rate."""
 
     name: Literal["constant", "cosine", "step", "cyclic", "points"] = "cosine"
     warmup_epochs: NonNegativeFloat = 0.0
@@ -180,40 +180,40 @@ class LRScheduleSpec(Spec):
         epochs = [epoch for epoch, _ in self.points]
         if self.name == "points" and (not epochs or epochs != sorted(set(epochs))):
             raise ValueError(
-                f"`points` needs pairs [epoch, factor] with rising epochs, but has {epochs}"
+                f"`points` must be [epoch, factor] pairs with increasing epochs, but got {epochs}"
             )
         return self
 
 
 class WeightAveragingSpec(Spec):
-    """Weights averaged over training, which are then the ones that are judged and kept."""
+    """Weight averaging over training; the averaged weights are validated and saved."""
 
-    kind: Literal["ema", "swa"] = "ema"  # with forgetting, or all alike
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.999  # ema: how much stays at each step
+    kind: Literal["ema", "swa"] = "ema"  # exponential, or uniform
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.999  # of ema, per step
     from_epoch: NonNegativeFloat = 0.0
 
 
 class AWPSpec(Spec):
-    """Weights moved against the loss before each step (arXiv:2004.05884)."""
+    """Adversarial weight perturbation (arXiv:2004.05884)."""
 
-    gamma: Annotated[float, Field(gt=0)] = 0.005  # how far, as a share of each tensor's norm
+    gamma: Annotated[float, Field(gt=0)] = 0.005  # perturbation size relative to each tensor's norm
     from_epoch: NonNegativeFloat = 0.0
 
 
 class ExtraDataSpec(Spec):
-    """More images, in a fixed part of every batch."""
+    """Extra training data, as a fixed fraction of every batch."""
 
     dataset: str
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
 class ValidationSpec(Spec):
-    """How the best epoch is chosen: accuracy under an attack on images held out of training."""
+    """How the best epoch is selected: robust accuracy on validation images."""
 
     attack: ComponentField = ComponentSpec(name="pgd", args={"steps": 10})
     limit: PositiveInt | None = None
     every: PositiveInt = 1
-    from_epoch: NonNegativeInt = 0  # no earlier epoch is looked at
+    from_epoch: NonNegativeInt = 0  # earlier epochs are not validated
     by: Literal["robust", "clean"] = "robust"
 
 
@@ -239,7 +239,7 @@ class Recipe(Spec):
     augmentation: AugmentationSpec = AugmentationSpec()
     validation: ValidationSpec = ValidationSpec()
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    l1: NonNegativeFloat = 0.0  # this much times the sum of the sizes of all weights
+    l1: NonNegativeFloat = 0.0  # coefficient of the L1 penalty on all weights
     average: WeightAveragingSpec | None = None
     awp: AWPSpec | None = None
     extra: ExtraDataSpec | None = None
@@ -247,7 +247,7 @@ class Recipe(Spec):
     on_collapse: Literal["warn", "stop", "rollback"] = "warn"
     accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
     clip_norm: Annotated[float, Field(gt=0)] | None = None
-    # The model's first layer: mean and std of the data set, none, or 1/2 and 1/2.
+    # The model's first layer: mean and std of the dataset, none, or 1/2 and 1/2.
     normalise: bool | Literal["half"] = True
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 
@@ -258,11 +258,11 @@ NON_IDENTITY_FIELDS = (
     "source",
     "cost",
     "expected",
-)  # fields of a recipe that change no number
+)  # fields of a recipe that do not affect results
 
 
 class RunSpec(Spec):
-    """One training run, resolved: what it is decides its key."""
+    """Full specification of one training run; its digest is the key of the run."""
 
     model: str
     model_args: dict[str, Any] = Field(default_factory=dict)
@@ -275,11 +275,11 @@ class RunSpec(Spec):
     std: tuple[float, ...]
     recipe: Recipe
     seed: int = 0
-    # What training begins with if not with fresh weights: their hash, or ``run:KEY`` in a study.
+    # Initial weights, if not random: their hash, or ``run:KEY`` in a study.
     start: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What decides whether two runs are the same run.
+        """The content that identifies a run.
 
         Settings at their defaults are left out, so that a new setting keeps the keys of old runs;
         a changed default needs a new `SPEC_VERSION`.
@@ -290,6 +290,6 @@ class RunSpec(Spec):
         return {"version": SPEC_VERSION, **body}
 
     def key(self) -> str:
-        """The name of the run's directory in a study: readable, and unique to its content."""
+        """Name of the run's directory in a study: readable and unique to its content."""
         stem = Path(self.model.split(":")[-1]).stem
         return f"{normalize_name(stem)}-{digest(self.identity())[:12]}"

@@ -1,4 +1,4 @@
-"""What a study answers: the table, published beside measured, and the word on every claim."""
+"""Results of studies and searches: tables with published values, claims, rankings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buttress.system.files import read_json, write_json
 
 
 class TableValue(Spec):
-    """One cell of the table; shares of images are in [0, 1]."""
+    """One value of the table; accuracies are in [0, 1]."""
 
     value: float | None = None
     low: float | None = None
@@ -21,8 +21,8 @@ class TableValue(Spec):
     images: int = 0
     seeds: int = 0
     missing: str = ""  # why there is no value
-    distrusted: tuple[str, ...] = ()  # why it must not be relied on
-    untrustworthy: bool = False  # one of these reasons makes it worthless
+    distrusted: tuple[str, ...] = ()  # warnings about it
+    untrustworthy: bool = False  # whether one of the warnings invalidates it
 
 
 class StudyTableRow(Spec):
@@ -35,18 +35,18 @@ class StudyTableRow(Spec):
 
 
 class ClaimResult(Spec):
-    """A claim, what the published numbers say of it, and what ours do."""
+    """A claim, and whether it holds in the published and in the measured table."""
 
     id: str
     says: str
-    published: str  # holds, does not hold, or why that cannot be said
+    published: str  # holds, does not hold, or why it is undecided
     word: Literal["holds", "does not hold", "undecided"]
     evidence: str
-    share: float | None = None  # of redrawn tables in which it is true
+    share: float | None = None  # of bootstrap tables in which it is true
 
 
 class RankAgreement(Spec):
-    """How a measured column ranks the rows as the published one does."""
+    """Rank correlation of a measured column with the published one."""
 
     column: str
     rows: int
@@ -56,7 +56,7 @@ class RankAgreement(Spec):
 
 
 class StudyResult(Spec):
-    """A study at one scale, as far as its runs are."""
+    """The result of a study at one scale, from its finished runs."""
 
     study: str
     scale: str
@@ -77,7 +77,7 @@ class StudyResult(Spec):
     analyses: tuple[str, ...] = ()  # of every run
     together: tuple[str, ...] = ()  # of all of them; files beside the answer
     cost: dict[str, float] = Field(default_factory=dict)  # seconds, passes ...
-    settings: dict[str, Any] = Field(default_factory=dict)  # data set, suites, images
+    settings: dict[str, Any] = Field(default_factory=dict)  # dataset, suites, images
 
 
 def study_result_path(root: Path, study: str, scale: str) -> Path:
@@ -96,13 +96,13 @@ def read_study_result(path: Path) -> StudyResult:
 
 CandidateStatus = Literal["best", "close", "worse", "in doubt", "dropped", "failed", "running"]
 CANDIDATE_STATUSES: dict[CandidateStatus, str] = {
-    "best": "the highest accuracy of those trained in full",
-    "close": "trained in full; its interval overlaps that of the best",
-    "worse": "trained in full; its interval lies below that of the best",
-    "in doubt": "dropped for lack of places; its interval overlaps that of the last one kept",
-    "dropped": "its interval lies below that of the last one kept",
-    "failed": "a run of it failed",
-    "running": "not decided yet",
+    "best": "highest robust accuracy among the fully trained candidates",
+    "close": "fully trained; its interval overlaps that of the best",
+    "worse": "fully trained; its interval lies below that of the best",
+    "in doubt": "pruned although its interval overlaps that of the last candidate kept",
+    "dropped": "pruned: its interval lies below that of the last candidate kept",
+    "failed": "one of its runs failed",
+    "running": "still running",
 }
 
 
@@ -131,18 +131,18 @@ class CandidateResult(Spec):
 
 
 class RungResult(Spec):
-    """One round: all that are left train as long, and the best go on."""
+    """One rung of successive halving."""
 
     share: float  # of the recipe's epochs
     candidates: int
-    asked: int  # to be kept by rank
-    kept: int  # with those that chance could put among them
-    in_doubt: int  # of which there was no place for
+    asked: int  # number to keep by rank
+    kept: int  # including those whose interval overlaps
+    in_doubt: int  # pruned although their interval overlaps
     flops: float  # of training
 
 
 class AxisValueResult(Spec):
-    """How the candidates with one label of an axis did, all after the same short training."""
+    """Results of the candidates with one label of an axis."""
 
     axis: str
     label: str
@@ -152,15 +152,15 @@ class AxisValueResult(Spec):
 
 
 class SearchFront(Spec):
-    """Who is best for a price, of those trained in full."""
+    """Pareto front of robust accuracy and cost among the fully trained candidates."""
 
     price: Literal["parameters", "macs"]
-    best: tuple[int, ...]  # places in the ranking, from the most robust on
+    best: tuple[int, ...]  # indices into the ranking, most robust first
     within_chance: tuple[int, ...]
 
 
 class SearchResult(Spec):
-    """A search at one scale, as far as it is."""
+    """The result of a search at one scale, possibly unfinished."""
 
     search: str
     scale: str
@@ -181,7 +181,7 @@ class SearchResult(Spec):
     flops: float = 0.0  # of all training so far
     flops_of_all: float = 0.0  # had all in the budget been trained in full
     failed: dict[str, str] = Field(default_factory=dict)  # candidate -> the run, and why
-    notes: tuple[str, ...] = ()  # why a decision must not be relied on
+    notes: tuple[str, ...] = ()  # caveats of the decisions
     is_over: bool = False
 
 

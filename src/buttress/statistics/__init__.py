@@ -1,4 +1,4 @@
-"""Numbers with their uncertainty: shares, differences, seeds, ranks, many tests."""
+"""Intervals and tests: accuracies, paired differences, seeds, ranks, corrections."""
 
 from buttress.statistics.intervals import (
     Z95,

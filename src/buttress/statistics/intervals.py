@@ -1,4 +1,4 @@
-"""The interval of a share."""
+"""Intervals of accuracies and means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Interval(NamedTuple):
 
 
 def wilson_interval(successes: float, n: float, z: float = Z95) -> Interval:
-    """The Wilson score interval of a share: right also near 0, near 1 and for few images."""
+    """Wilson score interval of a proportion, valid also near 0 and 1 and for few images."""
     if n <= 0:
         return Interval(0.0, 1.0)
     fraction = successes / n
@@ -59,7 +59,7 @@ MAX_VALUES_IN_MEMORY = 4_000_000  # resampled values that are in memory together
 def bootstrap_mean_interval(
     values: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The 95% percentile interval of the mean of ``values`` over the draw of images.
+    """The 95% percentile interval of the mean of ``values`` over the images.
 
     The same seed gives the same interval. With fewer than about 30 values, or where nearly all of
     them are equal, it is too narrow.
@@ -76,7 +76,7 @@ def bootstrap_mean_interval(
 def resampled_means(
     values: NDArray[np.float64], resamples: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """The mean of each resample, in pieces that bound the memory."""
+    """The mean of each resample, in chunks that bound the memory."""
     n, step = len(values), max(1, MAX_VALUES_IN_MEMORY // len(values))
     pieces = [
         values[rng.integers(n, size=(min(step, resamples - start), n))].mean(axis=1)

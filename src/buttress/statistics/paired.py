@@ -1,4 +1,4 @@
-"""Two models on the same images. Only images that one of them gets right tell them apart."""
+"""Paired comparison of two models on the same images (McNemar)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BISECTION_STEPS = 60  # of an interval of length 2: far below the precision of a
 
 
 class PairedCounts(NamedTuple):
-    """How many images both, one or none of two models get right."""
+    """Number of images that both, one or neither of two models classify correctly."""
 
     both: int
     only_a: int
@@ -46,11 +46,11 @@ class PairedDifference:
 
 
 def count_pairs(a: ArrayLike, b: ArrayLike) -> PairedCounts:
-    """Counts the images by who gets them right; ``a`` and ``b`` hold one flag per image."""
+    """Count images by which model is correct; ``a`` and ``b`` have one flag per image."""
     first, second = np.asarray(a), np.asarray(b)
     if first.shape != second.shape or first.ndim != 1 or not first.size:
         raise UserError(
-            "paired flags must be two lists of one length, an entry per image, but got shapes "
+            "paired results must be two 1-d arrays of the same length, but got shapes "
             f"{first.shape} and {second.shape}"
         )
     first, second = first.astype(bool), second.astype(bool)
@@ -118,7 +118,7 @@ def score_interval(only_a: int, only_b: int, images: int, z: float = Z95) -> Int
 
 
 def _lower_bound(b: int, c: int, n: int, z: float) -> float:
-    """The smallest difference that is not refused."""
+    """Lower end of the score interval."""
     low, high = -1.0, (b - c) / n
     for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
@@ -152,7 +152,7 @@ def bootstrap_difference_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Each p-value corrected for all of them (Holm 1979, step down), in the order given.
+    """Holm-corrected p-values (Holm 1979, step-down), in the order given.
 
     Calling those below 0.05 real makes a mistake in at most 5 of 100 families of tests, however the
     tests depend on each other.
@@ -175,7 +175,7 @@ PRECISION = 0.005  # of the smallest difference, relative
 def mcnemar_power(
     images: int, disagreement: float, difference: float, level: float = SIGNIFICANCE_LEVEL
 ) -> float:
-    """The probability that the exact test finds a true difference between two models.
+    """Power of the exact test to detect a true difference between two models.
 
     Args:
         images: how many both were judged on.
@@ -230,7 +230,7 @@ def critical_losses(least: int, largest: int, level: float) -> NDArray[np.int64]
 
 
 def detectable_difference(images: int, disagreement: float, power: float = TARGET_POWER) -> float:
-    """The smallest true difference that the exact test finds with this probability.
+    """Smallest true difference that the exact test detects with this power.
 
     1.0 where so few images cannot show any.
     """

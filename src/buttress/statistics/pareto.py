@@ -1,4 +1,4 @@
-"""Pareto fronts: points that no other point beats in everything."""
+"""Pareto fronts: points that no other point dominates."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ ParetoPoint = tuple[float, ...]  # more is better in each
 
 
 def dominates(first: ParetoPoint, second: ParetoPoint) -> bool:
-    """Whether a point is as good in everything and better in something."""
+    """Whether a point dominates another."""
     return all(a >= b for a, b in zip(first, second, strict=True)) and first != second
 
 
 def pareto_front(points: Sequence[ParetoPoint]) -> list[int]:
-    """The positions of the points that none beats; equal points stand together."""
+    """Indices of the points that no other dominates; equal points are all included."""
     return [i for i, p in enumerate(points) if not any(dominates(q, p) for q in points)]
 
 
 def possible_front(low: Sequence[ParetoPoint], high: Sequence[ParetoPoint]) -> list[int]:
-    """The positions that chance could put on the front.
+    """Indices of points that may be on the front, given their intervals.
 
     A point is out only if another at the low ends of its intervals beats it at the high ends.
     """

@@ -1,4 +1,4 @@
-"""Order: whether two quantities rise together, and whether one separates two kinds."""
+"""Rank statistics: Spearman correlation, AUC and permutation tests."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def spearman(x: ArrayLike, y: ArrayLike, z: float = Z95) -> EstimateWithInterval
     first, second = average_ranks(x), average_ranks(y)
     if len(first) != len(second) or len(first) < 2:
         raise UserError(
-            "a rank correlation needs two lists of one length, two points at least, but got "
+            "a rank correlation needs two lists of the same length >= 2, but got "
             f"{len(first)} and {len(second)}"
         )
     if not all(np.isfinite(np.asarray(v, dtype=np.float64)).all() for v in (x, y)):
-        raise UserError("a rank correlation needs finite numbers; leave out points without one")
+        raise UserError("a rank correlation needs finite numbers; remove NaN and infinite values")
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         raise UserError("a rank correlation needs values that differ; one list is constant")
     n, r = len(first), float(np.corrcoef(first, second)[0, 1])
@@ -69,7 +69,9 @@ def auc(positives: ArrayLike, negatives: ArrayLike, z: float = Z95) -> EstimateW
     """
     a, b = np.asarray(positives, dtype=np.float64), np.asarray(negatives, dtype=np.float64)
     if a.ndim != 1 or b.ndim != 1 or not a.size or not b.size:
-        raise UserError(f"two lists of numbers are needed, but got shapes {a.shape} and {b.shape}")
+        raise UserError(
+            f"auc needs two non-empty 1-d arrays, but got shapes {a.shape} and {b.shape}"
+        )
     ranks = average_ranks(np.concatenate([a, b]))
     placements_a = (ranks[: len(a)] - average_ranks(a)) / len(b)  # share of `below` under each
     placements_b = 1 - (ranks[len(a) :] - average_ranks(b)) / len(a)
@@ -108,7 +110,7 @@ def spearman_p_value(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def _standardize(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centred and of length one: then a correlation is a product."""
+    """Centered and of norm one, so that a correlation is a dot product."""
     centered = ranks - ranks.mean()
     return np.asarray(centered / math.sqrt(float(centered @ centered)))
 

@@ -1,4 +1,4 @@
-"""Several training seeds: their mean and spread, and what other seeds and images could give."""
+"""Mean and standard deviation over training seeds, with intervals over seeds and images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buttress.statistics.intervals import Z95, Interval
 from buttress.statistics.paired import mcnemar
 
 LEVEL = 0.05
-MIN_P_VALUE = 1e-100  # p-values are not told apart below
+MIN_P_VALUE = 1e-100  # lower bound of p-values
 P_BISECTION_STEPS = 40
 SeedMatrix = NDArray[np.float64]  # (seeds, images)
 
@@ -40,7 +40,7 @@ class VarianceComponent(NamedTuple):
 
 
 class VarianceComponents(NamedTuple):
-    """What makes a mean vary, and how much of it images alone explain."""
+    """Variance components of a mean: seeds and images."""
 
     terms: tuple[VarianceComponent, ...]
     least: VarianceComponent
@@ -62,7 +62,7 @@ def summarize_seeds(values: ArrayLike) -> SeedSummary:
 
 
 def summarize_seeds_and_images(flags: ArrayLike) -> SeedSummary:
-    """Mean of (seeds, images) flags; its interval covers other seeds and other images."""
+    """Mean of (seeds, images) flags; its interval accounts for seeds and images."""
     correct = _as_seed_matrix(flags)
     check_seed_count(len(correct) >= 2, correct.shape)
     sd, mean = float(correct.mean(axis=1).std(ddof=1)), float(correct.mean())
@@ -81,7 +81,10 @@ def seed_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -> Seed
     first, second = _as_seed_matrix(a), _as_seed_matrix(b)
     check_seed_count(min(len(first), len(second)) >= 2, (len(first), len(second)))
     if first.shape[1] != second.shape[1] or (paired and len(first) != len(second)):
-        raise UserError(f"flags must pair up, but got shapes {first.shape} and {second.shape}")
+        raise UserError(
+            "results must be (seeds, images) arrays over the same images, but got shapes "
+            f"{first.shape} and {second.shape}"
+        )
     matrices = [first - second] if paired else [first, -second]
     # Counted in whole images, so that swapping A and B is exact.
     accuracies = [int(m.sum()) / m.size for m in (first, second)]
@@ -94,7 +97,7 @@ def seed_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -> Seed
 
 
 def crossed_variance_components(parts: Sequence[SeedMatrix]) -> VarianceComponents:
-    """What makes the sum of the means of (seeds, images) matrices vary.
+    """Variance components of the sum of means of (seeds, images) matrices.
 
     The matrices share their images, not their seeds. Every seed is judged on the same images, so
     seeds and images vary crosswise and are told apart as in a two-way analysis of variance. What is
@@ -170,13 +173,12 @@ def _bisect_p_value(size: float, sources: VarianceComponents) -> float:
 def check_seed_count(is_valid: bool, shape: object) -> None:
     if not is_valid:
         raise UserError(
-            f"a spread over seeds needs two seeds at least, but got values of shape {shape}; "
-            "train with further seeds"
+            f"at least two seeds are needed, but got values of shape {shape}; train with more seeds"
         )
 
 
 def _as_seed_matrix(flags: ArrayLike) -> SeedMatrix:
     matrix = np.asarray(flags, dtype=np.float64)
     if matrix.ndim != 2 or not matrix.size:
-        raise UserError(f"flags must be (seeds, images), but got shape {matrix.shape}")
+        raise UserError(f"results must be (seeds, images), but got shape {matrix.shape}")
     return matrix

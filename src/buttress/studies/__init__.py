@@ -1,4 +1,4 @@
-"""Studies: a declared question, its grid of runs, and the work that answers it."""
+"""Studies: a question, the grid of runs that answers it, and its results."""
 
 from buttress.studies.answer import answer_study, run_group_analyses, write_study_answer
 from buttress.studies.claims import CLAIMS

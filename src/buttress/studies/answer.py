@@ -1,4 +1,4 @@
-"""Answers a study from what its runs left: the table, published beside measured, and its claims."""
+"""Compute the answer of a study from its records: table, published values, claims."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from buttress.studies.spec import ClaimSpec, ColumnSpec, Scale, ScaledStudy, Stu
 from buttress.studies.table import REPLICATES, StudyTable, ValueTable
 from buttress.system.progress import Progress, SilentProgress
 
-MIN_ROWS = 3  # rows with a rank correlation
+MIN_ROWS = 3  # fewest rows of a rank correlation
 
 
 def answer_study(
     study: StudySpec, scale: Scale, root: Path, *, study_file: Path | None = None
 ) -> StudyResult:
-    """What a study says now; runs that are missing leave gaps, and claims on them undecided."""
+    """Answer a study from its finished runs; claims on missing values are undecided."""
     scaled, runs = study.at_scale(scale), expand_grid(study, scale)
     study_folder = study_result_path(root, study.name, scale).parent
     statuses = {work.key: read_status(work) for work in make_jobs(scaled, runs, root)}
@@ -103,7 +103,7 @@ def _build_table(
     records: Sequence[GridRunRecords],
     root: Path,
 ) -> StudyTable:
-    """The rows are the runs, unless an analysis lists them."""
+    """Measure the table; its rows are runs, or rows of an analysis."""
     if not scaled.listed:
         return measure_table(scaled, records)
     return analysis_rows_table(scaled, study_result_path(root, study.name, scale).parent)
@@ -115,7 +115,7 @@ def claim_record(
     replicates: Sequence[ValueTable],
     published_values: ValueTable | None,
 ) -> ClaimResult:
-    """A claim under the published numbers and under ours."""
+    """Assess a claim on the published and on the measured table."""
     predicate = CLAIMS.create(claim.test.name, claim.test.args)
     result = assess_claim(predicate, measured, replicates)
     published = claim.published
@@ -127,7 +127,7 @@ def claim_record(
                 else "does not hold"
             )
         except UndecidableClaim as reason:
-            published = f"cannot be said: {reason}"
+            published = f"undecided: {reason}"
     return ClaimResult(
         id=claim.id, says=claim.says, published=published, word=result.word,
         evidence=result.evidence, share=result.share,
@@ -184,7 +184,7 @@ def _build_rows(
 def _column_evaluations(
     records: Sequence[GridRunRecords], column: ColumnSpec, scaled: ScaledStudy
 ) -> list[Evaluation]:
-    """The evaluations behind a number."""
+    """The evaluations of a value."""
     name = column.suite or (scaled.suites[0] if scaled.suites else "")
     name += "" if column.which == "best" else f"-{column.which}"
     return [s.evaluations[name] for s in records if name in s.evaluations]
@@ -217,7 +217,7 @@ def rank_agreement(
 
 
 def _spearman_or_none(measured: np.ndarray, published: np.ndarray) -> float | None:
-    """None where there is no order to speak of: few rows, or all alike."""
+    """None for too few rows or constant values."""
     try:
         return spearman(measured, published).value if len(measured) >= MIN_ROWS else None
     except UserError:
@@ -229,7 +229,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def _training_seconds(runs: Sequence[GridRun], root: Path) -> dict[str, float]:
-    """What the finished runs took."""
+    """Cost of the finished runs."""
     seconds = 0.0
     for cell in runs:
         run = Run(root / "runs" / cell.key)
@@ -241,7 +241,7 @@ def _training_seconds(runs: Sequence[GridRun], root: Path) -> dict[str, float]:
 def run_group_analyses(
     study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
 ) -> None:
-    """Computes what is not there yet, into the folder of the study's answer."""
+    """Run missing group analyses; results go to the folder of the study's answer."""
     progress, scaled = progress or SilentProgress(), study.at_scale(scale)
     out = study_result_path(root, study.name, scale).parent
     keys = dict.fromkeys(cell.key for cell in expand_grid(study, scale))
@@ -262,14 +262,14 @@ def run_group_analyses(
                 )
         except AnalysisNotApplicable as reason:
             progress.log(f"{analysis.name} does not apply: {reason}")
-        except (ButtressError, RuntimeError, OSError) as error:  # a gap that stops nothing
-            progress.log(f"{analysis.name} of all runs failed: {error}")
+        except (ButtressError, RuntimeError, OSError) as error:  # the answer is written without it
+            progress.log(f"group analysis {analysis.name} failed: {error}")
 
 
 def write_study_answer(
     study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
 ) -> StudyResult:
-    """What the finished runs say together, saved below ``root/studies``."""
+    """Run group analyses, answer the study and save the answer below ``root/studies``."""
     run_group_analyses(study, scale, root, progress=progress)
     answer = answer_study(study, scale, root)
     write_study_result(root, answer)

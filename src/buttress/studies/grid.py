@@ -27,12 +27,12 @@ deleted = "seed"
 
 @dataclass(frozen=True)
 class GridRun:
-    """One run of a study: its place in the grid and what it is."""
+    """One run of a study: its labels and its specification."""
 
     labels: Mapping[str, str]  # axis -> label
     seed: int
     spec: RunSpec
-    init_key: str | None = None  # the key of the run whose weights it begins with
+    init_key: str | None = None  # key of the run that provides its initial weights
 
     @property
     def key(self) -> str:
@@ -40,13 +40,13 @@ class GridRun:
 
 
 def expand_grid(study: StudySpec, scale: Scale) -> list[GridRun]:
-    """Every run of the grid; a wrong name or key is found here, before the first starts."""
+    """Expand the grid to runs; invalid names and keys raise before any run starts."""
     scaled = study.at_scale(scale)
     _check_references(study, scaled, scale)
     if scaled.base.model is None and not any(
         setting.model for options in scaled.axes.values() for setting in options.values()
     ):
-        return []  # a study of formulas
+        return []  # a study without runs
     runs: dict[tuple[tuple[tuple[str, str], ...], int], GridRun] = {}
     axis_names = list(scaled.axes)
     for labels in product(*scaled.axes.values()):
@@ -64,12 +64,12 @@ def expand_grid(study: StudySpec, scale: Scale) -> list[GridRun]:
 
 
 def check_model_args(spec: RunSpec) -> None:
-    """Builds the network without memory for its weights, so that a wrong argument is found."""
+    """Build the model without memory for weights, to check its arguments."""
     options = json.dumps(spec.model_args, sort_keys=True)
     _build_on_meta(spec.model, spec.num_classes, spec.image_size, spec.in_channels, options)
 
 
-@lru_cache(maxsize=4096)  # a study has few networks and many runs
+@lru_cache(maxsize=4096)  # a study has few models and many runs
 def _build_on_meta(model: str, classes: int, image_size: int, channels: int, options: str) -> None:
     with torch.device("meta"), SkipInitialization():
         create_model(
@@ -79,31 +79,38 @@ def _build_on_meta(model: str, classes: int, image_size: int, channels: int, opt
 
 
 def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> None:
-    """Names of analyses, claims and columns; suites are tried with the runs' data sets."""
+    """Check the names of analyses, claims, columns and suites."""
     source, labels = study.display_name, study.all_labels(scale)
     for analysis in (*scaled.analyses, *scaled.together):
         ANALYSES.entry(analysis.name)
     for rows in scaled.listed:
         if rows.analysis not in [analysis.name for analysis in scaled.together]:
-            raise UserError(f"{source}: its rows are listed by {rows.analysis}, not in together")
+            raise UserError(
+                f"{source}: `listed` refers to analysis {rows.analysis}, which is missing from "
+                "`together`"
+            )
     for name, column in scaled.columns.items():
         for axis, label in column.where.items():
             if label not in labels.get(axis, ()):
-                raise UserError(f"{source}: column {name} is at {axis} {label}, which is not there")
+                raise UserError(
+                    f"{source}: column {name} selects label {label} of axis {axis}, which does not "
+                    "exist"
+                )
         if column.suite and column.suite not in scaled.suites:
             raise UserError(
-                f"{source}: column {name} needs the suite {column.suite}, not in suites"
+                f"{source}: column {name} uses suite {column.suite}, which is missing from `suites`"
             )
     for claim in study.claims:
         predicate = CLAIMS.create(claim.test.name, claim.test.args)
         if unknown_columns := [c for c in predicate.columns() if c not in scaled.columns]:
             raise UserError(
-                f"{source}: claim {claim.id} is about {unknown_columns[0]!r}, not a column"
+                f"{source}: claim {claim.id} refers to column {unknown_columns[0]!r}, which is not "
+                "defined in `columns`"
             )
 
 
 def merge_settings(labels: Mapping[str, str], scaled: ScaledStudy) -> RunSettings:
-    """The description of a run: the base, then what its label on each axis changes."""
+    """Settings of a run: the base, then the settings of its label on each axis."""
     settings = [scaled.base, *(scaled.axes[axis][label] for axis, label in labels.items())]
     set_fields = [p.model_dump(exclude_defaults=True) for p in settings]
     merged = {key: value for fields in set_fields for key, value in fields.items()}
@@ -114,7 +121,7 @@ def merge_settings(labels: Mapping[str, str], scaled: ScaledStudy) -> RunSetting
 
 
 def fill_labels(setting: RunSettings, labels: Mapping[str, str]) -> RunSettings:
-    """The description with the run's labels where it names an axis in braces."""
+    """Replace axes in braces by the run's labels."""
 
     def fill(text: str) -> str:
         for axis, label in labels.items():
@@ -132,14 +139,14 @@ def _add_run(
     scaled: ScaledStudy,
     study_name: str,
 ) -> GridRun:
-    """The cell at a place; a run that it begins with comes before it."""
+    """Add the run with these labels, after the run of its initial weights."""
     run_id = (tuple(sorted(labels.items())), seed)
     if run_id in runs:
         return runs[run_id]
     setting = fill_labels(merge_settings(labels, scaled), labels)
     source = f"{study_name}, {labels_text(labels)}"
     if setting.model is None or setting.dataset is None or setting.recipe is None:
-        raise UserError(f"{source}: a run needs a model, a dataset and a recipe")
+        raise UserError(f"{source}: every run needs `model`, `dataset` and `recipe`")
     init_run = None
     if setting.start is not None:
         init_run = _add_run(
@@ -170,25 +177,28 @@ def _resolve_run_spec(setting: RunSettings) -> RunSpec:
 
 @lru_cache(maxsize=256)
 def _load_bundled_recipe(recipe: str, changes: tuple[str, ...]) -> Recipe:
-    """A recipe that comes with Buttress, read once."""
+    """Load a recipe, cached."""
     return load_recipe(recipe, changes)
 
 
 def _init_labels(
     init_from: Mapping[str, str], labels: Mapping[str, str], scaled: ScaledStudy, source: str
 ) -> dict[str, str]:
-    """The place of the run that another begins with."""
+    """Labels of the run that provides the initial weights."""
     target = {**labels, **init_from}
     for axis, label in target.items():
         if label not in scaled.axes.get(axis, {}):
-            raise UserError(f"{source}: it begins with {axis} {label}, which is not in the study")
+            raise UserError(
+                f"{source}: `start` refers to label {label} of axis {axis}, which is not in "
+                "the study"
+            )
     if _is_cycle(target, [dict(labels)], scaled):
-        raise UserError(f"{source}: a run cannot begin with itself")
+        raise UserError(f"{source}: `start` forms a cycle")
     return target
 
 
 def _is_cycle(labels: dict[str, str], visited: list[dict[str, str]], scaled: ScaledStudy) -> bool:
-    """Whether a run begins, over others, with one that was seen already."""
+    """Whether following ``start`` leads back to a visited run."""
     while labels not in visited:
         visited.append(labels)
         start = merge_settings(labels, scaled).start
@@ -213,7 +223,7 @@ LabelFilter = Mapping[str, tuple[str, ...]]  # axis -> labels
 
 
 def parse_label_filter(texts: Iterable[str], study: StudySpec, scale: Scale) -> LabelFilter:
-    """``architecture=VGG,ResNet`` -> its axis and labels; names are checked."""
+    """Parse ``architecture=VGG,ResNet`` to an axis and its labels."""
     labels_by_axis = {axis: list(options) for axis, options in study.at_scale(scale).axes.items()}
     selected: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -222,20 +232,19 @@ def parse_label_filter(texts: Iterable[str], study: StudySpec, scale: Scale) -> 
         if axis not in labels_by_axis or not labels:
             axes = ", ".join(labels_by_axis) or "none"
             raise UserError(
-                f"part of a study is written axis=label,label with one of its axes ({axes}), "
-                f"but got {text!r}"
+                f"--only must be AXIS=LABEL,... with AXIS one of {axes}, but got {text!r}"
             )
         if unknown_labels := [label for label in labels if label not in labels_by_axis[axis]]:
             raise UserError(
-                f"{axis} {unknown_labels[0]!r} is not in {study.name} at scale {scale}; there are "
-                f"{', '.join(labels_by_axis[axis])}"
+                f"--only: axis {axis} has no label {unknown_labels[0]!r} in study {study.name} at "
+                f"scale {scale}; choose from {', '.join(labels_by_axis[axis])}"
             )
         selected[axis] = (*selected.get(axis, ()), *labels)
     return selected
 
 
 def select_runs(runs: Sequence[GridRun], label_filter: LabelFilter) -> list[GridRun]:
-    """The cells at these labels and, over all steps, the runs that they begin with."""
+    """Select the runs with these labels and all runs that provide their initial weights."""
     by_key = {cell.key: cell for cell in runs}
     keys: set[str] = set()
     for cell in runs:

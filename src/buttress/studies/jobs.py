@@ -1,4 +1,4 @@
-"""One run of a study, from training to its last analysis: whatever is missing is done."""
+"""Jobs: training, evaluations and analyses of one run; finished tasks are skipped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from buttress.training.train import build_model
 
 @dataclass(frozen=True)
 class RunJob:
-    """A run, and what is wanted of it."""
+    """A run with its suites and analyses."""
 
     spec: RunSpec
     folder: Path
@@ -51,7 +51,7 @@ class RunJob:
     analyses: tuple[ComponentSpec, ...] = ()
     test_limit: int | None = None
     checkpoints: tuple[CheckpointName, ...] = ("best",)  # the epochs that are evaluated
-    init_folder: Path | None = None  # the run whose weights it begins with
+    init_folder: Path | None = None  # the run that provides its initial weights
 
     @property
     def key(self) -> str:
@@ -62,7 +62,7 @@ class RunJob:
 
 
 def make_jobs(scaled: ScaledStudy, runs: Sequence[GridRun], root: Path) -> list[RunJob]:
-    """The work of a study. A run's folder is its key, so that studies share runs."""
+    """Jobs of a study. A run's folder is named by its key, so that studies share runs."""
     return [
         RunJob(
             cell.spec,
@@ -78,10 +78,10 @@ def make_jobs(scaled: ScaledStudy, runs: Sequence[GridRun], root: Path) -> list[
 
 
 def complete_run(job: RunJob, *, device: str, progress: Progress) -> Run:
-    """Trains, evaluates and analyses what is not there yet."""
+    """Train, evaluate and analyze what is missing of a run."""
     run, where = _train(job, device, progress), resolve_device(device)
     if not (job.suites or job.analyses):
-        return run  # a search only trains: test images are not even read
+        return run  # a search only trains; test images are not read
     data = load_dataset(job.spec.dataset, "test", limit=job.test_limit)
     for which in job.checkpoints:
         model = load_model(run.path, checkpoint=which, device=where)
@@ -100,7 +100,7 @@ def complete_run(job: RunJob, *, device: str, progress: Progress) -> Run:
 
 
 def resolve_device(name: str) -> str:
-    """Where attacks run: what was asked for, or with ``auto`` the fastest there is."""
+    """Device of the attacks; ``auto`` is the fastest available."""
     if name != "auto":
         return name
     if torch.cuda.is_available():
@@ -116,32 +116,32 @@ def _train(job: RunJob, device: str, progress: Progress) -> Run:
 
 TaskKind = Literal["train", "attack", "analysis"]
 NO_PASSES = PassEstimate(0)
-LOOKS_TWICE = ("trades", "mart", "rst", "alp")  # losses of the clean image and the attacked one
+LOOKS_TWICE = ("trades", "mart", "rst", "alp")  # losses on clean and adversarial images
 
 
 @dataclass(frozen=True)
 class RunTask:
-    """One file of a run that must be there in the end."""
+    """One task of a run, and the file that it writes."""
 
     label: str  # as its progress is called
     kind: TaskKind
     file: Path
     images: int = 0  # of a record
-    typical: PassEstimate = NO_PASSES  # of a record: for an image that survives
+    typical: PassEstimate = NO_PASSES  # of a record: for a robust image
     forward_passes: float = 0.0  # passes of single images in all
     backward_passes: float = 0.0  # to the image only
     weight_backward_passes: float = 0.0  # backward passes to the weights too
-    identity: Mapping[str, Any] = field(default_factory=dict)  # what the file must say of itself
+    identity: Mapping[str, Any] = field(default_factory=dict)  # required metadata of the file
 
     def macs(self, forward_macs: float) -> float:
-        """Multiply-accumulates: a gradient costs a pass for the image, one more for the weights."""
+        """MACs: a backward pass costs as a forward pass, and one more for the weights."""
         return forward_macs * (
             self.forward_passes + self.backward_passes + 2 * self.weight_backward_passes
         )
 
 
 def tasks_of_job(job: RunJob) -> list[RunTask]:
-    """Training, every attack of every suite, every analysis, in their order."""
+    """Tasks of a job: training, every attack of every suite, every analysis."""
     run = Run(job.folder)
     tasks = [training_passes(job.spec, run.path / "done.json")]
     for which in job.checkpoints:
@@ -161,7 +161,7 @@ def tasks_of_job(job: RunJob) -> list[RunTask]:
 
 
 def _resolved_args(analysis: ComponentSpec) -> dict[str, Any]:
-    """The arguments that the file of an analysis must name."""
+    """Arguments that the file of an analysis must have."""
     return resolve_args(ANALYSES.entry(analysis.name), analysis.args)
 
 
@@ -187,7 +187,7 @@ def training_passes(spec: RunSpec, file: Path) -> RunTask:
 
 
 def is_validation_epoch(recipe: Recipe, epoch: int) -> bool:
-    """Whether the best epoch may be this one, counted from 1."""
+    """Whether an epoch, counted from 1, is validated."""
     validation = recipe.validation
     return epoch == recipe.epochs or (
         epoch % validation.every == 0 and epoch >= validation.from_epoch
@@ -201,7 +201,7 @@ def attack_task(
     job: RunJob,
     file: Path,
 ) -> RunTask:
-    """An attack, with the passes that an image takes at most, and usually if it survives."""
+    """Task of an attack, with the maximum and the typical passes of a robust image."""
     upper_bound, typical = passes
     known = facts(job.spec.dataset)
     images = min(known.num_test, job.test_limit or known.num_test)
@@ -214,7 +214,7 @@ def attack_task(
 
 
 def progress_units(job: RunJob) -> dict[str, float]:
-    """The share of each task in a progress bar, by its label."""
+    """Fraction of the progress bar of each task, by its label."""
     units: dict[str, float] = {}
     for task in tasks_of_job(job):
         units[task.label] = units.get(task.label, 0.0) + task.macs(1.0)
@@ -223,7 +223,7 @@ def progress_units(job: RunJob) -> dict[str, float]:
 
 @lru_cache(maxsize=256)
 def facts(dataset: str) -> DatasetFacts:
-    """Facts of a data set; one without a registration is read once."""
+    """Facts of a dataset; one that is not registered is read once."""
     return dataset_facts(dataset)
 
 
@@ -231,7 +231,7 @@ def facts(dataset: str) -> DatasetFacts:
 def _suite_passes(
     suite: str, dataset: str, classes: int
 ) -> tuple[tuple[SuiteEntry, PassEstimate, PassEstimate], ...]:
-    """The attacks of a suite and what each takes for an image."""
+    """The attacks of a suite and their passes per image."""
     entries = resolve_suite(load_suite(suite), facts(dataset).budgets, dataset)
     return tuple(
         (
@@ -247,7 +247,7 @@ _COSTS: dict[tuple[Any, ...], ModelCost] = {}
 
 
 def model_cost(spec: RunSpec) -> ModelCost:
-    """Parameters and multiply-accumulates of a run's network, without memory for weights."""
+    """Parameters and MACs of a run's model, computed without memory for weights."""
     size = (spec.num_classes, spec.image_size, spec.in_channels)
     key = (spec.model, repr(sorted(spec.model_args.items())), *size)
     if key not in _COSTS:
@@ -260,7 +260,7 @@ def model_cost(spec: RunSpec) -> ModelCost:
 
 
 def macs_of(spec: RunSpec) -> int:
-    """Multiply-accumulates of one image through a run's network."""
+    """MACs per image of a run's model."""
     return model_cost(spec).macs
 
 
@@ -269,7 +269,7 @@ RunState = Literal["done", "failed", "started", "new"]
 
 @dataclass(frozen=True)
 class TaskUsage:
-    """What a finished task took."""
+    """Cost of a finished task."""
 
     seconds: float
     forward: float = 0.0  # passes per image
@@ -278,7 +278,7 @@ class TaskUsage:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run as it is now."""
+    """Current state of a run."""
 
     job: RunJob
     tasks: tuple[RunTask, ...]
@@ -297,20 +297,20 @@ class RunStatus:
 
     @property
     def error(self) -> str:
-        """Why the run failed, if it is what this study wants of it that failed."""
+        """Error of the run, if a task of this study failed."""
         return self.failure.message if self.failure and self.state == "failed" else ""
 
     @property
     def failed_here(self) -> bool:
-        """A run may have failed at a thing that only another study wants of it."""
+        """Whether the failure is of a task of this job, not of another study."""
         if self.failure is None or self.failure.file is None:
             return self.failure is not None
         return self.job.folder / self.failure.file in [task.file for task in self.missing]
 
 
 def read_statuses(jobs: Sequence[RunJob], progress: Progress | None = None) -> list[RunStatus]:
-    """The state of every run."""
-    bar = (progress or SilentProgress()).add_task("look at runs", len(jobs))
+    """Read the state of every run."""
+    bar = (progress or SilentProgress()).add_task("read runs", len(jobs))
     statuses = []
     for work in jobs:
         statuses.append(read_status(work))
@@ -333,7 +333,7 @@ def read_status(job: RunJob) -> RunStatus:
 
 
 def _read_usage(task: RunTask) -> TaskUsage | None:
-    """What a task took if it is done; a record of other images or settings is not it."""
+    """Cost of a task if its file exists and is of the same images and settings."""
     with contextlib.suppress(CorruptFileError, FileNotFoundError, NotADirectoryError):
         if task.kind == "train":
             return TaskUsage(float(read_json(task.file).get("seconds", 0.0)))

@@ -1,4 +1,4 @@
-"""From the records of runs to the table of a study."""
+"""Build the table of a study from the records of its runs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from buttress.studies.table import NO_LABEL, MeasuredValue, RowLabels, StudyTabl
 from buttress.system.files import digest, read_json
 
 WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
-NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # what only a complete evaluation says
+NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # columns that need a complete evaluation
 RUN_METRICS = ("parameters_m", "gmacs", "train_seconds", "collapsed")
 
 
 class MissingValue(Exception):
-    """A number that is not there; the text says why."""
+    """A value is missing; the text says why."""
 
 
 @dataclass
 class GridRunRecords:
-    """The records of one run, read once."""
+    """The records of one run, cached."""
 
     grid_run: GridRun
     folder: Path
-    state: str  # as far as the study's own wishes are met
+    state: str  # of the tasks of this study
     evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
     group_folder: Path = Path()  # the folder with analyses of all runs
 
@@ -53,7 +53,7 @@ class GridRunRecords:
         return self.evaluations[name]
 
     def analysis(self, name: str) -> Mapping[str, Any]:
-        """The result of an analysis; of one of all runs, its part on this run."""
+        """Result of an analysis; of a group analysis, the part on this run."""
         is_group = is_group_analysis(ANALYSES.entry(name))
         path = self.group_folder / f"{name}.json" if is_group else self.run.analysis_file(name)
         content = read_json(path)
@@ -66,7 +66,7 @@ class GridRunRecords:
 
 
 def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> StudyTable:
-    """Every column of every row, as far as the runs are; what is missing says why."""
+    """Measure every column of every row; missing values have a reason."""
     column_axes = {axis for column in scaled.columns.values() for axis in column.where}
     axes = tuple(axis for axis in scaled.axes if axis not in column_axes)
     grouped = group_by_row(axes, records)
@@ -89,7 +89,7 @@ def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> Stu
 def group_by_row(
     axes: Sequence[str], records: Sequence[GridRunRecords]
 ) -> dict[RowLabels, list[GridRunRecords]]:
-    """The runs behind each row, in order of their seeds."""
+    """The runs of each row, ordered by seed."""
     groups: dict[RowLabels, list[GridRunRecords]] = {}
     for source in records:
         groups.setdefault(tuple(source.grid_run.labels.get(a, "") for a in axes), []).append(source)
@@ -97,7 +97,7 @@ def group_by_row(
 
 
 def runs_of_column(column: ColumnSpec, row_runs: Sequence[GridRunRecords]) -> list[GridRunRecords]:
-    """Those of a row's runs that one of its numbers comes from."""
+    """The runs of a row that a column selects."""
     labels = column.where.items()
     return [s for s in row_runs if all(s.grid_run.labels.get(a) == v for a, v in labels)]
 
@@ -107,10 +107,10 @@ def _measure(
 ) -> MeasuredValue:
     runs = runs_of_column(column, of_row)
     if not runs:
-        raise MissingValue("the study has no such run")
+        raise MissingValue("the grid contains no run for this cell")
     seeds = tuple(s.grid_run.seed for s in runs)
     if len(set(seeds)) < len(seeds):
-        raise MissingValue("the column does not say which of several runs it means")
+        raise MissingValue("several runs match this cell; add labels to `where` of the column")
     try:
         if column.analysis or column.of in RUN_METRICS:
             return MeasuredValue(seeds, values_per_seed=tuple(_run_metric(s, column) for s in runs))
@@ -122,13 +122,13 @@ def _measure(
         raise MissingValue(_missing_reason(runs) or str(error)) from None
     ids = {image_set for _, image_set in scores}
     if len(ids) > 1:
-        raise MissingValue("its seeds were attacked on different images")
+        raise MissingValue("the seeds were evaluated on different images")
     return MeasuredValue(seeds, scores=tuple(s for s, _ in scores), image_set=ids.pop())
 
 
 def _missing_reason(runs: Sequence[GridRunRecords]) -> str:
     states = {s.state for s in runs} - {"done"}
-    texts = {"new": "not run yet", "started": "still running", "failed": "the run failed"}
+    texts = {"new": "not run yet", "started": "not finished", "failed": "the run failed"}
     return "; ".join(texts[state] for state in sorted(states)) or "not evaluated yet"
 
 
@@ -148,12 +148,12 @@ def number_in(result: Any, path: str) -> float:
     """The number at ``components.attention_qkv.ratio``."""
     value = value_at_path(result, path)
     if not isinstance(value, (int, float)):
-        raise MissingValue(f"there is no number at {path}")
+        raise MissingValue(f"the analysis result has no number at {path}")
     return float(value)
 
 
 def value_at_path(result: Any, path: str) -> Any:
-    """What is at a path in the result of an analysis; a list is searched by any of its values.
+    """Look up a dotted path in the result of an analysis; lists are searched by value.
 
     ``places[0].l1_linf.result`` takes the first of a list.
     """
@@ -167,7 +167,7 @@ def value_at_path(result: Any, path: str) -> Any:
         else:
             matches = []
         if not matches:
-            raise MissingValue(f"it has no {key}")
+            raise MissingValue(f"the analysis result has no key {key}")
         result = matches[0]
     return result
 
@@ -175,14 +175,14 @@ def value_at_path(result: Any, path: str) -> Any:
 def _image_scores(
     records: GridRunRecords, suite: str, column: ColumnSpec
 ) -> tuple[np.ndarray, str]:
-    """What each image scored, in order of sample ids, and a hash of those."""
+    """Per-sample scores in the order of sample ids, and a hash of the ids."""
     evaluation = records.evaluation(suite, column.which)
     if not evaluation.records:
         raise FileNotFoundError
     first = next(iter(evaluation.records.values()))
     expected = first.meta.get("suite_attacks", [])
     if column.of in NEEDS_FULL_SUITE and set(expected) - set(evaluation.records):
-        raise MissingValue("its evaluation is not complete")
+        raise MissingValue("the evaluation is incomplete")
     order = np.argsort(first.ids, kind="stable")
     return _per_sample_scores(evaluation, column.of)[order].astype(np.float64), digest(
         first.ids[order].tolist()
@@ -190,7 +190,7 @@ def _image_scores(
 
 
 def _per_sample_scores(evaluation: Evaluation, metric: str) -> np.ndarray:
-    """Right or wrong for each image; for corruptions the share of its copies that are right."""
+    """Per-sample correctness; for corruptions the fraction of correct copies."""
     if metric == WORST_CASE:
         return evaluation.survived
     if metric != CORRUPTIONS:
@@ -241,7 +241,7 @@ def _item_value(
     if column.analysis in ("", rows_spec.analysis):
         return number_in(item, column.of)
     if column.analysis in [other.analysis for other in scaled.listed]:
-        raise MissingValue(f"it has no {column.of}: that is of other rows")
+        raise MissingValue(f"column {column.of} belongs to other rows")
     return number_in(_read_group_result(folder, column.analysis), column.of)
 
 
@@ -261,7 +261,7 @@ PERCENT = 0.01
 def read_published(
     published: PublishedTable, study_file: Path | None = None
 ) -> list[dict[str, str]]:
-    """The lines of a published table: a shipped file, or one beside the user's study file."""
+    """Read a published table: a bundled CSV file, or one beside the study file."""
     user_path = None if study_file is None else study_file.parent / published.file
     bundled_path = Path(str(resources.files("buttress.studies") / "tables" / published.file))
     path = user_path if user_path is not None and user_path.is_file() else bundled_path
@@ -269,7 +269,7 @@ def read_published(
         with path.open(encoding="utf-8", newline="") as file:
             csv_rows = list(csv.DictReader(file))
     except (OSError, csv.Error, UnicodeDecodeError):
-        raise UserError(f"the published table {published.file} cannot be read") from None
+        raise UserError(f"cannot read the published table {published.file}") from None
     filters = published.only.items()
     return [line for line in csv_rows if all(line.get(k) == v for k, v in filters)]
 
@@ -281,12 +281,14 @@ def published_values(
     rows: Mapping[RowLabels, Mapping[str, str | float]],
     columns: Mapping[str, ColumnSpec],
 ) -> ValueTable:
-    """The published table in the form of ours: our rows and columns, nan where it has none."""
+    """The published table with the rows and columns of the measured one; nan if missing."""
     by_row: dict[RowLabels, Mapping[str, str]] = {}
     row_keys = set(axes).union(*rows.values())
     for key in published.rows:
         if key not in row_keys:
-            raise UserError(f"the published table names {key!r}, no axis or attribute of the rows")
+            raise UserError(
+                f"published.rows: {key!r} is neither an axis nor an attribute of the rows"
+            )
     for line in csv_rows:
         for row, attributes in rows.items():
             about = {**dict(zip(axes, row, strict=True)), **attributes}
@@ -305,7 +307,7 @@ def published_values(
 
 
 def _matches_label(text: str | None, label: str | float | None) -> bool:
-    """The same text, or the same number however it is written."""
+    """Whether two labels are the same text or the same number."""
     if isinstance(label, float) and text:
         return text == f"{label:g}"
     return text == label

@@ -1,4 +1,4 @@
-"""What a study still takes, and what is going on in it."""
+"""Remaining cost and status of a study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buttress.system.progress import Progress, SilentProgress
 
 
 class PlannedRun(Spec):
-    """One run: what is missing of it and what that takes."""
+    """One run and its remaining cost."""
 
     key: str
     model: str
@@ -27,11 +27,11 @@ class PlannedRun(Spec):
     forward: float = 0.0  # passes of single images
     backward: float = 0.0
     flops: float = 0.0
-    seconds: float | None = None  # None: nothing is known of the machine
+    seconds: float | None = None  # None: no timing is available
 
 
 class StudyPlan(Spec):
-    """All runs of a study, and the sum over what is missing."""
+    """All runs of a study, and the total remaining cost."""
 
     study: str
     scale: str
@@ -41,11 +41,11 @@ class StudyPlan(Spec):
     backward: float
     flops: float
     hours: float | None
-    known_from: str  # what the hours are told from
+    known_from: str  # source of the estimate of hours
 
 
 class ActiveRun(Spec):
-    """A run that a process has now."""
+    """A run that is locked by a process."""
 
     key: str
     label: str
@@ -54,22 +54,22 @@ class ActiveRun(Spec):
     since: str
     epochs: int  # trained so far
     of: int
-    tasks: int  # records and analyses that are there
-    is_stale: bool  # its process is gone
+    tasks: int  # finished evaluations and analyses
+    is_stale: bool  # its process has exited
 
 
 class StudyStatus(Spec):
-    """A study while it runs."""
+    """Status of a study."""
 
     plan: StudyPlan
     active: tuple[ActiveRun, ...]
-    seconds_left: float | None  # with as many runs at once as now
+    seconds_left: float | None  # with the current number of workers
 
 
 def jobs_of(
     study: StudySpec, scale: Scale, root: Path, label_filter: LabelFilter | None = None
 ) -> list[RunJob]:
-    """The runs of a study or of a part of it, each once; mistakes in it are found here."""
+    """Jobs of a study, or of the selected labels; invalid settings raise here."""
     cells = select_runs(expand_grid(study, scale), label_filter or {})
     works = make_jobs(study.at_scale(scale), cells, root)
     return list({work.key: work for work in works}.values())
@@ -85,7 +85,7 @@ def plan_study(
     label_filter: LabelFilter | None = None,
     progress: Progress | None = None,
 ) -> StudyPlan:
-    """Runs, passes, FLOPs and hours of what is done and what is missing.
+    """Estimate the remaining passes, FLOPs and hours of a study.
 
     Hours are learnt from finished runs below ``root``; models without one are timed here, or with
     ``device_name`` all are estimated for that device.
@@ -121,7 +121,7 @@ def build_plan(
 
 
 def plan_run(status: RunStatus, speed: SpeedModel) -> PlannedRun:
-    """What one run still takes."""
+    """Remaining cost of one run."""
     work, macs = status.job, 0
     forward = backward = flops = 0.0
     seconds: float | None = 0.0

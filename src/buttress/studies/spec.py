@@ -1,4 +1,4 @@
-"""What a study file holds: a question, a grid of runs, what is measured, published and claimed.
+"""Study files: a question, a grid of runs, columns, published values and claims.
 
 Every value of a grid may differ by scale: ``model: {smoke: vit_tiny, paper: vit_p4}``. In a model's
 name and in changes of a recipe ``{depth}`` stands for the label of the axis ``depth``.
@@ -23,7 +23,7 @@ def parse_scale(name: str) -> Scale:
     for scale in SCALES:
         if scale == name.lower():
             return scale
-    raise UserError(f"a scale is one of {', '.join(SCALES)}, but got {name!r}")
+    raise UserError(f"--scale must be one of {', '.join(SCALES)}, but got {name!r}")
 
 
 def value_at_scale(value: Any, scale: Scale) -> Any:
@@ -51,7 +51,7 @@ SAME_AS = "as_in"  # an axis of another study: ``architecture: {as_in: table1}``
 
 
 class RunSettings(Spec):
-    """A part of a run's description; later ones win, changes add up."""
+    """Settings of a run; later ones override, changes in `set` add up."""
 
     model: str | None = None
     model_args: dict[str, Any] = Field(default_factory=dict)
@@ -59,12 +59,12 @@ class RunSettings(Spec):
     limit: int | None = Field(default=None, ge=1)  # training images
     recipe: str | None = None
     set: tuple[str, ...] = ()  # key=value changes of the recipe
-    start: dict[str, str] | None = None  # fine-tune from the run with these labels
-    attributes: dict[str, str | float] = Field(default_factory=dict)  # what claims may ask for
+    start: dict[str, str] | None = None  # initial weights: those of the run with these labels
+    attributes: dict[str, str | float] = Field(default_factory=dict)  # that claims may refer to
 
 
 class ColumnSpec(Spec):
-    """One measured column: what is read from the runs at some labels."""
+    """One measured column: a value of the runs with some labels."""
 
     where: dict[str, str] = Field(default_factory=dict)  # axis -> label; the other axes are rows
     of: str = "worst_case"  # an attack of the suite, clean, corruptions, parameters_m, gmacs ...
@@ -76,7 +76,7 @@ class ColumnSpec(Spec):
 
 
 class AnalysisRows(Spec):
-    """Rows that are no runs: a list in the result of an analysis of the whole study."""
+    """Rows that are not runs: a list in the result of a group analysis."""
 
     analysis: str
     of: str  # where in the result the list is
@@ -94,7 +94,7 @@ class PublishedTable(Spec):
 
 
 class ClaimSpec(Spec):
-    """A statement that data can decide."""
+    """A claim: a statement that the measured table can decide."""
 
     id: str
     says: str
@@ -116,7 +116,7 @@ AnalysisUse = Annotated[ComponentSpec, BeforeValidator(_parse_component)]
 
 
 def _parse_axis_options(raw: object) -> object:
-    """``[1, 3, 5]`` is three labels that change nothing but what is named after them."""
+    """Parse the labels of an axis; a list is labels without settings."""
     return {str(label): {} for label in raw} if isinstance(raw, (list, tuple)) else raw
 
 
@@ -135,7 +135,7 @@ class ScaledStudy(Spec):
     base: RunSettings = RunSettings()
     axes: dict[str, AxisOptions] = Field(default_factory=dict)
     only: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # axis -> labels at this scale
-    leave_out: tuple[dict[str, LabelTuple], ...] = ()  # combinations that are not run
+    leave_out: tuple[dict[str, LabelTuple], ...] = ()  # combinations that are excluded
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     suites: tuple[str, ...] = ()
     last_too: bool = False  # evaluate the last epoch beside the best
@@ -153,14 +153,14 @@ class StudySpec(Spec):
     title: str = ""
     question: str
     source: str = ""
-    about: str = ""  # what a reader must know: where we differ from what was published
+    about: str = ""  # differences from the publication
     published: PublishedTable | None = None
     claims: tuple[ClaimSpec, ...] = ()
     grid: dict[str, Any]  # `ScaledStudy`, with values by scale
 
     @property
     def display_name(self) -> str:
-        """What a message calls it."""
+        """Name in messages."""
         return f"study {self.name}"
 
     def at_scale(self, scale: Scale) -> ScaledStudy:
@@ -169,7 +169,7 @@ class StudySpec(Spec):
         return full.model_copy(update={"axes": _select_labels(full, self.display_name)})
 
     def all_labels(self, scale: Scale) -> dict[str, set[str]]:
-        """The labels of each axis with those that a scale leaves out."""
+        """All labels of each axis, also those that a scale excludes."""
         return {axis: set(options) for axis, options in self._full_grid(scale).axes.items()}
 
     def _full_grid(self, scale: Scale) -> ScaledStudy:
@@ -191,7 +191,10 @@ def _resolve_shared_axes(grid: Mapping[str, Any], source: str) -> dict[str, Any]
         if isinstance(options, Mapping) and isinstance(options.get(SAME_AS), str):
             other_axes = load_study(options[SAME_AS]).grid.get("axes", {})
             if axis not in other_axes:
-                raise UserError(f"{source}: the study {options[SAME_AS]} has no axis {axis!r}")
+                raise UserError(
+                    f"{source}: axis {axis!r} refers to study {options[SAME_AS]} ({SAME_AS}), "
+                    "which has no such axis"
+                )
             resolved[axis] = other_axes[axis]
     return {**grid, "axes": resolved}
 
@@ -201,7 +204,9 @@ def _select_labels(scaled: ScaledStudy, source: str) -> dict[str, dict[str, RunS
     for axis, labels in scaled.only.items():
         missing = [label for label in labels if label not in scaled.axes.get(axis, {})]
         if missing or axis not in scaled.axes:
-            raise UserError(f"{source}: `only` names {axis} {missing}, which the axes do not have")
+            raise UserError(
+                f"{source}: `only` selects {axis} {missing}, but `axes` has no such axis or label"
+            )
     return {
         axis: {label: v for label, v in options.items() if label in scaled.only.get(axis, options)}
         for axis, options in scaled.axes.items()
@@ -216,8 +221,10 @@ def list_studies() -> list[str]:
 
 
 def load_study(name: str | Path) -> StudySpec:
-    """A study by name or from a YAML file."""
+    """Load a study by name or from a YAML file."""
     source, content = STUDIES.load(name)
     if not isinstance(content, dict):
-        raise UserError(f"{source}: a study is a mapping of keys, but got {type(content).__name__}")
+        raise UserError(
+            f"{source}: a study file must be a mapping of keys, but got {type(content).__name__}"
+        )
     return StudySpec.parse(content, source)

@@ -1,4 +1,4 @@
-"""How long multiplications take here: learnt from finished runs, else timed, else looked up."""
+"""Speed model: seconds of tasks, from finished runs, timed batches or device specs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from buttress.training.train import build_model
 
 
 class DeviceSpec(NamedTuple):
-    """A device: multiplications and additions per second, and the share that is reached."""
+    """A device: peak FLOP/s, and the fraction of it that is reached."""
 
     name: str
     peak_flops: float  # FLOP/s
@@ -59,20 +59,18 @@ DEVICES = {
 def get_device(name: str) -> DeviceSpec:
     if normalize_name(name) not in DEVICES:
         names = ", ".join(device.name for device in DEVICES.values())
-        raise UnknownNameError(f"there is no device {name!r}; known are {names}")
+        raise UnknownNameError(f"--device-name: unknown device {name!r}; choose from {names}")
     return DEVICES[normalize_name(name)]
 
 
-PassGroup = tuple[
-    str, bool, str
-]  # data set, whether training had an adversary, label of the attack
-# Before anything is measured: the share of images that survive, in the norm of training, in another
-# and without an adversary in training, and the passes of an image that breaks.
+PassGroup = tuple[str, bool, str]  # dataset, whether training was adversarial, label of the attack
+# Defaults before any measurement: robust accuracy in the norm of training, in another norm and
+# after standard training, and the passes of an image that is fooled.
 ROBUST_SHARE_SEEN, ROBUST_SHARE_UNSEEN, ROBUST_SHARE_STANDARD, FOOLED_PASSES = 0.3, 0.15, 0.005, 10
 
 
 class ModelTiming(NamedTuple):
-    """Seconds of one image here: a pass, one with the gradient of the image, a step of training."""
+    """Seconds per image: forward pass, pass with input gradient, training step."""
 
     forward: float
     input_gradient: float
@@ -88,7 +86,7 @@ class ModelTiming(NamedTuple):
 
 @dataclass
 class SpeedModel:
-    """Seconds per multiply-accumulate by model and kind of work, and passes that attacks took."""
+    """Seconds per MAC by model and kind of task, and measured passes of attacks."""
 
     seconds_per_mac: dict[tuple[str, TaskKind], float] = field(default_factory=dict)
     timings: dict[str, ModelTiming] = field(default_factory=dict)
@@ -98,7 +96,7 @@ class SpeedModel:
     )  # that attacks took
 
     def expected_task(self, job: RunJob, task: RunTask) -> RunTask:
-        """The task with the passes that the attack took on runs of this sort, else an estimate."""
+        """The task with the measured passes of its attack on similar runs, else an estimate."""
         if task.kind != "attack":
             return task
         per_image = self.measured_passes.get(pass_group(job.spec, task)) or default_passes(
@@ -108,9 +106,9 @@ class SpeedModel:
         return replace(task, forward_passes=forward, backward_passes=backward)
 
     def estimate_seconds(self, job: RunJob, task: RunTask) -> float | None:
-        """About how long a task takes; None if nothing is known of the machine."""
+        """Estimated seconds of a task; None without any timing."""
         if task.kind == "analysis":
-            return 0.0  # says itself what it costs when it starts
+            return 0.0  # an analysis logs its own cost
         expected, model = self.expected_task(job, task), model_label(job.spec)
         macs = expected.macs(macs_of(job.spec))
         if self.device is not None:
@@ -136,20 +134,20 @@ class SpeedModel:
             efficiency = (
                 f"{self.device.efficiency:.0%} of {self.device.peak_flops / 1e12:g} TFLOP/s"
             )
-            return f"a rough estimate for {self.device.name}: {efficiency}"
-        sources = ["finished runs"] * bool(self.seconds_per_mac) + ["timed batches here"] * bool(
+            return f"a rough estimate for {self.device.name}, {efficiency}"
+        sources = ["finished runs"] * bool(self.seconds_per_mac) + ["timed batches"] * bool(
             self.timings
         )
-        return " and ".join(sources) or "nothing yet"
+        return " and ".join(sources) or "no measurements"
 
 
 def pass_group(spec: RunSpec, task: RunTask) -> PassGroup:
-    """Runs in which the same attack breaks about as many images."""
+    """Key of runs on which an attack takes about as many passes."""
     return spec.dataset, OBJECTIVES.get(spec.recipe.objective.name).needs_threat, task.label
 
 
 def default_passes(spec: RunSpec, task: RunTask) -> PassEstimate:
-    """A guess before any run is finished: some images survive, the others break early."""
+    """Default passes before any run is finished: some images are robust, others fooled early."""
     typical = task.typical
     if typical.forward <= 1:
         return typical
@@ -166,7 +164,7 @@ def default_passes(spec: RunSpec, task: RunTask) -> PassEstimate:
 
 
 def default_robust_share(spec: RunSpec, threat: str) -> float:
-    """A guess of the share of images that survive."""
+    """Default robust accuracy."""
     train_threat = spec.recipe.threat
     if train_threat is None or not OBJECTIVES.get(spec.recipe.objective.name).needs_threat:
         return ROBUST_SHARE_STANDARD
@@ -178,13 +176,13 @@ def default_robust_share(spec: RunSpec, threat: str) -> float:
 
 
 def model_label(spec: RunSpec) -> str:
-    """What is timed: a model with its arguments at a size."""
+    """Key of a timing: model, arguments and image size."""
     args = "".join(f",{k}={v}" for k, v in sorted(spec.model_args.items()))
     return f"{spec.model}{args}@{spec.image_size}"
 
 
 def fit_speed_model(statuses: Sequence[RunStatus]) -> SpeedModel:
-    """The pace of what is finished."""
+    """Fit the speed model to finished runs."""
     seconds: dict[tuple[str, TaskKind], float] = defaultdict(float)
     macs_done: dict[tuple[str, TaskKind], float] = defaultdict(float)
     passes: dict[PassGroup, list[PassEstimate]] = defaultdict(list)
@@ -221,7 +219,7 @@ TIMINGS_FILE = "pace.json"
 def time_models(
     speed: SpeedModel, specs: Iterable[RunSpec], root: Path, device: str, progress: Progress
 ) -> None:
-    """Times every model of which nothing is learnt; what was timed here before is kept."""
+    """Time every model without measurements; timings are cached."""
     device_type = resolve_device(device)
     machine = (
         f"{device_type} {torch.cuda.get_device_name() if device_type == 'cuda' else ''}".strip()
@@ -258,16 +256,14 @@ def _read_cache(path: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def time_model(spec: RunSpec, device: str) -> ModelTiming:
-    """Seconds of one image, in the form of the network that attacks search in."""
+    """Time the inference-optimized model, in seconds per image."""
     disable_malloc_trim()
     model = build_model(spec).to(device)
     shape = (spec.in_channels, spec.image_size, spec.image_size)
     with eval_mode(model):
         batch_size = _largest_batch(partial(_input_gradient, model, shape), spec.recipe.batch_size)
         fast_model: nn.Module = model
-        if (
-            batch_size == spec.recipe.batch_size
-        ):  # others are so slow that trying forms would take long
+        if batch_size == spec.recipe.batch_size:  # slow models are not optimized here
             prepared = prepare(model, _batch(model, shape, batch_size)[0])
             prepared.optimize_forward()
             fast_model = prepared.module
@@ -316,7 +312,7 @@ def _largest_batch(step: Callable[[int], None], max_batch: int) -> int:
 
 
 def _median_seconds(step: Callable[[], None]) -> float:
-    """The middle of a few, after one that makes room."""
+    """Median of a few repeats, after a warm-up."""
     first = _seconds_of(step)
     repeats = REPEATS if first < MAX_BATCH_SECONDS / REPEATS else 1
     return statistics.median(_seconds_of(step) for _ in range(repeats))

@@ -1,4 +1,4 @@
-"""The measured table of a study: verdicts per image behind every number, so that it has a spread.
+"""The measured table of a study, with per-sample results for bootstrap resampling.
 
 A number's uncertainty is over the draw of test images, the same for all rows, and over seeds: a
 replicate draws both again with replacement, and every claim is asked of every replicate.
@@ -17,16 +17,16 @@ from buttress.statistics import Interval, wilson_interval
 
 REPLICATES = 1000
 RowLabels = tuple[str, ...]  # the labels of its axes
-NO_LABEL = "-"  # the label of a row on an axis that it has no place on
+NO_LABEL = "-"  # label of a row on an axis that does not apply to it
 
 
 @dataclass(frozen=True)
 class MeasuredValue:
-    """One number with what it is made of: a score per image, or one figure, for each seed."""
+    """A value with its per-sample scores, or one number, for each seed."""
 
     seeds: tuple[int, ...]
     scores: tuple[NDArray[np.float64], ...] = ()  # per seed: of each image, in order of their ids
-    values_per_seed: tuple[float, ...] = ()  # where there are no images behind it
+    values_per_seed: tuple[float, ...] = ()  # for values without per-sample scores
     image_set: str = ""  # a hash of the ids: cells with the same images are resampled together
 
     @property
@@ -50,7 +50,7 @@ class ValueTable:
         return self.columns[column]
 
     def mask(self, where: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """The rows whose labels and attributes are as asked; a list means any of them."""
+        """Mask of the rows with these labels and attributes; a list means any of them."""
         return np.array([self._matches(i, where) for i in range(len(self.rows))], dtype=bool)
 
     def _matches(self, index: int, where: Mapping[str, Any]) -> bool:
@@ -71,7 +71,7 @@ class ValueTable:
         return np.array([_as_float(self.row_attributes(i).get(key)) for i in range(len(self.rows))])
 
     def measured_rows(self) -> ValueTable:
-        """The rows with any number at all: a published table speaks of its own rows only."""
+        """The table without rows that have no value at all."""
         numbers = np.array(list(self.columns.values())).reshape(-1, len(self.rows))
         rows = np.flatnonzero(~np.isnan(numbers).all(axis=0))
         return ValueTable(
@@ -96,7 +96,7 @@ def _as_float(value: object) -> float:
 
 @dataclass(frozen=True)
 class StudyTable:
-    """What a study measured so far."""
+    """The measured values of a study."""
 
     axes: tuple[str, ...]
     rows: tuple[RowLabels, ...]
@@ -118,7 +118,7 @@ class StudyTable:
         return float("nan") if value is None else value.value
 
     def replicates(self, count: int = REPLICATES, seed: int = 0) -> list[ValueTable]:
-        """The table as other draws of test images and seeds would have shown it."""
+        """Bootstrap tables, resampled over test images and seeds."""
         generator = np.random.default_rng(seed)
         samples = {
             k: self._resample(value, count, generator, {}) for k, value in self._without_images()
@@ -150,7 +150,7 @@ class StudyTable:
         generator: np.random.Generator,
         weights: dict[str, NDArray[np.float64]],
     ) -> NDArray[np.float64]:
-        """(count,) values of one cell; cells on the same images share the draw of images."""
+        """(count,) bootstrap values of one cell; cells on the same images share the resample."""
         if not value.scores:
             seed_means = np.tile(np.array(value.values_per_seed, dtype=float)[:, None], (1, count))
         else:
@@ -165,7 +165,7 @@ class StudyTable:
         return np.take_along_axis(seed_means, seed_draws, axis=0).mean(axis=0)
 
     def intervals(self, replicates: Sequence[ValueTable]) -> dict[tuple[RowLabels, str], Interval]:
-        """95% of each cell: Wilson's for one seed, else the middle of the replicates."""
+        """95% interval of each cell: Wilson's for one seed, else bootstrap percentiles."""
         row_index = {row: index for index, row in enumerate(self.rows)}
         intervals = {}
         for (row, column), value in self.values.items():

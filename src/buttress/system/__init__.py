@@ -1,1 +1,1 @@
-"""Files, locks, random numbers, progress and CPU settings: what knows no robustness."""
+"""Files, locks, random numbers, progress and CPU settings: no robustness code."""

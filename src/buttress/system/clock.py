@@ -1,4 +1,4 @@
-"""The time that records carry."""
+"""Timestamps of records."""
 
 from __future__ import annotations
 

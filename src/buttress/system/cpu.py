@@ -1,4 +1,4 @@
-"""The cores that this process may use: a scheduler or `taskset` may have given it only some."""
+"""CPU cores that this process may use, and malloc settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def available_cpus() -> int:
 
 
 def threads_per_worker(workers: int) -> int:
-    """The threads of each of so many processes at once."""
+    """Number of threads of each of several parallel processes."""
     return max(1, available_cpus() // workers)
 
 
@@ -25,7 +25,7 @@ HEAP_GROWTH = 1 << 26  # the heap grows by this much at once
 
 @functools.cache
 def disable_malloc_trim() -> bool:
-    """Whether it could be arranged; once per process."""
+    """Apply the malloc settings once per process; return whether it worked."""
     if os.environ.get("BUTTRESS_ALLOCATOR") == "system":
         return False
     try:

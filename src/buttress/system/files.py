@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written to a temporary name, checked when read."""
+"""Atomic writes, and JSON files with checksums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 200  # bytes, with room for an ending
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside ``path`` that takes its place when the block succeeds.
+    """Yield a temporary path beside ``path`` that takes its place when the block succeeds.
 
     The content reaches the disk before the rename, so that a crash leaves the old file or the new
     one, never a part. On an error the temporary file is removed and the old one stays.
@@ -41,14 +41,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def safe_file_name(text: str) -> str:
-    """Any text as the name of a file that stays in its folder; a harmless one is left as it is."""
+    """Convert any text to a safe file name; safe ones are unchanged."""
     cleaned = re.sub(r"[/\\\x00-\x1f\x7f]", "_", text).lstrip(".")
     return cleaned.encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore") or "unnamed"
 
 
 @contextlib.contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside ``path`` that takes its place when the block succeeds.
+    """Yield a temporary folder beside ``path`` that takes its place when the block succeeds.
 
     On an error or an interruption the temporary folder is removed and what was there stays.
     """
@@ -84,25 +84,25 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON object that carries the hash of its own content."""
+    """Write a JSON object with the hash of its content."""
     body = json.loads(json.dumps(content, allow_nan=False))
     write_text(path, json.dumps({**body, CHECKSUM_KEY: digest(body)}, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads what `write_json` wrote; raises `CorruptFileError` if a single character changed."""
+    """Read a file of `write_json`; raise `CorruptFileError` if it was changed."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         is_intact = isinstance(content, dict) and content.pop(CHECKSUM_KEY, None) == digest(content)
     except (ValueError, RecursionError):  # not UTF-8, not JSON, not finite, or far too deep
-        raise CorruptFileError(f"{path} is truncated or not JSON") from None
+        raise CorruptFileError(f"{path} is truncated or is not valid JSON") from None
     if not is_intact:
-        raise CorruptFileError(f"{path} does not match its own checksum")
+        raise CorruptFileError(f"{path} is corrupt: its checksum does not match its content")
     return dict(content)
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Removes temporary files and folders that a killed process left behind."""
+    """Remove temporary files and folders of killed processes."""
     for leftover in list(folder.rglob(".*.part")):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C at moments that cannot be left halfway, or that might never end."""
+"""Handling of Ctrl-C: deferred, or with a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STDERR_FD = 2
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """A Ctrl-C in this block is answered behind it.
+    """Defer Ctrl-C to the end of the block.
 
     For libraries that change something global for a moment and leave it changed if interrupted.
     """
@@ -31,7 +31,7 @@ def defer_interrupt() -> Iterator[None]:
 
 @contextmanager
 def force_exit_on_interrupt() -> Iterator[None]:
-    """A Ctrl-C in this block ends it within half a minute, or the process with what it waited for.
+    """End the block within half a minute after Ctrl-C, or else the process.
 
     For processes that wait for each other: an interrupt between two of their messages may leave
     one waiting for ever, where no Python runs that could notice.
@@ -53,12 +53,12 @@ SignalHandler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def _sigint_handler(handler: SignalHandler) -> Iterator[SignalHandler | int | None]:
-    """Answers Ctrl-C by ``handler``, where it is answered at all; gives who answered before."""
+    """Install a handler of Ctrl-C, unless it is ignored; return the previous one."""
     previous_handler = signal.getsignal(signal.SIGINT)
     can_handle = threading.current_thread() is threading.main_thread() and callable(
         previous_handler
     )
-    if not can_handle:  # signals are not this thread's matter, or Ctrl-C is to be ignored
+    if not can_handle:  # not the main thread, or Ctrl-C is ignored
         yield None
         return
     signal.signal(signal.SIGINT, handler)

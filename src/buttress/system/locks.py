@@ -1,4 +1,4 @@
-"""A lock on one run, so that no two processes work on it; it outlives no process that held it.
+"""File locks on runs: two processes never execute the same run; stale locks expire.
 
 The lock is a file beside the run's folder. Who creates it holds it; its holder touches it every few
 seconds. It is stale when its process is gone from this machine, or when it was not touched for
@@ -23,13 +23,13 @@ from types import TracebackType
 from buttress.system.clock import utc_timestamp
 
 HEARTBEAT_SECONDS = 10.0  # seconds between touches
-STALE_SECONDS = 120.0  # seconds without a touch after which the holder's machine is taken for dead
+STALE_SECONDS = 120.0  # seconds without a touch after which the lock is stale
 LOCK_SUFFIX = ".lock"
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who holds a lock, as far as its file says."""
+    """The process that holds a lock, from the lock file."""
 
     host: str = ""
     pid: int = 0
@@ -44,7 +44,7 @@ class LockHolder:
 
     @property
     def has_exited(self) -> bool:
-        """Whether it is known to have ended; of another machine nothing is known."""
+        """Whether the process is known to have ended; False on other machines."""
         return self.host == socket.gethostname() and _process_start(self.pid) != self.process_start
 
 
@@ -75,7 +75,7 @@ def _process_start(pid: int) -> str:
 
 
 def read_holder(path: Path) -> LockHolder | None:
-    """The holder of a lock, None if nobody has it; a file that is not yet written names nobody."""
+    """Read the holder of a lock; None if it is free."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return LockHolder(**content)
@@ -97,11 +97,11 @@ def is_stale(path: Path, holder: LockHolder, limit: float = STALE_SECONDS) -> bo
 
 
 class LockLostError(Exception):
-    """Another process took the lock over, since this one did not move for long."""
+    """Another process took over the lock because it was stale."""
 
 
 class FileLock:
-    """Held from `acquire` to `release`; a thread keeps it fresh."""
+    """Lock file, held from `acquire` to `release`; a thread touches it."""
 
     def __init__(
         self, path: Path, *, beat: float = HEARTBEAT_SECONDS, limit: float = STALE_SECONDS
@@ -113,7 +113,7 @@ class FileLock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> bool:
-        """Takes the lock if it is free or stale."""
+        """Acquire the lock if it is free or stale."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not (self._create(self.path) or self._take_over()):
             return False
@@ -138,9 +138,9 @@ class FileLock:
         self.release()
 
     def check(self) -> None:
-        """Raises `LockLostError` if another has it now."""
+        """Raise `LockLostError` if another process holds it now."""
         if self.is_lost:
-            raise LockLostError(f"{self.path} was taken over by {read_holder(self.path)}")
+            raise LockLostError(f"lost the lock {self.path} to {read_holder(self.path)}")
 
     def _create(self, path: Path) -> bool:
         try:
@@ -197,7 +197,7 @@ def _takeover_guard(path: Path, limit: float) -> Iterator[bool]:
 
 
 def remove_stale_lock(path: Path) -> None:
-    """Removes a lock that is stale, of a process that ended before it could."""
+    """Remove a stale lock."""
     lock = FileLock(path)
     if path.exists() and lock.acquire():
         lock.release()
@@ -205,7 +205,7 @@ def remove_stale_lock(path: Path) -> None:
 
 @contextlib.contextmanager
 def wait_for_lock(path: Path, pause: float = 1.0) -> Iterator[None]:
-    """Waits for a lock and has it inside."""
+    """Wait for a lock and hold it in the block."""
     lock = FileLock(path)
     while not lock.acquire():
         time.sleep(pause)

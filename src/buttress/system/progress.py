@@ -1,4 +1,4 @@
-"""How long work says how far it is. The library speaks to this seam; the command line shows it."""
+"""Progress interface of the library; the command line implements it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OnProgress = Callable[[float], None]  # called with the fraction of the work tha
 
 
 class ProgressTask(Protocol):
-    """One piece of work with a known length."""
+    """A task with a known total."""
 
     def advance(self, amount: float = 1.0, note: str = "") -> None: ...
 
@@ -17,7 +17,7 @@ class ProgressTask(Protocol):
 
 
 class Progress(Protocol):
-    """Where tasks are shown."""
+    """Shows tasks and log lines."""
 
     def add_task(self, description: str, total: float) -> ProgressTask: ...
 
@@ -43,7 +43,7 @@ class SilentProgress:
 
 
 def fraction_callback(task: ProgressTask, total: float) -> Callable[[float], None]:
-    """Advances a task from the share of its work that is done."""
+    """Callback that advances a task by the fraction done."""
     advanced = 0.0
 
     def on_progress(fraction: float) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample, not to a batch.
+"""Per-sample random numbers, independent of the batch.
 
 Each draw is seeded by (seed, purpose, restart, sample id) alone. Batch size, order, sharding, the
 number of workers and the global generator therefore change nothing.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def splitmix64(value: Tensor) -> Tensor:
-    """The finaliser of splitmix64 on int64, which wraps around: neighbours become unrelated."""
+    """The finalizer of splitmix64 on int64, with wrap-around."""
     value = value + _signed(0x9E3779B97F4A7C15)
     value = (value ^ logical_shift_right(value, 30)) * _signed(0xBF58476D1CE4E5B9)
     value = (value ^ logical_shift_right(value, 27)) * _signed(0x94D049BB133111EB)
@@ -32,7 +32,7 @@ def _signed(value: int) -> int:
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 64-bit seed from any mixture of numbers and words, the same on every machine."""
+    """Derive a 64-bit seed from numbers and strings, the same on every machine."""
     text = "\0".join(str(part) for part in parts)
     # Names of files need not be text: their other bytes stand for themselves.
     content = text.encode(errors="surrogateescape")
@@ -40,7 +40,7 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def make_generator(*parts: int | str) -> torch.Generator:
-    """A generator of its own on the CPU for one named purpose."""
+    """CPU generator for one named purpose."""
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
@@ -61,7 +61,7 @@ class SampleRNG:
         return self._draw(like, restart, torch.rand)
 
     def draw_integers(self, below: int, purpose_suffix: str) -> Tensor:
-        """(N,) one whole number in [0, below) for each sample, for the use ``purpose_suffix``."""
+        """(N,) one integer in [0, below) for each sample, for the use ``purpose_suffix``."""
         return logical_shift_right(self.sample_keys(purpose_suffix), 1) % below
 
     def draw_fractions(self, count: int, purpose_suffix: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks of whether a robustness number can be trusted. Adding one is a file and a line below."""
+"""Checks of whether a robust accuracy can be trusted."""
 
 from buttress.evaluation.doctor import attack_results as _gap  # noqa: F401
 from buttress.evaluation.doctor import attack_results as _guessing  # noqa: F401

@@ -1,4 +1,4 @@
-"""Does a weak attack tell another story than a strong one?"""
+"""Checks on records: disagreements between weak and strong attacks, chance accuracy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from buttress.evaluation.doctor.core import (
 from buttress.results.attack_record import AttackRecord, uses_official_images
 from buttress.results.diagnosis import Finding, FindingSeverity
 
-MIN_ONE_STEP_RATIO = (
-    0.5  # of the images right without an attack: one step leaves at least this much ...
-)
-MAX_STRONG_RATIO = 0.2  # ... and a strong attack at most this much of what one step leaves
-MIN_ACCURACY_GAP = 0.1  # of all images: sound networks in the tests stay below it
+MIN_ONE_STEP_RATIO = 0.5  # of clean accuracy: robust accuracy under one step is at least this ...
+MAX_STRONG_RATIO = 0.2  # ... and under a strong attack at most this fraction of it
+MIN_ACCURACY_GAP = 0.1  # of all images: models without masking stay below it in tests
 
 
 @CHECKS.register("catastrophic_overfitting", tags=("records",), paper="arXiv:2001.03994")
 def catastrophic_overfitting(chart: AttackRecords) -> Finding | None:
-    """One step leaves most images and many steps almost none: training learned to deceive it."""
+    """Robust accuracy is high under one-step and near zero under multi-step attacks."""
     clean = chart.clean
     for threat, group in chart.by_threat.items():
         if threat.startswith("L1"):  # one step in L1 is weak against every model
@@ -44,9 +42,10 @@ def catastrophic_overfitting(chart: AttackRecords) -> Finding | None:
         return make_finding(
             catastrophic_overfitting,
             "untrustworthy",
-            f"catastrophic overfitting: {step.name} leaves {step.accuracy:.1%}, but {strong.name} "
-            f"leaves {strong.accuracy:.1%} ({threat}); the model deceives attacks of one step",
-            "do not report the accuracy under one step; train with more steps or "
+            f"catastrophic overfitting: robust accuracy is {step.accuracy:.1%} under {step.name}, "
+            f"but {strong.accuracy:.1%} under {strong.name} ({threat}); the model is robust to "
+            "single-step attacks only",
+            "do not report single-step robust accuracy; train with more attack steps or "
             "on_collapse: rollback",
             {"one_step": step.accuracy, "strong": strong.accuracy, "clean": clean.accuracy},
         )
@@ -55,7 +54,7 @@ def catastrophic_overfitting(chart: AttackRecords) -> Finding | None:
 
 @CHECKS.register("weak_attack", tags=("records",), paper="arXiv:2003.01690")
 def weak_attack(chart: AttackRecords) -> Finding | None:
-    """Plain steps leave far more than a strong ensemble does."""
+    """Robust accuracy under PGD is far above that under an ensemble."""
     for threat, group in chart.by_threat.items():
         iterative = _highest_accuracy(
             [r for r in with_attack_tags(group, "white_box") if "iterative" in attack_tags(r)]
@@ -70,9 +69,10 @@ def weak_attack(chart: AttackRecords) -> Finding | None:
         return make_finding(
             weak_attack,
             "warning",
-            f"{iterative.name} leaves {iterative.accuracy:.1%}, but {strong.name} leaves "
-            f"{strong.accuracy:.1%} ({threat}): the plain attack overstates the robustness",
-            "report the strong attack, or the worst case",
+            f"robust accuracy is {iterative.accuracy:.1%} under {iterative.name}, but "
+            f"{strong.accuracy:.1%} under {strong.name} ({threat}): {iterative.name} "
+            "overestimates robustness",
+            "report the robust accuracy under the ensemble, or in the worst case",
             {"plain": iterative.accuracy, "strong": strong.accuracy},
         )
     return None
@@ -86,8 +86,8 @@ def _lowest_accuracy(records: list[AttackRecord]) -> AttackRecord | None:
     return min(records, key=lambda r: r.accuracy, default=None)
 
 
-MIN_FOOLED = 3  # images: one or two may be luck
-MIN_FRACTION = 0.01  # of all images: sound networks in the tests stay below it
+MIN_FOOLED = 3  # images: one or two may be chance
+MIN_FRACTION = 0.01  # of all images: models without masking stay below it in tests
 UNTRUSTWORTHY_FRACTION = (
     0.05  # of all images: more than attacks of different strength usually differ
 )
@@ -98,7 +98,7 @@ SQUARE_FRACTION = (
 
 @CHECKS.register("black_box_beats_white_box", tags=("records",), paper="arXiv:1802.00420")
 def black_box_beats_white_box(chart: AttackRecords) -> Finding | None:
-    """A search without gradients breaks images that gradient attacks leave."""
+    """A black-box attack fools images that are robust to gradient-based attacks."""
     findings = _square_in_ensembles(chart)
     for threat, group in chart.by_threat.items():
         strong = _gradient_attacks(group)
@@ -109,7 +109,7 @@ def black_box_beats_white_box(chart: AttackRecords) -> Finding | None:
 
 @CHECKS.register("one_step_beats_many", tags=("records",), paper="arXiv:1802.00420")
 def one_step_beats_many(chart: AttackRecords) -> Finding | None:
-    """One step breaks images that many steps leave."""
+    """A one-step attack fools images that are robust to multi-step attacks."""
     findings = []
     for threat, group in chart.by_threat.items():
         strong, weak = _gradient_attacks(group), with_attack_tags(group, "one_step")
@@ -119,7 +119,7 @@ def one_step_beats_many(chart: AttackRecords) -> Finding | None:
 
 @CHECKS.register("noise_beats_gradients", tags=("records",), paper="arXiv:1902.06705")
 def noise_beats_gradients(chart: AttackRecords) -> Finding | None:
-    """Random points break images that gradient attacks leave."""
+    """Random noise fools images that are robust to gradient-based attacks."""
     findings = []
     for threat, group in chart.by_threat.items():
         weak = [r for r in group if r.meta["attack"] == "noise"]
@@ -129,7 +129,7 @@ def noise_beats_gradients(chart: AttackRecords) -> Finding | None:
 
 
 def _gradient_attacks(group: Sequence[AttackRecord]) -> list[AttackRecord]:
-    """Attacks of many steps along gradients, and of nothing else."""
+    """Records of multi-step white-box attacks."""
     return [r for r in with_attack_tags(group, "white_box") if "one_step" not in attack_tags(r)]
 
 
@@ -157,16 +157,16 @@ def _order_finding(
     return make_finding(
         check,
         severity,
-        f"{weak} breaks {count} of {n} images that {strong} leaves ({threat}): gradients are "
-        "hidden or the gradient attack is too weak, so its number is too high",
-        "use the worst case over all attacks, a stronger suite (fast, autoattack), and look for "
-        "randomness, rounding or saturation in the model",
+        f"{weak} fools {count} of {n} images that are robust to {strong} ({threat}): gradients are "
+        f"masked or {strong} is too weak, so its robust accuracy is overestimated",
+        "report the worst-case robust accuracy, use a stronger suite (fast, autoattack), and look "
+        "for randomness, rounding or saturation in the model",
         {"broken": count, "images": n, "share": count / n, "weak": weak, "strong": strong},
     )
 
 
 def _square_in_ensembles(records: AttackRecords) -> list[Finding | None]:
-    """What square broke after the other parts of an ensemble, from the counts in its record."""
+    """Findings on images that only Square fooled in an ensemble, from the stage counts."""
     findings: list[Finding | None] = []
     for record in with_attack_tags(records.records, "ensemble"):
         stages, n = record.meta.get("parts") or [], len(record)
@@ -175,7 +175,7 @@ def _square_in_ensembles(records: AttackRecords) -> list[Finding | None]:
         (name, attacked, skipped), first_stage = stages[-1], stages[0][0]
         count = attacked + skipped - int(record.correct.sum())
         if count >= max(MIN_FOOLED, SQUARE_FRACTION * n):
-            names = f"{name} in {record.name}", f"{first_stage} and the other parts before it"
+            names = f"{name} in {record.name}", f"{first_stage} and the other stages before it"
             threat = str(record.meta.get("threat", ""))
             findings.append(_order_finding(black_box_beats_white_box, threat, names, count, n))
     return findings
@@ -186,13 +186,13 @@ def _most_severe(findings: Sequence[Finding | None]) -> Finding | None:
     return max(present, key=lambda f: float(f.evidence["share"])) if present else None
 
 
-CHANCE_FACTOR = 1.5  # times the accuracy of guessing, as the guard of training has it
+CHANCE_FACTOR = 1.5  # times chance level, as in the guard of training
 MIN_CLEAN_IMAGES = 50  # images: with fewer, chance explains much
 
 
 @CHECKS.register("guessing", tags=("records",))
 def near_chance_accuracy(chart: AttackRecords) -> Finding | None:
-    """Without an attack the model is hardly better than guessing."""
+    """Clean accuracy is close to chance level."""
     clean = chart.clean
     classes = len((clean.meta.get("classes") if clean is not None else None) or ())
     if clean is None or classes < 2 or len(clean) < MIN_CLEAN_IMAGES:
@@ -202,17 +202,19 @@ def near_chance_accuracy(chart: AttackRecords) -> Finding | None:
     return make_finding(
         near_chance_accuracy,
         "warning",
-        f"accuracy without an attack is {clean.accuracy:.1%}, and guessing gives {1 / classes:.1%}",
-        "see whether the weights were loaded, the labels are in the order of training and the "
-        "images have the right size and range",
+        f"clean accuracy is {clean.accuracy:.1%}; chance level is {1 / classes:.1%}",
+        "check that the weights were loaded, that the label order matches training and that image "
+        "size and range are right",
         {"accuracy": clean.accuracy, "guessing": 1 / classes, "images": len(clean)},
     )
 
 
 @CHECKS.register("not_as_published", tags=("records",), paper="arXiv:1903.12261")
 def unofficial_corruptions(chart: AttackRecords) -> Finding | None:
-    """Corrupted images that could not be made as the published ones were."""
-    record = chart.records[-1] if chart.records else None  # so that each record tells of itself
+    """Corrupted images are not generated as in the published dataset."""
+    record = (
+        chart.records[-1] if chart.records else None
+    )  # each record is checked when it is the last
     if record is None or not record.is_corruption or uses_official_images(record):
         return None
     name = str(record.meta["args"]["corruption"])
@@ -222,7 +224,8 @@ def unofficial_corruptions(chart: AttackRecords) -> Finding | None:
     return make_finding(
         unofficial_corruptions,
         "note",
-        f"{name} is not that of the published images ({reason})",
-        "compare it with numbers made here only, or put the official images into the cache",
+        f"{name} is not generated as in the published dataset ({reason})",
+        "compare it with accuracies on generated images only, or put the official images into the "
+        "cache",
         {"corruption": name},
     )

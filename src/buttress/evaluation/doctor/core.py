@@ -1,8 +1,8 @@
-"""What a check is: it looks at a model or at records and returns a finding, or nothing.
+"""Checks: functions of a model or of attack records that return a finding or None.
 
-There are four kinds, told by their tag: ``look`` needs a few passes over some images, ``ball``
-asks about the threat and ``attack`` attacks the model (all of a `ModelUnderTest`); ``records``
-compares what attacks did (`AttackRecords`). Evaluations run all but ``attack`` by themselves.
+There are four kinds, given by a tag: ``look`` needs a few passes over some images, ``ball``
+checks the threat model and ``attack`` attacks the model (all take a `ModelUnderTest`);
+``records`` compares attack records (`AttackRecords`). Evaluations run all but ``attack``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from buttress.results.diagnosis import (
 )
 from buttress.threats.norm_ball import Threat
 
-CheckFunction = Callable[..., Finding | None]  # of a Patient or of a Chart
+CheckFunction = Callable[..., Finding | None]  # of a ModelUnderTest or of AttackRecords
 CHECKS: Registry[CheckFunction] = Registry("check")
 
-PROBE_IMAGES = 64  # images at once: more would not fit where images are large
+PROBE_IMAGES = 64  # per batch: more may not fit into memory
 CLEAN = "clean"
 
 
@@ -43,21 +43,21 @@ def list_checks(tag: str | None = None) -> list[str]:
 def make_finding(
     check: CheckFunction, severity: FindingSeverity, message: str, remedy: str, evidence: Evidence
 ) -> Finding:
-    """A finding under the name that its check is registered with."""
+    """Make a finding with the name that its check is registered with."""
     name = next(e.name for e in CHECKS if e.value is check)
     return Finding(name=name, severity=severity, said=message, remedy=remedy, evidence=evidence)
 
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """A model and the images it is looked at with; what several checks need is computed once."""
+    """A model and the images to check it on; shared results are cached."""
 
     model: nn.Module
     data: Dataset
     threat: Threat
     seed: int = 0
     averaged_passes: int = (
-        1  # that the weakest attack of an evaluation averages, for randomised models
+        1  # fewest passes that an attack of the evaluation averages, for randomized models
     )
 
     @cached_property
@@ -82,7 +82,7 @@ class ModelUnderTest:
         return self.logits.argmax(1) == self.y
 
     def input_gradients(self, temperature: float = 1.0) -> Tensor | None:
-        """(n, C, H, W) gradients of the cross-entropy of the first images; None if there is no way.
+        """(n, C, H, W) gradients of the cross-entropy of the first images; None if undefined.
 
         Logits are divided by the temperature first.
         """
@@ -99,7 +99,7 @@ class ModelUnderTest:
 
     @property
     def is_black_box(self) -> bool:
-        """Whether the model never gives gradients, and says so."""
+        """Whether the model is declared not differentiable."""
         return not is_differentiable(self.model)
 
     @cached_property
@@ -109,7 +109,7 @@ class ModelUnderTest:
 
 @dataclass(frozen=True)
 class AttackRecords:
-    """What attacks did to the same images of one model."""
+    """Records of attacks on the same images and model."""
 
     records: Sequence[AttackRecord]
 
@@ -119,7 +119,7 @@ class AttackRecords:
 
     @property
     def by_threat(self) -> dict[str, list[AttackRecord]]:
-        """The attacks of each threat."""
+        """Records of attacks, by threat model."""
         groups: dict[str, list[AttackRecord]] = {}
         for record in self.records:
             if threat := record.meta.get("threat"):
@@ -128,7 +128,7 @@ class AttackRecords:
 
 
 def with_attack_tags(records: Sequence[AttackRecord], *tags: str) -> list[AttackRecord]:
-    """The records of attacks that have one of the tags."""
+    """Select records of attacks with at least one of the tags."""
     return [r for r in records if set(tags) & set(attack_tags(r))]
 
 
@@ -143,18 +143,18 @@ CLASS_COUNT_CHECK = "class_count"
 
 
 def checks_of_kind(kind: str) -> list[str]:
-    """The names of the checks of a kind, in the order they are run."""
+    """Names of the checks of a kind, in the order in which they run."""
     return sorted(CHECKS.names(kind), key=lambda name: name != CLASS_COUNT_CHECK)
 
 
 def run_checks(subject: ModelUnderTest | AttackRecords, kind: str) -> list[Finding]:
-    """What the checks of a kind find."""
+    """Run the checks of a kind and return their findings."""
     results = (CHECKS.get(name)(subject) for name in checks_of_kind(kind))
     return [f for f in results if f is not None]
 
 
 def add_record_findings(record: AttackRecord, previous: Sequence[AttackRecord]) -> AttackRecord:
-    """The record with what is seen beside those before it, unless one of them says so already."""
+    """Add findings about a record and those before it, except findings they have already."""
     known_findings = {f.name: f for r in previous for f in parse_findings(r.meta)}
     findings = list(parse_findings(record.meta))
     for finding in run_checks(AttackRecords([*previous, record]), "records"):
@@ -167,7 +167,7 @@ def add_record_findings(record: AttackRecord, previous: Sequence[AttackRecord]) 
 
 
 def recompute_record_findings(records: Mapping[str, AttackRecord]) -> dict[str, AttackRecord]:
-    """Records put together from parts: what is seen beside each other is looked for again."""
+    """Run the checks on records again, for records merged from parts."""
     updated: dict[str, AttackRecord] = {}
     for name, record in records.items():
         other_findings = [f for f in parse_findings(record.meta) if "records" not in check_tags(f)]

@@ -1,4 +1,4 @@
-"""Can an attack see where to go?"""
+"""Checks on gradients: missing, zero, saturated, or not increasing the loss."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ from buttress.results.diagnosis import Finding
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import TINY, Threat
 
-MAX_FLAT_FRACTION = 0.1  # of the images: fewer flat ones barely move an accuracy
-TARGET_MARGIN = (
-    1.0  # the mean margin between logits after they are divided: nothing saturates there
-)
+MAX_FLAT_FRACTION = 0.1  # of the images: fewer hardly change an accuracy
+TARGET_MARGIN = 1.0  # mean logit margin after scaling, at which the softmax does not saturate
 
 
 @CHECKS.register("no_gradient_path", tags=("look",), paper="arXiv:1802.00420")
 def no_gradient_path(patient: ModelUnderTest) -> Finding | None:
-    """No gradient can reach the image."""
+    """No gradient reaches the input."""
     if patient.is_black_box or patient.input_gradient is not None:
         return None
     return make_finding(
         no_gradient_path,
         "untrustworthy",
-        "no gradient reaches the image: a layer is detached from the graph, so the gradient of the "
-        "loss is exactly zero for all images and gradient attacks see nothing",
+        "no gradient reaches the input: a layer is detached from the graph, so gradient-based "
+        "attacks cannot work",
         "look for detach(), no_grad(), .data, numpy or integer arithmetic in the forward pass",
         {"flat_images": 1.0},
     )
@@ -42,24 +40,24 @@ def no_gradient_path(patient: ModelUnderTest) -> Finding | None:
 
 @CHECKS.register("zero_gradient", tags=("look",), paper="arXiv:1802.00420")
 def zero_gradient(patient: ModelUnderTest) -> Finding | None:
-    """Gradients are zero for many images, and not because logits are large."""
+    """Input gradients are zero for many images, and not because logits are large."""
     fraction, tempered = flat_gradient_fractions(patient)
     if tempered <= MAX_FLAT_FRACTION:
         return None
     return make_finding(
         zero_gradient,
         "untrustworthy",
-        f"the gradient of the loss is exactly zero for {fraction:.0%} of the images looked at: "
-        "gradient attacks cannot see, so the robust accuracy is likely too high",
-        "look for rounding, quantisation, thresholds or dead units; attack without gradients "
-        "(square), or put a smooth function in their place for the backward pass",
+        f"the input gradient is exactly zero for {fraction:.0%} of the probed images (gradient "
+        "masking): robust accuracy is likely overestimated",
+        "look for rounding, quantization, thresholds or dead units; use a black-box attack "
+        "(square), or a smooth approximation in the backward pass (BPDA)",
         {"flat_images": fraction, "flat_images_gentle": tempered},
     )
 
 
 @CHECKS.register("saturated_gradient", tags=("look",), paper="arXiv:1608.04644")
 def saturated_gradient(patient: ModelUnderTest) -> Finding | None:
-    """Gradients vanish because logits are large, and come back when these are divided."""
+    """Input gradients vanish because large logits saturate the softmax."""
     fraction, tempered = flat_gradient_fractions(patient)
     if fraction <= MAX_FLAT_FRACTION or tempered > MAX_FLAT_FRACTION:
         return None
@@ -67,16 +65,16 @@ def saturated_gradient(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         saturated_gradient,
         "untrustworthy",
-        f"the gradient of the cross-entropy vanishes for {fraction:.0%} of the images looked at "
-        f"and comes back when logits are divided by {divisor:.3g}: the logits are so large that "
+        f"the gradient of the cross-entropy vanishes for {fraction:.0%} of the probed images, "
+        f"but not when logits are divided by {divisor:.3g}: the logits are so large that "
         "the softmax saturates (exactly zero in single precision)",
-        "use attacks on margins (fast, apgd-t, autoattack), or divide the logits",
+        "use margin-based losses (fast, apgd-t, autoattack), or scale the logits down",
         {"flat_images": fraction, "flat_images_gentle": tempered, "divided_by": divisor},
     )
 
 
 def flat_gradient_fractions(subject: ModelUnderTest) -> tuple[float, float]:
-    """The share of images without a usable gradient, as it is and with logits made small."""
+    """Fraction of images with a zero gradient, without and with logits scaled down."""
     if subject.input_gradient is None or not subject.input_gradient.isfinite().all():
         return 0.0, 0.0  # each has its own finding
     fraction = _flat_fraction(subject.input_gradient)
@@ -88,7 +86,7 @@ def flat_gradient_fractions(subject: ModelUnderTest) -> tuple[float, float]:
 
 
 def logit_temperature(subject: ModelUnderTest) -> float:
-    """What logits are divided by so that their mean margin is `TARGET_MARGIN`."""
+    """Divisor of the logits that makes their mean margin `TARGET_MARGIN`."""
     mean_margin = (
         margin(subject.logits[:PROBE_IMAGES].float(), subject.y[:PROBE_IMAGES]).abs().mean()
     )
@@ -97,7 +95,7 @@ def logit_temperature(subject: ModelUnderTest) -> float:
 
 
 def _flat_fraction(gradient: torch.Tensor) -> float:
-    """Steps of unit length divide by the norm plus `TINY`: below it they lose their length."""
+    """Fraction of gradients with a norm of at most `TINY`, which cannot be normalized."""
     return float((gradient.flatten(1).double().norm(dim=1) <= TINY).float().mean())
 
 
@@ -106,14 +104,12 @@ MAX_STUCK_FRACTION = (
     0.2  # of the images: where ten small steps along the gradient do not raise the margin
 )
 UNBOUNDED_PGD_ARGS: dict[str, object] = {"steps": 20, "rel_step": 0.25, "restarts": 2}
-MAX_ROBUST_FRACTION = (
-    0.05  # of the images may be left in a ball that holds a grey image: the attack may miss some
-)
+MAX_ROBUST_FRACTION = 0.05  # of the images may be robust at an eps that reaches the gray image
 
 
 @CHECKS.register("loss_does_not_rise", tags=("attack",), paper="arXiv:1902.06705")
 def loss_does_not_increase(patient: ModelUnderTest) -> Finding | None:
-    """Small steps along the gradient do not bring an image nearer to another class."""
+    """Small gradient steps do not increase the margin loss."""
     x, y = patient.x[:PROBE_IMAGES], patient.y[:PROBE_IMAGES]
     ids = patient.data.ids[:PROBE_IMAGES]
     problem = Problem(patient.model, x, y, patient.threat, SampleRNG(patient.seed, "doctor", ids))
@@ -131,9 +127,9 @@ def loss_does_not_increase(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         loss_does_not_increase,
         "untrustworthy",
-        f"{ASCENT_ARGS['steps']} small steps along the gradient do not bring {stuck:.0%} of the "
-        "images nearer to another class: the gradient does not show where the loss rises",
-        "look for randomness, rounding, saturation or a detached layer; attack without gradients "
+        f"{ASCENT_ARGS['steps']} small gradient steps do not increase the margin loss of "
+        f"{stuck:.0%} of the images: the gradient does not point uphill",
+        "look for randomness, rounding, saturation or a detached layer; use a black-box attack "
         "(square)",
         {"stuck": stuck, "mean_rise": float(margin_increase[is_correct].mean())},
     )
@@ -141,7 +137,7 @@ def loss_does_not_increase(patient: ModelUnderTest) -> Finding | None:
 
 @CHECKS.register("survives_any_eps", tags=("attack",), paper="arXiv:1902.06705")
 def robust_at_any_eps(patient: ModelUnderTest) -> Finding | None:
-    """Images survive in a ball in which each can become the same grey image."""
+    """Images are robust at an eps at which each can become the same gray image."""
     x, y = patient.x[:PROBE_IMAGES], patient.y[:PROBE_IMAGES]
     norm = patient.threat.norm
     distance_to_gray = patient.threat.perturbation_size(x, x.new_full(x.shape, 0.5))
@@ -167,9 +163,9 @@ def robust_at_any_eps(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         robust_at_any_eps,
         "untrustworthy",
-        f"{robust_fraction:.0%} of the images survive pgd in {threat}, where each can be turned "
-        "into the same grey image: the attack fails, not the adversary",
-        "look for masked gradients: randomness, rounding, saturation or a detached layer",
+        f"{robust_fraction:.0%} of the images are robust to PGD at {threat}, where each can be "
+        "turned into the same gray image: the attack fails (gradient masking)",
+        "look for gradient masking: randomness, rounding, saturation or a detached layer",
         {"left": robust_fraction, "eps": threat.eps},
     )
 

@@ -1,7 +1,7 @@
-"""Do the images reach the network as it expects them?
+"""Checks on the input of the model: normalization, pixel range, channel order.
 
-Each check feeds the images in another form. A network that was trained on that form is then right
-far more often, image by image, than chance explains.
+Each check transforms the images. A model that was trained on images transformed like this then
+has a significantly higher clean accuracy.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from buttress.evaluation.doctor.core import (
 from buttress.models.eval_mode import eval_mode
 from buttress.results.diagnosis import Finding
 
-MIN_GAIN = 0.05  # of the images must be right in addition ...
-MIN_Z_SCORE = 3.0  # ... and so many standard deviations of a fair coin over the images that changed
+MIN_GAIN = 0.05  # gain in clean accuracy ...
+MIN_Z_SCORE = 3.0  # ... and its z-score in a sign test on the images that changed
 DOUBLE_NORMALIZED_STD = (
-    2.0  # the spread of normalised images is about 1; normalised twice it is 1 / std, 3 or 4
+    2.0  # normalized images have a std of about 1; normalized twice 1 / std, 3 or 4
 )
-RELATIVE_TOLERANCE = 0.2  # relative: few images differ that much from the whole data set
+RELATIVE_TOLERANCE = 0.2  # a small sample differs less from the whole dataset
 INPUT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 class InputTransform(NamedTuple):
-    """Another form of the images, in words."""
+    """A transform of the images, with its description."""
 
     name: str
     apply: Callable[[Tensor], Tensor]
 
 
 class AccuracyChange(NamedTuple):
-    """How accuracy changes in a form."""
+    """Clean accuracy before and after a transform."""
 
     transform: str
     before: float
@@ -49,15 +49,15 @@ class AccuracyChange(NamedTuple):
 
 @CHECKS.register("normalised_twice", tags=("look",))
 def normalized_twice(patient: ModelUnderTest) -> Finding | None:
-    """The images are normalised twice: the network does better when one is undone."""
-    remedy = "normalise once, in the first layer of the model; give it images in [0, 1]"
+    """The input is normalized twice: accuracy rises when one normalization is undone."""
+    remedy = "normalize once, in the first layer of the model; pass images in [0, 1]"
     transforms = [
         InputTransform(name, lambda x, m=mean, s=std: x * s + m)  # type: ignore[misc]
         for name, mean, std in _candidate_statistics(patient)
     ]
     if (change := _best_transform(patient, transforms)) is not None:
         return _accuracy_gain_finding(
-            normalized_twice, change, "the images seem to be normalised twice", remedy
+            normalized_twice, change, "the input seems to be normalized twice", remedy
         )
     layers = _normalization_layers(patient.model)
     mean, std = first_layer_input_stats(patient)
@@ -69,8 +69,8 @@ def normalized_twice(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         normalized_twice,
         "warning",
-        f"the images seem to be normalised twice: what reaches the first layer has mean {mean:.2f} "
-        f"and spread {std:.2f}, and {len(layers)} normalising layers were found",
+        f"the input seems to be normalized twice: the first layer receives mean {mean:.2f} and "
+        f"std {std:.2f}, and {len(layers)} normalization layers were found",
         remedy,
         {"layers": len(layers), "mean": mean, "std": std},
     )
@@ -78,7 +78,7 @@ def normalized_twice(patient: ModelUnderTest) -> Finding | None:
 
 @CHECKS.register("not_normalised", tags=("look",))
 def not_normalized(patient: ModelUnderTest) -> Finding | None:
-    """The images are not normalised: the network does better when they are."""
+    """The input is not normalized: accuracy rises when it is."""
     transforms = [
         InputTransform(name, lambda x, m=mean, s=std: (x - m) / s)  # type: ignore[misc]
         for name, mean, std in _candidate_statistics(patient)
@@ -87,34 +87,32 @@ def not_normalized(patient: ModelUnderTest) -> Finding | None:
         return None
     remedy = "put the mean and std of training into the first layer of the model (mean=, std=)"
     return _accuracy_gain_finding(
-        not_normalized, change, "the images seem not to be normalised", remedy
+        not_normalized, change, "the input seems not to be normalized", remedy
     )
 
 
 @CHECKS.register("wrong_range", tags=("look",))
 def wrong_input_range(patient: ModelUnderTest) -> Finding | None:
-    """The network expects values up to 255, or the channels in the other order."""
-    transforms = [InputTransform("values up to 255", lambda x: 255 * x)]
+    """The model expects pixel values up to 255, or another channel order."""
+    transforms = [InputTransform("pixel values up to 255", lambda x: 255 * x)]
     if patient.x.shape[1] == 3:
-        transforms.append(
-            InputTransform("channels in the order blue, green, red", lambda x: x.flip(1))
-        )
+        transforms.append(InputTransform("channels in BGR order", lambda x: x.flip(1)))
     if (change := _best_transform(patient, transforms)) is None:
         return None
-    message = "the network seems to expect another range or order of the pixels"
+    message = "the model seems to expect another pixel range or channel order"
     return _accuracy_gain_finding(
-        wrong_input_range, change, message, "change the images in the first layer of the model"
+        wrong_input_range, change, message, "convert the images in the first layer of the model"
     )
 
 
 def _matches_double_normalization(subject: ModelUnderTest, mean: float, std: float) -> bool:
-    """Normalised once, images have mean 0 and spread 1; twice, -mean / std and 1 / std."""
+    """Normalized once, images have mean 0 and std 1; twice, -mean / std and 1 / std."""
     m, s = (sum(v) / len(v) for v in (subject.data.mean, subject.data.std))
     return abs(std * s - 1) < RELATIVE_TOLERANCE and abs(mean + m / s) < RELATIVE_TOLERANCE * m / s
 
 
 def first_layer_input_stats(subject: ModelUnderTest) -> tuple[float, float]:
-    """Mean and spread of what the first convolution or linear layer gets."""
+    """Mean and std of the input of the first convolution or linear layer."""
     stats: list[tuple[float, float]] = []
 
     def record_stats(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -138,7 +136,7 @@ def _accuracy_gain_finding(
     return make_finding(
         check,
         "untrustworthy",
-        f"{message}: accuracy without an attack rises from {change.before:.1%} to "
+        f"{message}: clean accuracy rises from {change.before:.1%} to "
         f"{change.after:.1%} with {change.transform}",
         remedy,
         {"before": change.before, "after": change.after, "form": change.transform},
@@ -148,7 +146,7 @@ def _accuracy_gain_finding(
 def _best_transform(
     subject: ModelUnderTest, transforms: Sequence[InputTransform]
 ) -> AccuracyChange | None:
-    """The form in which far more images are right, if any."""
+    """The transform with a significantly higher clean accuracy, if any."""
     improvements = []
     for form in transforms:
         is_correct = subject.compute_logits(form.apply(subject.x)).argmax(1) == subject.y
@@ -162,22 +160,26 @@ def _best_transform(
 
 
 def _candidate_statistics(subject: ModelUnderTest) -> list[tuple[str, Tensor, Tensor]]:
-    """Means and spreads that a normalisation may have: the data's, the model's own, and 1/2."""
+    """Candidate mean and std: of the dataset, of the model's own layers, and 1/2."""
     x = subject.x
-    pairs = [("the mean and std of the data", subject.data.mean, subject.data.std)]
+    pairs = [("the mean and std of the dataset", subject.data.mean, subject.data.std)]
     pairs.append(("mean and std 1/2", (0.5,), (0.5,)))
     candidates = [(n, _per_channel(m, x), _per_channel(s, x)) for n, m, s in pairs]
     for layer in _normalization_layers(subject.model)[:2]:
         mean, std = (torch.as_tensor(v).flatten().tolist() for v in (layer.mean, layer.std))
         if len(mean) in (1, x.shape[1]) and len(std) == len(mean):
             candidates.append(
-                ("the mean and std of its own layer", _per_channel(mean, x), _per_channel(std, x))
+                (
+                    "the mean and std of the model's own layer",
+                    _per_channel(mean, x),
+                    _per_channel(std, x),
+                )
             )
     return candidates
 
 
 def _normalization_layers(model: nn.Module) -> list[nn.Module]:
-    """Modules that hold a mean and a std, and change something."""
+    """Modules with a mean and a std other than 0 and 1."""
     layers = []
     for module in model.modules():
         mean, std = getattr(module, "mean", None), getattr(module, "std", None)

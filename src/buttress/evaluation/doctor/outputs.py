@@ -1,4 +1,4 @@
-"""Are the outputs logits, and always the same ones?"""
+"""Checks on the outputs: classes, finite, logits, deterministic, batch, mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH_NORM = "batch_norm"
 
 
 class FunctionRecorder(TorchFunctionMode):
-    """Notes the names of such functions while it is on."""
+    """Records calls of random functions and of BatchNorm with batch statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class FunctionRecorder(TorchFunctionMode):
 
 
 def record_functions(model: nn.Module, x: Tensor) -> FunctionRecorder:
-    """What a network calls in evaluation mode."""
+    """Record the functions that a model calls in eval mode."""
     watch = FunctionRecorder()
     with eval_mode(model), torch.no_grad(), watch:
         model(x)
@@ -55,13 +55,13 @@ def record_functions(model: nn.Module, x: Tensor) -> FunctionRecorder:
 
 
 def modules_ignoring_eval(model: nn.Module) -> list[str]:
-    """The kinds of modules that stay in training mode when evaluation mode is asked for."""
+    """Types of the modules that stay in training mode after eval()."""
     with eval_mode(model):
         return list(dict.fromkeys(_training_module_types(model)))
 
 
 def modules_in_training(model: nn.Module) -> list[str]:
-    """The kinds of modules that are in training mode now, those that matter first."""
+    """Types of the modules in training mode, dropout and BatchNorm first."""
     kinds = list(dict.fromkeys(_training_module_types(model)))
     return sorted(kinds, key=lambda k: "Dropout" not in k and "BatchNorm" not in k)
 
@@ -73,28 +73,28 @@ def _training_module_types(model: nn.Module) -> Iterator[str]:
 ROUNDING_TOLERANCE = (
     1e-3  # of the spread of the logits: kernels for other batch sizes differ by far less
 )
-REPEATED_PASSES = 5  # as AutoAttack's own check has it
-SINGLE_IMAGES = 8  # images that are also looked at one by one
+REPEATED_PASSES = 5  # as in AutoAttack's check
+SINGLE_IMAGES = 8  # images that are also evaluated one by one
 
 
 @CHECKS.register("class_count", tags=("look",))
 def class_count(patient: ModelUnderTest) -> Finding | None:
-    """The model returns another number of classes than the data has."""
+    """Model and dataset differ in the number of classes."""
     returned, expected = patient.logits.shape[1], patient.data.num_classes
     if returned == expected:
         return None
     return make_finding(
         class_count,
         "untrustworthy",
-        f"the model returns {returned} classes and the data has {expected}",
-        "load the model with the right number of classes, or use the data it was trained on",
+        f"the model has {returned} outputs, but the dataset has {expected} classes",
+        "load the model with the right number of classes, or use the dataset it was trained on",
         {"returned": returned, "classes": expected},
     )
 
 
 @CHECKS.register("not_finite", tags=("look",))
 def nonfinite_outputs(patient: ModelUnderTest) -> Finding | None:
-    """Outputs or gradients are infinite or not a number."""
+    """Outputs or gradients are infinite or NaN."""
     outputs = _fraction(~patient.logits.isfinite().all(1))
     gradient = patient.input_gradient
     gradients = 0.0 if gradient is None else _fraction(~gradient.flatten(1).isfinite().all(1))
@@ -104,9 +104,9 @@ def nonfinite_outputs(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         nonfinite_outputs,
         "untrustworthy",
-        f"some {quantity} not finite ({max(outputs, gradients):.0%} of the images looked at): "
-        "attacks stop there and such images may count as survivors",
-        "look for a division by zero, a logarithm of zero or an overflow in the network",
+        f"some {quantity} not finite ({max(outputs, gradients):.0%} of the probed images): "
+        "attacks stop there and such images may wrongly count as robust",
+        "look for a division by zero, a logarithm of zero or an overflow in the model",
         {"outputs": outputs, "gradients": gradients},
     )
 
@@ -120,16 +120,16 @@ def outputs_are_probabilities(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         outputs_are_probabilities,
         "untrustworthy",
-        "the outputs are probabilities, not logits: they are not negative and add up to 1, so "
-        "losses saturate and attacks are too weak",
-        "remove the softmax from the end of the network",
+        "the model returns probabilities, not logits (non-negative, sum 1): losses saturate and "
+        "attacks are too weak",
+        "remove the softmax from the end of the model",
         {"least": float(patient.logits.min()), "sum": float(sums.mean())},
     )
 
 
 @CHECKS.register("random_outputs", tags=("look",), paper="arXiv:1802.00420")
 def random_outputs(patient: ModelUnderTest) -> Finding | None:
-    """The same images get different outputs."""
+    """The outputs for the same images differ between passes."""
     x = patient.x[:PROBE_IMAGES]
     logits = torch.stack([patient.compute_logits(x) for _ in range(REPEATED_PASSES)])
     change = float((logits - logits[0]).abs().max()) / _logit_std(logits[0])
@@ -146,7 +146,7 @@ def random_outputs(patient: ModelUnderTest) -> Finding | None:
         random_outputs,
         severity,
         f"{REPEATED_PASSES} passes over the same images differ{f' ({cause})' if cause else ''}: "
-        "the model is randomised, and attacks that assume a fixed model are too weak",
+        "the model is randomized, and attacks that assume a deterministic model are too weak",
         "turn the randomness off for evaluation, or attack the mean of many passes "
         "(autoattack with version=rand)",
         {"change": change, "predictions_moved": changed_fraction, "cause": cause or "unknown"},
@@ -155,7 +155,7 @@ def random_outputs(patient: ModelUnderTest) -> Finding | None:
 
 @CHECKS.register("batch_dependent", tags=("look",))
 def batch_dependent_outputs(patient: ModelUnderTest) -> Finding | None:
-    """An image gets other outputs alone than among others."""
+    """The outputs for an image depend on the other images in its batch."""
     x = patient.x[: max(2, min(PROBE_IMAGES, len(patient.x)))]
     batched, batched_again = (
         patient.compute_logits(x)[:SINGLE_IMAGES],
@@ -169,22 +169,22 @@ def batch_dependent_outputs(patient: ModelUnderTest) -> Finding | None:
         or noise / _logit_std(batched) > ROUNDING_TOLERANCE
         or not change > ROUNDING_TOLERANCE
     ):
-        return None  # what is random anyway has its own finding
+        return None  # randomness has its own finding
     changed_fraction = _fraction(batched.argmax(1) != single.argmax(1))
     by_batch = bool(record_functions(patient.model, x[:2]).batch_statistics)
     cause = "BatchNorm uses the statistics of the batch" if by_batch else "unknown"
     return make_finding(
         batch_dependent_outputs,
         "untrustworthy",
-        "an image gets other outputs alone than among others"
-        f"{f': {cause}' if by_batch else ''}, so verdicts depend on the batch size and order",
+        "the outputs for an image depend on the other images in its batch"
+        f"{f' ({cause})' if by_batch else ''}, so results depend on the batch size and order",
         "make BatchNorm use its running statistics (track_running_stats, evaluation mode)",
         {"change": change, "predictions_moved": changed_fraction, "cause": cause},
     )
 
 
 def _logit_std(logits: torch.Tensor) -> float:
-    """How far logits lie apart: what a change of them is measured by."""
+    """Standard deviation of the logits, the scale of their changes."""
     std = float(logits.float().std())
     return std if std > 0 else 1.0
 
@@ -195,16 +195,16 @@ def _fraction(flags: torch.Tensor) -> float:
 
 @CHECKS.register("training_mode", tags=("look",))
 def training_mode(patient: ModelUnderTest) -> Finding | None:
-    """Modules are in training mode, where dropout drops and BatchNorm looks at the batch."""
+    """Modules are in training mode, which changes dropout and BatchNorm."""
     kinds = modules_in_training(patient.model)
     if not kinds:
         return None
     mode_dependent = [k for k in kinds if "Dropout" in k or "BatchNorm" in k]
-    names = f" ({', '.join(mode_dependent)} act differently there)" if mode_dependent else ""
+    names = f" ({', '.join(mode_dependent)} behave differently)" if mode_dependent else ""
     return make_finding(
         training_mode,
         "warning",
-        f"the model was in training mode{names}; it was evaluated in evaluation mode and put back",
-        "call model.eval() before you measure anything yourself",
+        f"the model was in training mode{names}; it was switched to eval mode for the evaluation",
+        "call model.eval() before measuring accuracy",
         {"modules": ", ".join(kinds[:5])},
     )

@@ -1,4 +1,4 @@
-"""Is the number about a usual ball, and about enough images?"""
+"""Checks on eps and on the number of images."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from buttress.evaluation.doctor.core import CHECKS, AttackRecords, ModelUnderTes
 from buttress.results.diagnosis import Finding
 from buttress.statistics import wilson_interval
 
-MAX_INTERVAL_WIDTH = (
-    0.15  # of a 95% interval: 256 images pass, and 15 points are more than models often differ
-)
-MAX_EPS_RATIO = 10.0  # times the usual eps of the data, or a tenth of it
+MAX_INTERVAL_WIDTH = 0.15  # of a 95% interval; 256 images pass
+MAX_EPS_RATIO = 10.0  # times the default eps of the dataset, or a tenth of it
 COMMON_EPS_LEVELS = (1, 2, 4, 8, 16)  # of 255: the eps of published Linf numbers
 ROUNDED_TOLERANCE, EQUAL_TOLERANCE = (
     0.03,
     1e-3,
-)  # relative: nearer than that is a rounded eps, and nearer still the same
+)  # relative: closer than the first is a rounded eps, closer than the second equal
 
 
 @CHECKS.register("few_images", tags=("records",))
 def few_images(chart: AttackRecords) -> Finding | None:
-    """So few images that the number could be quite another one."""
+    """There are too few images for a narrow 95% interval."""
     if not chart.records:
         return None
     n = len(chart.records[0])
@@ -32,7 +30,7 @@ def few_images(chart: AttackRecords) -> Finding | None:
     return make_finding(
         few_images,
         "note",
-        f"{n} images are few: the 95% interval is {100 * (high - low):.0f} points wide",
+        f"only {n} images: the 95% interval is {100 * (high - low):.0f} points wide",
         "use more images (1,000 give about 6 points)",
         {"images": n, "low": low, "high": high},
     )
@@ -40,7 +38,7 @@ def few_images(chart: AttackRecords) -> Finding | None:
 
 @CHECKS.register("eps_too_large", tags=("ball",))
 def eps_too_large(patient: ModelUnderTest) -> Finding | None:
-    """The ball is so large that every image can become the same grey one."""
+    """Eps is so large that images can be turned into the same gray image."""
     distance_to_gray = patient.threat.perturbation_size(
         patient.x, patient.x.new_full(patient.x.shape, 0.5)
     )
@@ -50,16 +48,16 @@ def eps_too_large(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         eps_too_large,
         "warning",
-        f"with {patient.threat} half of the images can be turned into one and the same grey image: "
-        "no model can be right on them, so an accuracy above guessing shows a weak attack",
-        "eps is on the [0, 1] scale of the images: write 8/255 where you mean 8 grey levels",
+        f"at {patient.threat} half of the images can be turned into the same gray image: no model "
+        "can be robust there, so accuracy above chance level means that the attack is weak",
+        "eps is on the [0, 1] scale of the images: write 8/255 for 8 gray levels",
         {"eps": patient.threat.eps, "distance_to_grey": median_distance},
     )
 
 
 @CHECKS.register("unusual_eps", tags=("ball",))
 def unusual_eps(patient: ModelUnderTest) -> Finding | None:
-    """The ball has another size than is usual for the data."""
+    """Eps differs by a factor of 10 from the default of the dataset."""
     eps, default_eps = patient.threat.eps, patient.data.budgets[patient.threat.norm]
     if eps == 0 or 1 / MAX_EPS_RATIO <= eps / default_eps <= MAX_EPS_RATIO:
         return None
@@ -67,16 +65,16 @@ def unusual_eps(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         unusual_eps,
         "note",
-        f"{patient.threat} is more than {MAX_EPS_RATIO:g} times {size} than the usual "
+        f"eps of {patient.threat} is more than {MAX_EPS_RATIO:g} times {size} than the default "
         f"{patient.threat.norm} eps of {patient.data.name}, {default_eps:.4g}",
-        "eps is on the [0, 1] scale of the images: write 8/255 where you mean 8 grey levels",
+        "eps is on the [0, 1] scale of the images: write 8/255 for 8 gray levels",
         {"eps": eps, "usual": default_eps},
     )
 
 
 @CHECKS.register("rounded_eps", tags=("ball",))
 def rounded_eps(patient: ModelUnderTest) -> Finding | None:
-    """An eps such as 0.031 that is nearly, but not, a usual one such as 8/255."""
+    """Eps such as 0.031 is close, but not equal, to a common one such as 8/255."""
     eps = patient.threat.eps
     level = min(COMMON_EPS_LEVELS, key=lambda k: abs(math.log(max(eps, 1e-12) * 255 / k)))
     relative_error = abs(eps * 255 / level - 1)
@@ -85,8 +83,8 @@ def rounded_eps(patient: ModelUnderTest) -> Finding | None:
     return make_finding(
         rounded_eps,
         "warning",
-        f"eps {eps:.6g} is nearly {level}/255 = {level / 255:.6g}, but not equal: published "
-        "numbers are not comparable",
+        f"eps {eps:.6g} is close, but not equal, to {level}/255 = {level / 255:.6g}: the result is "
+        "not comparable with published numbers",
         f"write Linf:{level}/255",
         {"eps": eps, "usual": level / 255},
     )

@@ -67,11 +67,11 @@ const cells = (column, a, b, images) => {
 };
 
 const verdict = (a, b, images) => {
-  if (!a.flags[0] || !b.flags[0]) return "One of the two has no full result: no worst case.";
+  if (!a.flags[0] || !b.flags[0]) return "One of the two evaluations is incomplete: there is no worst-case robust accuracy to compare.";
   const s = split(bytes(a.flags[0]), bytes(b.flags[0]), images);
-  if (mcnemar(s.onlyA, s.onlyB) > 0.05) return "In the worst case the two cannot be told apart on these images.";
+  if (mcnemar(s.onlyA, s.onlyB) > 0.05) return "The worst-case robust accuracies do not differ significantly on these images.";
   const better = s.onlyA > s.onlyB ? a : b;
-  return `In the worst case ${better.name} is better, by more than chance (p < 0.05).`;
+  return `${better.name} has significantly higher worst-case robust accuracy (McNemar, p < 0.05).`;
 };
 
 const link = (row) => {

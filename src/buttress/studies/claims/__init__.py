@@ -1,4 +1,4 @@
-"""What a study may claim. Adding a kind of claim is a class in a file here."""
+"""Claims: predicates on the table of a study."""
 
 from buttress.studies.claims import groups as _groups  # noqa: F401
 from buttress.studies.claims import groups as _pairs  # noqa: F401

@@ -1,4 +1,4 @@
-"""Claims: predicates on a table of numbers, and the word that the data allow."""
+"""Claims: predicates on a table, and whether they hold, do not hold or are undecided."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from buttress.registry import Registry
 from buttress.studies.table import ValueTable
 
 ClaimOutcome = Literal["holds", "does not hold", "undecided"]
-REPLICATE_AGREEMENT = 0.95  # share of the replicates that must agree
+REPLICATE_AGREEMENT = 0.95  # fraction of bootstrap tables that must agree
 
 
 class Predicate(Protocol):
-    """A statement about a table. It says what it needs, whether it is true, and on what grounds."""
+    """A statement about a table: columns, truth value and evidence."""
 
     def columns(self) -> Sequence[str]:
-        """The columns it reads."""
+        """Columns that the claim needs."""
         ...
 
     def holds(self, table: ValueTable) -> bool: ...
 
     def evidence(self, table: ValueTable) -> str:
-        """The numbers that decide it, in one sentence."""
+        """Summarize the values that decide the claim."""
         ...
 
 
@@ -32,21 +32,21 @@ CLAIMS: Registry[type[Predicate]] = Registry("claim")
 
 
 class UndecidableClaim(Exception):
-    """A table does not hold what a predicate asks about; the text says what is missing."""
+    """A table lacks values that a claim needs; the text says which."""
 
 
 class ClaimVerdict(NamedTuple):
-    """What the data say about a claim."""
+    """Outcome of a claim with its evidence."""
 
     word: ClaimOutcome
     evidence: str
-    share: float | None  # of the replicates in which it is true
+    share: float | None  # of the bootstrap tables in which it is true
 
 
 def assess_claim(
     predicate: Predicate, view: ValueTable, replicates: Sequence[ValueTable]
 ) -> ClaimVerdict:
-    """The word for a claim: decided only if nearly all replicates agree with the table itself.
+    """Assess a claim: decided if nearly all bootstrap tables agree with the table.
 
     A replicate that cannot say, such as one whose values are all alike, agrees with neither word.
     """
@@ -74,7 +74,7 @@ def _predicate_or_none(predicate: Predicate, view: ValueTable) -> bool | None:
 
 
 def evaluate_predicate(predicate: Predicate, view: ValueTable) -> bool:
-    """Whether a predicate is true of a table; a table without its numbers cannot say."""
+    """Evaluate a predicate; raise `UndecidableClaim` if values are missing."""
     for column in predicate.columns():
         if column not in view.columns:
             raise UndecidableClaim(f"there is no column {column}")
@@ -84,11 +84,11 @@ def evaluate_predicate(predicate: Predicate, view: ValueTable) -> bool:
 def measured_values(
     view: ValueTable, column: str, row_mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """The values of some rows; all must be there."""
+    """Values of some rows; raise if one is missing."""
     values = view.values(column)
     mask = np.ones(len(values), dtype=bool) if row_mask is None else row_mask
     if not mask.any():
-        raise UndecidableClaim("no row of the table is of the kind that it speaks of")
+        raise UndecidableClaim("no row matches the condition of the claim")
     missing_rows = [view.row_name(int(i)) for i in np.flatnonzero(mask & np.isnan(values))]
     if missing_rows:
         more_text = f" and {len(missing_rows) - 3} more" if len(missing_rows) > 3 else ""

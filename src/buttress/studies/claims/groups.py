@@ -1,4 +1,4 @@
-"""One kind of rows against another."""
+"""Claims that compare groups of rows or columns."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class GainClaim:
                 values = view.values(column)
                 gains.append((f"{view.row_name(row)} {column}", float(values[row] - values[base])))
         if not gains:
-            raise UndecidableClaim("no row of the table has its counterpart")
+            raise UndecidableClaim("no row has a matching baseline row")
         return gains
 
     def _pairs(self, view: ValueTable) -> list[tuple[int, int]]:

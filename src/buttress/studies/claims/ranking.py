@@ -1,4 +1,4 @@
-"""Which rows are best."""
+"""Claims on rankings, ranges and order."""
 
 from __future__ import annotations
 

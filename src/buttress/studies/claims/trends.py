@@ -1,4 +1,4 @@
-"""How a column goes along an order or with another column."""
+"""Claims on trends, correlations, peaks and ranges."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class MonotoneClaim:
             if len(order) > 1:
                 trends[name] = (positions[order], values[order])
         if not trends:
-            raise UndecidableClaim(f"no two rows differ in {self.along} alone")
+            raise UndecidableClaim(f"no two rows differ only in {self.along}")
         return trends
 
 
@@ -150,7 +150,7 @@ class LinearEffectClaim:
         terms = [view.numeric(name)[row_mask] for name in (self.along, *self.beside)]
         design = np.stack([*terms, np.ones(len(values))], axis=1)
         if np.isnan(design).any() or np.ptp(terms[0]) == 0:
-            raise UndecidableClaim(f"{self.along} is not a number that differs between rows")
+            raise UndecidableClaim(f"{self.along} must be numeric and vary between rows")
         return float(np.linalg.lstsq(design, values, rcond=None)[0][0])
 
 
@@ -184,7 +184,7 @@ class CorrelationClaim:
         y = measured_values(view, self.other, row_mask) if is_column else numbers
         if len(x) < 3 or np.isnan(y).any():
             raise UndecidableClaim(
-                f"Spearman({self.column}, {self.other}) needs three rows with both"
+                f"Spearman({self.column}, {self.other}) needs at least three rows with both"
             )
         try:
             return spearman(x, y).value
@@ -226,7 +226,7 @@ class PeakClaim:
             view.numeric(self.along)[row_mask],
         )
         if len(values) < 3 or np.isnan(at).any():
-            raise UndecidableClaim(f"a peak along {self.along} needs three rows")
+            raise UndecidableClaim(f"a peak along {self.along} needs at least three rows")
         order = np.argsort(at)
         return at[order], values[order]
 
@@ -321,5 +321,7 @@ class SawtoothClaim:
         ends = np.cumsum([len(group) for group in self.groups])[:-1] - 1
         between = np.isin(np.arange(len(steps)), ends)
         if not between.any() or between.all():
-            raise UndecidableClaim("it needs two groups, and two columns in one of them")
+            raise UndecidableClaim(
+                "sawtooth needs at least two groups, one of them with two or more columns"
+            )
         return float((steps[~between] > 0).mean()), float((steps[between] < 0).mean())

@@ -1,4 +1,4 @@
-"""How work is spread over processes: the only code that knows about them."""
+"""Execution of runs in parallel: local processes or a Ray cluster."""
 
 from buttress.studies.runner.local import run_jobs
 from buttress.studies.runner.queue import FailedJob, select_shard

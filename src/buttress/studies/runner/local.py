@@ -1,4 +1,4 @@
-"""Runs the work of a study on this machine, in one process or several.
+"""Execute jobs on this machine, in one process or several.
 
 Several processes with one thread each finish small networks sooner than one process with several
 threads. A process that dies gives its run to another, which goes on from the last whole file.
@@ -24,14 +24,14 @@ from buttress.studies.runner.queue import FailedJob, RunQueue, TryResult, try_ru
 from buttress.system.cpu import threads_per_worker
 from buttress.system.progress import Progress, ProgressTask
 
-POLL_SECONDS = 0.5  # seconds between looks at what waits
+POLL_SECONDS = 0.5  # seconds between checks of waiting runs
 
 
 def run_jobs(
     jobs: Sequence[RunJob], *, workers: int, device: str = "auto", retry: bool = False,
     progress: Progress,
 ) -> list[FailedJob]:  # fmt: skip
-    """Completes every run; a run that fails is reported at the end and does not stop the others.
+    """Execute all jobs; failures are returned and do not stop the other jobs.
 
     A run that another process has is waited for. One that failed before is reported again, or with
     ``retry`` tried again.
@@ -54,15 +54,16 @@ def run_jobs(
 
 
 def record_try(queue: RunQueue, progress: StudyProgress, index: int, result: TryResult) -> None:
-    """Tells the bag and the bar how a try ended."""
+    """Record the result of an attempt in the queue and the progress bar."""
     if queue.record_result(index, result):
         progress.finish_job(index)
     elif result.state == "held" and queue.first_time_locked(index):
-        progress.progress.log(f"{queue.jobs[index].key} is with {result.message}; waiting for it")
+        key = queue.jobs[index].key
+        progress.progress.log(f"run {key} is locked by {result.message}; waiting for it")
 
 
 class PipeProgress:
-    """The progress of a worker: everything is told to the parent."""
+    """Progress of a worker, forwarded to the parent process."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe, self.task_count = pipe, 0
@@ -89,14 +90,14 @@ class PipeProgressTask:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """A worker's part of the machine."""
+    """Threads and GPU of a worker."""
 
     threads: int
     gpu: str | None = None
 
 
 def split_machine(workers: int) -> list[WorkerResources]:
-    """Cores divided evenly, GPUs dealt round."""
+    """Divide the cores evenly and assign GPUs round-robin."""
     import torch
 
     threads = threads_per_worker(workers)
@@ -110,7 +111,7 @@ def split_machine(workers: int) -> list[WorkerResources]:
 def _worker_main(
     jobs: Sequence[RunJob], pipe: Connection, device: str, resources: WorkerResources
 ) -> None:
-    """A worker process: does what it is told until it is told None."""
+    """Worker process: execute jobs from the pipe until it receives None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers ...
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ... which give their locks back ...
     threading.Thread(target=_exit_with_parent, daemon=True).start()  # ... unless it was killed
@@ -133,7 +134,7 @@ def _exit_with_parent() -> None:
 
 @dataclass
 class WorkerProcess:
-    """A process, the line to it, and the run it has. No other process shares the line."""
+    """A worker process, the pipe to it, and its current run."""
 
     process: SpawnProcess
     pipe: Any
@@ -143,7 +144,7 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Worker processes, the runs they have, and what they say."""
+    """Pool of worker processes."""
 
     def __init__(self, bag: RunQueue, workers: int, device: str, progress: Progress) -> None:
         self.queue, self.device = bag, device
@@ -176,7 +177,7 @@ class WorkerPool:
         return self.queue.failed_jobs()
 
     def _assign_jobs(self) -> None:
-        """Gives every idle worker the next run."""
+        """Assign the next run to every idle worker."""
         for worker in self.workers:
             if worker.job_index is None and (index := self.queue.next_job()) is not None:
                 worker.job_index = index
@@ -214,14 +215,15 @@ class WorkerPool:
         worker.tasks, worker.job_index = {}, None
 
     def _restart_worker(self, worker: WorkerProcess) -> None:
-        """A worker that was killed gives its run up; another takes its place."""
+        """Replace workers that died and put their runs back into the queue."""
         worker.process.join(timeout=5)
         index, code = worker.job_index, worker.process.exitcode
         self._release(worker)
         worker.pipe.close()
         if index is not None:
-            self.progress.progress.log(f"the process of {self.queue.jobs[index].key} died ({code})")
-            if self.queue.record_crash(index, f"its process ended with code {code}"):
+            key = self.queue.jobs[index].key
+            self.progress.progress.log(f"worker process of run {key} died with exit code {code}")
+            if self.queue.record_crash(index, f"its worker process died with exit code {code}"):
                 self.progress.finish_job(index)
         restarted = self._start(worker.resources)
         worker.process, worker.pipe = restarted.process, restarted.pipe

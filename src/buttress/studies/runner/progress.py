@@ -1,4 +1,4 @@
-"""One progress bar for all runs, moved by the parts that each run reports."""
+"""One progress bar for all runs, advanced by the tasks of each run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buttress.system.progress import Progress, ProgressTask
 
 
 class StudyProgress:
-    """The bar, and how much of each run it still has to move."""
+    """The progress bar of a study, and the remaining part of each run."""
 
     def __init__(self, jobs: Sequence[RunJob], progress: Progress) -> None:
         self.jobs, self.progress = jobs, progress
@@ -22,7 +22,7 @@ class StudyProgress:
         return JobProgress(self, index)
 
     def advance_part(self, index: int, label: str, fraction: float) -> None:
-        """Moves the bar by a share of one kind of a run's work."""
+        """Advance the bar by a fraction of one task of a run."""
         units = self.remaining[index]
         step = min(units.get(label, 0.0), fraction * self.units[index].get(label, 0.0))
         if step > 0:
@@ -38,7 +38,7 @@ class StudyProgress:
 
 
 class JobProgress:
-    """The progress of one run: its own bar, and its part of the whole."""
+    """Progress of one run: its own bar, and its part of the study."""
 
     def __init__(self, study: StudyProgress, index: int) -> None:
         self.study, self.index = study, index

@@ -1,4 +1,4 @@
-"""One try at one run, by whichever process got it: the same on every machine."""
+"""Attempts at runs, and the queue of runs of a study."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from buttress.system.progress import Progress, ProgressTask
 
 @dataclass(frozen=True)
 class TryResult:
-    """How a try ended. Held: another process has the run. Waiting: its source is not trained."""
+    """Result of an attempt. held: locked by another process; waiting: needs initial weights."""
 
     state: Literal["done", "failed", "held", "waiting"]
     message: str = ""
 
 
 def lock_path(job: RunJob) -> Path:
-    """Beside the folder, which is empty until its run begins."""
+    """Lock file of a run, beside its folder."""
     return job.folder.with_name(job.folder.name + LOCK_SUFFIX)
 
 
 def try_run(job: RunJob, *, device: str, progress: Progress) -> TryResult:
-    """Does what is missing of a run, unless another process has it or it failed before."""
+    """Complete a run, unless another process has locked it or it failed before."""
     if (earlier := _earlier_result(job)) is not None:
         remove_stale_lock(lock_path(job))
         return earlier
@@ -45,20 +45,22 @@ def try_run(job: RunJob, *, device: str, progress: Progress) -> TryResult:
     if not lock.acquire():
         return TryResult("held", str(read_holder(lock.path) or "nobody"))
     with lock:
-        if (earlier := _earlier_result(job)) is not None:  # another finished it a moment ago
+        if (
+            earlier := _earlier_result(job)
+        ) is not None:  # another process has finished it meanwhile
             return earlier
         try:
             complete_run(job, device=device, progress=LockedProgress(progress, lock))
         except LockLostError as error:
             return TryResult("held", str(error))
-        except Exception as error:  # whatever it is, the other runs go on
+        except Exception as error:  # a failure does not stop the other runs
             return record_failure(job, error_text(error))
         _clear_failure(read_status(job))
         return TryResult("done")
 
 
 def _earlier_result(job: RunJob) -> TryResult | None:
-    """How a run ended that need not be tried; None if it must."""
+    """Result of a run that needs no attempt; None if it does."""
     status = read_status(job)
     if status.state == "done":
         _clear_failure(status)
@@ -67,14 +69,15 @@ def _earlier_result(job: RunJob) -> TryResult | None:
         return TryResult("failed", status.error)
     if job.init_folder is not None and not (init_run := Run(job.init_folder)).is_trained:
         if (failure := init_run.failure) is not None:
-            reason = f"it begins with {job.init_folder.name}, which failed: {failure.message}"
+            source = job.init_folder.name
+            reason = f"its initial weights come from run {source}, which failed: {failure.message}"
             return TryResult("failed", reason)
-        return TryResult("waiting", f"it begins with {job.init_folder.name}")
+        return TryResult("waiting", f"needs the weights of run {job.init_folder.name}")
     return None
 
 
 def record_failure(job: RunJob, message: str) -> TryResult:
-    """Notes it in the run: what is missing first, in the order of the work, was being made."""
+    """Record a failure in the run; the first missing file is the one that failed."""
     missing = read_status(job).missing
     with contextlib.suppress(OSError):
         Run(job.folder).fail(message, missing[0].file if missing else None)
@@ -82,7 +85,7 @@ def record_failure(job: RunJob, message: str) -> TryResult:
 
 
 def _clear_failure(status: RunStatus) -> None:
-    """A failure is over when the file that it was about is there."""
+    """Clear a failure if its file exists."""
     Run(status.job.folder).mend(task.file for task in status.tasks if task not in status.missing)
 
 
@@ -91,7 +94,7 @@ def error_text(error: BaseException) -> str:
 
 
 def reset_failure(job: RunJob) -> None:
-    """Lets a run that failed be tried again; one that a process has now is left to it."""
+    """Clear the failures of runs that are not locked, so that they run again."""
     if read_status(job).state != "failed":
         return
     holder = read_holder(lock_path(job))
@@ -103,7 +106,7 @@ def reset_failure(job: RunJob) -> None:
 
 
 class LockedProgress:
-    """The progress of a run that stops when its lock is lost."""
+    """Progress of a run that raises when its lock is lost."""
 
     def __init__(self, progress: Progress, lock: FileLock) -> None:
         self.progress, self.lock = progress, lock
@@ -128,20 +131,20 @@ class LockedProgressTask:
         self.task.close()
 
 
-RETRY_SECONDS = 2.0  # seconds until a run that another process has is looked at again
-MAX_CRASHES = 3  # processes that one run may take with it
+RETRY_SECONDS = 2.0  # seconds until a locked run is tried again
+MAX_CRASHES = 3  # crashes of the worker process per run
 
 
 @dataclass(frozen=True)
 class FailedJob:
-    """A run that did not end, and why."""
+    """A failed run with its error."""
 
     job: RunJob
     message: str
 
 
 class RunQueue:
-    """Runs to be tried, in order; one that is held or waits comes back after a pause."""
+    """Queue of runs; locked and waiting runs come back after a pause."""
 
     def __init__(self, jobs: Sequence[RunJob], *, retry: bool = False) -> None:
         self.jobs = list({work.key: work for work in jobs}.values())
@@ -157,7 +160,7 @@ class RunQueue:
                 reset_failure(work)
 
     def next_job(self) -> int | None:
-        """The next run to be tried now, if there is one."""
+        """Next run that can be tried now, if any."""
         now = time.monotonic()
         for position, index in enumerate(self.pending):
             if self.not_before.get(index, 0.0) <= now and not self._awaits_init(index):
@@ -165,12 +168,12 @@ class RunQueue:
         return None
 
     def _awaits_init(self, index: int) -> bool:
-        """Whether the run it begins with is still to come."""
+        """Whether the run of its initial weights is still in the queue."""
         init_folder = self.jobs[index].init_folder
         return init_folder is not None and self.index_of.get(init_folder, -1) in self.unfinished
 
     def record_result(self, index: int, result: TryResult) -> bool:
-        """Notes how a try ended; whether that was the end of the run."""
+        """Record the result of an attempt; return whether the run has ended."""
         if result.state in ("held", "waiting"):
             self.pending.append(index)
             self.not_before[index] = time.monotonic() + RETRY_SECONDS
@@ -181,16 +184,16 @@ class RunQueue:
         return True
 
     def record_crash(self, index: int, reason: str) -> bool:
-        """A process died with a run: another tries, unless too many have died of it."""
+        """Record a crash; the run is tried again, up to a maximum number of crashes."""
         self.crashes[index] = self.crashes.get(index, 0) + 1
         if self.crashes[index] >= MAX_CRASHES:
-            message = f"{reason}, {MAX_CRASHES} times; it may need more memory than there is"
+            message = f"{reason} ({MAX_CRASHES} attempts); the machine may have run out of memory"
             return self.record_result(index, record_failure(self.jobs[index], message))
         self.pending.insert(0, index)
         return False
 
     def first_time_locked(self, index: int) -> bool:
-        """Whether it is the first time that a run is found held, which is worth a line."""
+        """Whether a run is found locked for the first time, to log it once."""
         is_new = index not in self.reported_locked
         self.reported_locked.add(index)
         return is_new
@@ -200,7 +203,7 @@ class RunQueue:
 
 
 def select_shard(jobs: Sequence[RunJob], number: int, count: int) -> list[RunJob]:
-    """Part ``number`` of ``count``; a run and the one it begins with are in the same part."""
+    """Select shard ``number`` of ``count``; runs that share weights are in the same shard."""
     by_folder = {work.folder: work for work in jobs}
 
     def root(job: RunJob) -> str:

@@ -1,4 +1,4 @@
-"""Runs the work of a study on a Ray cluster whose nodes share a file system.
+"""Execute jobs on a Ray cluster whose nodes share a file system.
 
 Ray decides where a run goes and notices that a node is gone; that no run is done twice is the
 matter of its lock, as everywhere.
@@ -23,13 +23,13 @@ from buttress.system.progress import Progress, SilentProgress
 if TYPE_CHECKING:
     from buttress.studies.runner.run import RunnerOptions
 
-EXTRA_TASKS = 2  # runs handed to the cluster beyond what it has room for
+EXTRA_TASKS = 2  # submitted tasks beyond the capacity of the cluster
 
 
 def run_on_ray(
     jobs: Sequence[RunJob], options: RunnerOptions, progress: Progress
 ) -> list[FailedJob]:
-    """Completes every run on a cluster: a named one, one that runs here, or a new one."""
+    """Execute all jobs on a Ray cluster: a given one, a running one, or a new one."""
     ray = connect(options.ray_address, progress)
     queue = RunQueue([with_absolute_paths(work) for work in jobs], retry=options.retry)
     study_progress = StudyProgress(queue.jobs, progress)
@@ -58,13 +58,13 @@ def run_on_ray(
 
 
 def connect(address: str | None, progress: Progress) -> Any:
-    """Ray, joined to a cluster: a given one, one that runs here, or one started for the purpose."""
+    """Connect to a Ray cluster: a given one, a running one, or a new one."""
     try:
         import ray
     except ImportError:
         raise UserError(
-            "`--on ray` needs Ray: install it with pip install 'buttress[ray]', or run locally or "
-            "in shards"
+            "--on ray requires Ray: pip install 'buttress[ray]', or use --on local, or --shard "
+            "I/N on several machines"
         ) from None
     address_or_env = address or os.environ.get("RAY_ADDRESS")
     log_options = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -72,14 +72,16 @@ def connect(address: str | None, progress: Progress) -> Any:
         ray.init(address=address_or_env or "auto", **log_options)
     except ConnectionError as error:
         if address_or_env not in (None, "auto"):
-            raise UserError(f"there is no Ray cluster at {address_or_env}: {error}") from None
+            raise UserError(
+                f"cannot connect to a Ray cluster at {address_or_env}: {error}"
+            ) from None
         ray.init(include_dashboard=False, **log_options)
-        progress.log("no Ray cluster was found; one was started on this machine")
+        progress.log("no Ray cluster found; started one on this machine")
     return ray
 
 
 def run_on_node(job: RunJob, device: str, cpus: float) -> TryResult:
-    """What a process of the cluster does."""
+    """Ray task: try one run."""
     import torch
 
     torch.set_num_threads(max(1, int(cpus)))
@@ -92,7 +94,7 @@ def _collect(
     try:
         outcome: TryResult = ray.get(reference)
     except ray.exceptions.RayError as error:  # the process or its node is gone
-        reason = f"its process on the cluster was lost ({type(error).__name__})"
+        reason = f"its Ray worker was lost ({type(error).__name__})"
         progress.progress.log(f"{queue.jobs[index].key}: {reason}")
         if queue.record_crash(index, reason):
             progress.finish_job(index)
@@ -101,7 +103,7 @@ def _collect(
 
 
 def _cluster_capacity(ray: Any, options: RunnerOptions) -> int:
-    """Runs that the cluster can have at once."""
+    """Number of runs that the cluster can execute in parallel."""
     resources = ray.cluster_resources()
     capacity = resources.get("CPU", 1.0) / max(options.cpus_per_run, 1e-9)
     if options.gpus_per_run > 0:
@@ -110,6 +112,6 @@ def _cluster_capacity(ray: Any, options: RunnerOptions) -> int:
 
 
 def with_absolute_paths(job: RunJob) -> RunJob:
-    """The same with paths that mean the same on every node."""
+    """The job with absolute paths."""
     init_folder = None if job.init_folder is None else Path(job.init_folder).resolve()
     return replace(job, folder=job.folder.resolve(), init_folder=init_folder)

@@ -1,4 +1,4 @@
-"""How the runs of a study are carried out: what changes no number, kept apart from what does."""
+"""Run a study: options of execution, which do not affect results, and the entry point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from buttress.system.progress import Progress
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """Where runs go, and how many at once."""
+    """Options of execution."""
 
     backend: Literal["local", "ray"] = "local"
     workers: int | None = None  # on ray: as many as the cluster has room for
@@ -42,7 +42,7 @@ class RunnerOptions:
 def run_shard(
     jobs: Sequence[RunJob], options: RunnerOptions, progress: Progress
 ) -> list[FailedJob]:
-    """Sees every run of this part to its end."""
+    """Execute the jobs of a shard."""
     shard_jobs = select_shard(jobs, *options.shard)
     if options.backend == "ray":
         from buttress.studies.runner.ray_cluster import run_on_ray
@@ -55,7 +55,7 @@ def run_shard(
 
 
 def default_workers() -> int:
-    """One per GPU, or one per core."""
+    """Default number of workers: one per GPU, or one per CPU core."""
     import torch
 
     if torch.cuda.is_available():
@@ -65,7 +65,7 @@ def default_workers() -> int:
 
 @contextmanager
 def worker_threads(workers: int) -> Iterator[None]:
-    """The threads that each of so many workers has, so that what is timed is as it will be."""
+    """Use as many threads as each of several workers has, to time models."""
     import torch
 
     previous_threads = torch.get_num_threads()
@@ -80,13 +80,13 @@ def parse_shard(text: str) -> tuple[int, int]:
     """``2/8`` -> (2, 8)."""
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise UserError(f"a shard is written I/N with 1 <= I <= N, like 2/8, but got {text!r}")
+        raise UserError(f"--shard must be I/N with 1 <= I <= N, e.g. 2/8, but got {text!r}")
     return int(number), int(count)
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """A scheduler's SIGTERM ends the command as Ctrl-C does: locks are released."""
+    """Handle SIGTERM like Ctrl-C, so that locks are released."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -103,21 +103,21 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """How a study stands after a driver has ended."""
+    """Outcome of running a study."""
 
     answer: StudyResult
     failed_jobs: list[FailedJob]
-    other_shards: int  # runs that are another's: of other shards
+    other_shards: int  # runs of other shards
 
 
 def run_study(
     study: StudySpec, scale: Scale, root: Path, options: RunnerOptions, progress: Progress
 ) -> StudyOutcome:
-    """Every run of this part, then the analyses of all and the answer."""
+    """Execute the runs of a shard, then group analyses, and write the answer."""
     jobs = jobs_of(study, scale, root, options.label_filter)
     with interrupt_on_sigterm():
         failures = run_shard(jobs, options, progress) if jobs else []
-        failed_keys = {failure.job.key for failure in failures}  # some only wait for a failed one
+        failed_keys = {failure.job.key for failure in failures}  # some wait for a failed one
         statuses = read_statuses([work for work in jobs if work.key not in failed_keys])
         other_shards = sum(answer.state in ("new", "started") for answer in statuses)
         with wait_for_lock(study_result_path(root, study.name, scale).parent.with_suffix(".lock")):

@@ -1,4 +1,4 @@
-"""What a study is doing now, told from its files: no process is asked."""
+"""Status of a study, read from its files and locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buttress.system.progress import Progress
 def read_study_status(
     study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
 ) -> StudyStatus:
-    """Counts, who has which run, and how long the rest takes at the pace of what is finished."""
+    """Read counts, locked runs and the estimated remaining time."""
     statuses = read_statuses(jobs_of(study, scale, root), progress)
     plan = build_plan(study.name, scale, statuses, fit_speed_model(statuses))
     active = active_runs(statuses)
@@ -29,7 +29,7 @@ def read_study_status(
 
 
 def active_runs(statuses: Sequence[RunStatus]) -> tuple[ActiveRun, ...]:
-    """The runs with a lock."""
+    """Runs that are locked by a process."""
     return tuple(active for run in statuses if (active := _active_run(run)) is not None)
 
 

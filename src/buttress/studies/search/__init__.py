@@ -1,4 +1,4 @@
-"""Searches: which networks of a grid hold best under a budget, without training all in full."""
+"""Searches: the most robust models of a grid within a budget, by successive halving."""
 
 from buttress.studies.search.candidates import Candidate, CandidatePool, build_candidates
 from buttress.studies.search.halving import (

@@ -1,4 +1,4 @@
-"""Who takes part in a search: the combinations of its grid that fit the budget."""
+"""Candidates of a search: the combinations of its grid within the budget."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from buttress.training.schedules import scale_recipe_epochs
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the grid: what it is, for each training seed, and what it costs."""
+    """One combination of the grid: a run spec per training seed, and its cost."""
 
     labels: Mapping[str, str]
     specs: tuple[RunSpec, ...]
     cost: ModelCost
 
     def specs_for(self, epoch_fraction: float) -> tuple[RunSpec, ...]:
-        """Its runs at a part of the recipe's epochs; at 1 they are those of any study."""
+        """Run specs with a fraction of the recipe's epochs; with 1 as in a study."""
         return tuple(
             spec.model_copy(
                 update={
@@ -37,7 +37,7 @@ class Candidate:
         )
 
     def flops(self, epoch_fraction: float) -> float:
-        """What training takes at a part of the epochs."""
+        """FLOPs of training for a fraction of the epochs."""
         tasks = [training_passes(spec, Path()) for spec in self.specs_for(epoch_fraction)]
         return sum(2 * task.macs(self.cost.macs) for task in tasks)
 
@@ -48,7 +48,7 @@ def epochs_for(spec: RunSpec, epoch_fraction: float) -> int:
 
 @dataclass(frozen=True)
 class CandidatePool:
-    """The candidates of a search, and how many there were before."""
+    """Sampled candidates, those within the budget, and the size of the grid."""
 
     drawn: tuple[Candidate, ...]
     in_budget: tuple[Candidate, ...]
@@ -58,7 +58,7 @@ class CandidatePool:
 def build_candidates(
     search: SearchSpec, scale: Scale, budget: SearchBudget, halving: HalvingSpec, seed: int
 ) -> CandidatePool:
-    """Every combination in the budget, or as many as may take part, drawn by ``seed``.
+    """All combinations within the budget, or a sample of them drawn with ``seed``.
 
     Training seeds are those of the file, each plus ``seed``. A wrong name or key, and a recipe
     that cannot be searched with, are found here.
@@ -68,7 +68,7 @@ def build_candidates(
         runs_by_labels.setdefault(tuple(cell.labels.values()), []).append(cell)
     if not runs_by_labels:
         raise UserError(
-            f"{search.display_name}: its grid has no runs; a base or an axis names a model"
+            f"{search.display_name}: the grid has no runs; set `model` in `base` or in an axis"
         )
     candidates = [_make_candidate(cells, seed) for cells in runs_by_labels.values()]
     check_recipes(candidates, halving, search.display_name)
@@ -79,8 +79,8 @@ def build_candidates(
         }
         limits = ", ".join(f"{name} <= {value:g}" for name, value in budget.limits().items())
         raise UserError(
-            f"{search.display_name}: none of {len(candidates)} networks has {limits}; "
-            "the smallest values are "
+            f"{search.display_name}: none of the {len(candidates)} models fits the budget "
+            f"({limits}); the smallest values are "
             f"{', '.join(f'{name} {value:,}' for name, value in smallest.items())}"
         )
     sampled = in_budget
@@ -99,29 +99,33 @@ def _make_candidate(runs: Sequence[GridRun], seed: int) -> Candidate:
     specs = tuple(c.spec.model_copy(update={"seed": c.spec.seed + seed}) for c in runs)
     if any(cell.init_key is not None for cell in runs):
         where = labels_text(runs[0].labels)
-        raise UserError(f"{where}: a candidate of a search begins with fresh weights, not `start`")
+        raise UserError(f"{where}: `start` is not supported in a search")
     return Candidate(dict(runs[0].labels), specs, model_cost(specs[0]))
 
 
 def check_recipes(candidates: Sequence[Candidate], halving: HalvingSpec, source: str) -> None:
-    """Robust validation accuracy must be there, be comparable, and have rungs to be taken at."""
+    """Raise unless robust validation accuracy is defined and comparable at every rung."""
     validation_settings = set()
     for spec in (spec for candidate in candidates for spec in candidate.specs):
         recipe, name = spec.recipe, f"{source}: recipe {spec.recipe.name or 'without a name'}"
         if recipe.threat is None:
-            raise UserError(f"{name} has no threat, so that there is no robust accuracy")
+            raise UserError(
+                f"{name} has no threat model, so robust accuracy is undefined; set threat, e.g. "
+                "threat=Linf:8/255"
+            )
         if recipe.select_on == "test":
-            raise UserError(f"{name} chooses on test images (select_on: test); set select_on=val")
+            raise UserError(f"{name} selects on test images (select_on: test); set select_on=val")
         epochs = [epochs_for(spec, halving.epoch_fraction(rung)) for rung in range(halving.rungs)]
         if len(set(epochs)) < len(epochs):
             raise UserError(
-                f"{name}: {halving.rungs} rungs of {recipe.epochs} epochs would train {epochs} "
-                "epochs; use fewer rungs, a smaller eta or more epochs"
+                f"{name}: each rung must train longer than the one before, but "
+                f"{halving.rungs} rungs of {recipe.epochs} epochs would train {epochs} epochs; use fewer rungs, a "
+                "smaller eta or more epochs"
             )
         limit, attack = recipe.validation.limit, recipe.validation.attack.model_dump_json()
         validation_settings.add((spec.dataset, recipe.threat, attack, limit))
     if len(validation_settings) > 1:
         raise UserError(
             f"{source}: all candidates must be validated on the same images under the same attack "
-            f"and threat, but there are {len(validation_settings)} ways"
+            f"and threat model, but got {len(validation_settings)} different settings"
         )

@@ -1,4 +1,4 @@
-"""Successive halving: many short trainings, then fewer and longer ones.
+"""Successive halving: train many candidates briefly, then fewer for longer.
 
 Jamieson and Talwalkar (arXiv:1502.07943). Departures from the paper: a candidate that chance could
 put among the best stays as long as there are places; and each rung is a training of its own with
@@ -16,13 +16,13 @@ from buttress.statistics import Interval, summarize_seeds, wilson_interval
 from buttress.studies.search.candidates import Candidate
 from buttress.studies.search.spec import HalvingSpec
 
-# The score of each candidate after a rung, by its place; a text says why there is none.
+# Score of each candidate after a rung, by its index; an error message if it failed.
 ScoreRung = Callable[[int, Sequence[int]], Mapping[int, RungScore | str]]
 
 
 @dataclass
 class HalvingState:
-    """How far every candidate came, by its place in the field."""
+    """State of every candidate, by its index."""
 
     scores: dict[int, list[RungScore]]
     fates: dict[int, CandidateStatus]
@@ -33,7 +33,7 @@ class HalvingState:
 
 @dataclass(frozen=True)
 class RungDecision:
-    """Who goes on, and who does not only because there is no place."""
+    """Candidates that are kept, and pruned ones whose interval overlaps."""
 
     kept: tuple[int, ...]
     in_doubt: tuple[int, ...]
@@ -46,7 +46,7 @@ def successive_halving(
     score_rung: ScoreRung,
     on_rung: Callable[[HalvingState], None] = lambda state: None,
 ) -> HalvingState:
-    """Thins the candidates out rung by rung; ``on_rung`` hears of each rung that is decided."""
+    """Prune the candidates rung by rung; ``on_rung`` is called after each rung."""
     indices = range(len(candidates))
     state = HalvingState({i: [] for i in indices}, dict.fromkeys(indices, "running"))
     remaining: Sequence[int] = list(indices)
@@ -82,7 +82,7 @@ def successive_halving(
 def _record_scores(
     state: HalvingState, results: Mapping[int, RungScore | str]
 ) -> dict[int, RungScore]:
-    """Keeps what a rung gave; the scores of those that did not fail."""
+    """Record the scores of a rung; return those that did not fail."""
     scores = {}
     for index, score in results.items():
         if isinstance(score, str):
@@ -94,17 +94,17 @@ def _record_scores(
 
 
 def keep_count(candidates: int, halving: HalvingSpec, rung: int) -> int:
-    """How many go on by rank after a rung: of all, so that doubts do not add up."""
+    """Number of candidates to keep by rank after a rung."""
     return max(1, math.ceil(candidates / halving.eta ** (rung + 1) - 1e-9))
 
 
 def max_keep(num_kept: int, halving: HalvingSpec) -> int:
-    """How many may go on at most, with those in doubt."""
+    """Maximum number to keep, including those with overlapping intervals."""
     return math.ceil(num_kept * halving.doubt - 1e-9)
 
 
 def max_flops(candidates: Sequence[Candidate], halving: HalvingSpec) -> float:
-    """What training takes if every place is needed, and by the costliest."""
+    """Upper bound of the FLOPs of training."""
     total, count = 0.0, len(candidates)
     for rung in range(halving.rungs):
         costs = sorted((c.flops(halving.epoch_fraction(rung)) for c in candidates), reverse=True)
@@ -130,12 +130,12 @@ def prune(scores: Mapping[int, RungScore], num_kept: int, max_keep: int) -> Rung
 
 
 def rank_by_score(scores: Mapping[int, RungScore]) -> list[int]:
-    """From the most robust on; the clean accuracy tells equals apart, as in training."""
+    """Sort by robust accuracy, then by clean accuracy, as in training."""
     return sorted(scores, key=lambda i: (-scores[i].value, -scores[i].clean, i))
 
 
 def final_outcomes(scores: Mapping[int, RungScore]) -> dict[int, CandidateStatus]:
-    """The word on each that was trained in full."""
+    """Status of each fully trained candidate."""
     if not scores:
         return {}
     best, *rest = rank_by_score(scores)
@@ -144,7 +144,7 @@ def final_outcomes(scores: Mapping[int, RungScore]) -> dict[int, CandidateStatus
 
 
 def score_interval(accuracies: Sequence[float], images: int) -> Interval:
-    """The 95% interval of a mean over seeds: chance in the images, and in seeds if several.
+    """The 95% interval of a mean over seeds, over images and, if several, seeds.
 
     Both are added as independent errors are. One seed says nothing about others.
     """

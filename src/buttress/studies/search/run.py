@@ -1,4 +1,4 @@
-"""Carries a search out, rung by rung, on the runners of studies."""
+"""Run a search, rung by rung."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLOT_FILE = "pareto.svg"
 def run_search(
     settings: SearchSettings, root: Path, options: RunnerOptions, progress: Progress
 ) -> SearchResult:
-    """Trains what is missing; what a search is, is told from its runs.
+    """Run a search; finished runs are reused.
 
     Runs are kept by what they are, so that a search that was stopped comes to the same decisions
     from the runs that are there and goes on where it was.
@@ -47,9 +47,9 @@ def run_search(
     max_train_flops = max_flops(pool.drawn, settings.halving)
     full_flops = sum(candidate.flops(1.0) for candidate in pool.in_budget)
     progress.log(
-        f"{len(pool.drawn)} of {pool.grid} networks take part; training takes at most "
-        f"{max_train_flops / full_flops:.0%} of what all {len(pool.in_budget)} in the budget "
-        "would in full"
+        f"sampled {len(pool.drawn)} of {pool.grid} models; training costs at most "
+        f"{max_train_flops / full_flops:.0%} of training all {len(pool.in_budget)} models in the "
+        "budget in full"
     )
 
     logged_warnings: list[str] = []
@@ -70,7 +70,7 @@ def run_search(
 
 @dataclass
 class RungRunner:
-    """The rungs of a search as runs."""
+    """Trains the candidates of a rung."""
 
     settings: SearchSettings
     pool: CandidatePool
@@ -79,7 +79,7 @@ class RungRunner:
     progress: Progress
 
     def score_rung(self, rung: int, remaining: Sequence[int]) -> Mapping[int, RungScore | str]:
-        """Trains the candidates that are left and reads what they reached."""
+        """Train the remaining candidates and return their scores."""
         epoch_fraction = self.settings.halving.epoch_fraction(rung)
         specs = {index: self.pool.drawn[index].specs_for(epoch_fraction) for index in remaining}
         jobs = [self._job(spec) for group in specs.values() for spec in group]
@@ -97,7 +97,7 @@ class RungRunner:
     def _score(
         self, specs: Sequence[RunSpec], failure_messages: Mapping[str, str]
     ) -> RungScore | str:
-        """The mean over seeds; a candidate that lacks one has failed."""
+        """Mean over seeds; a candidate with a failed seed has failed."""
         for spec in specs:
             if spec.key() in failure_messages:
                 return f"{spec.key()}: {failure_messages[spec.key()]}"

@@ -1,4 +1,4 @@
-"""What a search file holds: the grid of a study, a budget, and how it is thinned out."""
+"""Search files: the grid of a study, a budget and successive halving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class SearchBudget(Spec):
-    """What a network may cost at most."""
+    """Upper limits of the cost of a model."""
 
     parameters: PositiveFloat | None = None
     macs: PositiveFloat | None = None  # multiply-accumulates of one image
@@ -31,7 +31,7 @@ class SearchBudget(Spec):
 
 
 class HalvingSpec(Spec):
-    """How many are tried, and how fast they become fewer."""
+    """Settings of successive halving."""
 
     candidates: PositiveInt | None = None  # drawn from those in the budget; all if None
     rungs: PositiveInt = 3
@@ -39,12 +39,12 @@ class HalvingSpec(Spec):
     doubt: Annotated[float, Field(ge=1)] = 1.5  # places, as a multiple of those kept by rank
 
     def epoch_fraction(self, rung: int) -> float:
-        """The part of a recipe's epochs that a rung trains, counted from 0."""
+        """Fraction of a recipe's epochs that a rung trains, counted from 0."""
         return self.eta ** (rung + 1 - self.rungs)
 
 
 class SearchSpec(StudySpec):
-    """A search file: a study whose runs are trained only as far as they are worth it."""
+    """A search file: a study whose runs are pruned by successive halving."""
 
     budget: dict[str, Any] = Field(default_factory=dict)  # `SearchBudget`, with values by scale
     halving: dict[str, Any] = Field(default_factory=dict)  # `HalvingSpec`, with values by scale
@@ -68,8 +68,8 @@ class SearchSpec(StudySpec):
         unsupported += [name for name in ("claims", "published") if getattr(self, name)]
         if unsupported:
             raise UserError(
-                f"{self.display_name}: a search looks at robust validation accuracy alone and has "
-                f"no {unsupported[0]}; evaluate what it finds with `buttress evaluate`"
+                f"{self.display_name}: a search ranks by robust validation accuracy and does not "
+                f"support `{unsupported[0]}`; evaluate the best run with `buttress evaluate`"
             )
         return scaled
 
@@ -92,8 +92,8 @@ def list_searches() -> list[str]:
 
 
 def load_search(name: str | Path) -> SearchSpec:
-    """A search by name or from a YAML file."""
+    """Load a search by name or from a YAML file."""
     source, raw = SEARCHES.load(name)
     if not isinstance(raw, dict):
-        raise UserError(f"{source}: a search is a mapping of keys, but got {type(raw).__name__}")
+        raise UserError(f"{source}: a search file must be a mapping, but got {type(raw).__name__}")
     return SearchSpec.parse(raw, source)

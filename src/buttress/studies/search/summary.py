@@ -1,4 +1,4 @@
-"""From the state of a search to its record: ranking, fronts, and what each option was worth."""
+"""Result of a search: ranking, Pareto fronts, and a summary per axis label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FULLY_TRAINED = ("best", "close", "worse")
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """A search with all that was chosen for it."""
+    """A search with its scale, budget, halving and seed."""
 
     spec: SearchSpec
     scale: Scale
@@ -44,7 +44,7 @@ class SearchSettings:
 
     @property
     def key(self) -> str:
-        """Its name with a hash of what may change a number: another budget is another search."""
+        """Name with a hash of all settings that affect results."""
         parts = [self.spec.grid, self.budget.limits(), self.halving.model_dump(), self.seed]
         return f"{self.spec.name}-{self.scale}-{digest(parts)[:8]}"
 
@@ -52,7 +52,7 @@ class SearchSettings:
 def summarize_search(
     settings: SearchSettings, pool: CandidatePool, state: HalvingState
 ) -> SearchResult:
-    """The record of a search as far as it is."""
+    """Result of a search, possibly unfinished."""
     candidates = [_candidate_result(c, state, index) for index, c in enumerate(pool.drawn)]
     ranking = tuple(sorted(candidates, key=_rank_key))
     spec = settings.spec
@@ -74,17 +74,17 @@ def summarize_search(
 def rung_warnings(
     candidates: Sequence[CandidateResult], rungs: Sequence[RungResult], classes: int
 ) -> tuple[str, ...]:
-    """Rungs that had not learnt enough to be cut: who went on was chance."""
+    """Warnings about rungs whose candidates are not better than chance level."""
     warnings = []
     for number, rung in enumerate(rungs):
         scores = [t.scores[number] for t in candidates if len(t.scores) > number]
         ranked = sorted(scores, key=lambda score: -score.value)
-        kept = 1 if rung.share == 1 else rung.asked  # after the last rung nobody is cut
+        kept = 1 if rung.share == 1 else rung.asked  # the last rung prunes none
         if ranked and ranked[kept - 1].low <= 1 / classes:
-            how_many = "nobody" if kept == 1 else f"fewer than {kept}"
+            how_many = "no candidate" if kept == 1 else f"fewer than {kept} candidates"
             warnings.append(
-                f"after rung {number + 1} {how_many} did better than guessing ({1 / classes:.0%}), "
-                "so that its ranking is mostly chance; give it more epochs, or use fewer rungs"
+                f"rung {number + 1}: {how_many} significantly above chance level "
+                f"({1 / classes:.0%}), so its ranking is mostly noise; train for more epochs or use fewer rungs"
             )
     return tuple(warnings)
 
@@ -104,7 +104,7 @@ def _candidate_result(candidate: Candidate, state: HalvingState, index: int) -> 
 
 
 def _rank_key(tried: CandidateResult) -> tuple[int, float, float, int]:
-    """By the last rung reached, since accuracy after other lengths of training says nothing."""
+    """Rank by the last rung reached, then by accuracy."""
     if not tried.scores:
         return (0, 0.0, 0.0, list(CANDIDATE_STATUSES).index(tried.fate))
     last = tried.scores[-1]
@@ -134,7 +134,7 @@ def _axis_summaries(ranking: Sequence[CandidateResult]) -> tuple[AxisValueResult
 
 
 def _pareto_front(ranking: Sequence[CandidateResult], price: CostMetric) -> SearchFront:
-    """Who no other beats in accuracy and price; the intervals say who else could be."""
+    """Pareto fronts of accuracy and cost, and candidates within chance of them."""
     trained = [i for i, tried in enumerate(ranking) if tried.fate in FULLY_TRAINED]
 
     def points(end: str) -> list[pareto.ParetoPoint]:
@@ -156,7 +156,7 @@ AXIS_LABELS = {"parameters": "parameters", "macs": "multiply-accumulates per ima
 
 
 def save_search_plot(result: SearchResult, path: Path) -> None:
-    """Writes the picture; a rung is a colour, for accuracies of other rungs are not comparable."""
+    """Write the figure; one color per rung, as accuracies of rungs are not comparable."""
     save_figure(plot_search, {result.search: result}, path)
 
 
@@ -194,4 +194,4 @@ def _plot_front(result: SearchResult, front: SearchFront, axes: Axes) -> None:
 def _epochs_label(candidates: list[CandidateResult], epoch_fraction: float) -> str:
     counts = sorted({t.scores[-1].epochs for t in candidates})
     epochs_text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"trained {epochs_text} epochs" + (" (in full)" if epoch_fraction == 1 else "")
+    return f"trained {epochs_text} epochs" + (" (full)" if epoch_fraction == 1 else "")
