@@ -211,7 +211,7 @@ def test_mistakes_are_explained() -> None:
         bt.attack("pgd", model, x, y, threat="Linf:8")
     with pytest.raises(UserError, match="did you mean 'pgd'"):
         bt.attack("pdg", model, x, y, threat="Linf:8/255")
-    with pytest.raises(UserError, match="no argument 'step'; it takes steps"):
+    with pytest.raises(UserError, match="unknown argument 'step'; accepted: steps"):
         bt.attack("pgd", model, x, y, threat="Linf:8/255", step=3)
     with pytest.raises(UserError, match="steps >= 1"):
         bt.attack("pgd", model, x, y, threat="Linf:8/255", steps=0)

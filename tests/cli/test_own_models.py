@@ -44,7 +44,7 @@ def test_normalisation_on_the_command_line_changes_the_answer(
         said.append(capsys.readouterr().out)
     assert said[0] != said[1]
     assert run_cli([*args, "--mean", "red"]) == 2
-    assert "--mean must be numbers" in capsys.readouterr().err
+    assert "--mean must be one number or one per channel" in capsys.readouterr().err
 
 
 def test_a_name_is_evaluated_with_a_warning(

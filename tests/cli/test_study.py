@@ -76,7 +76,7 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "T1" in said
     assert "report:" in said
     assert re.search(r"\d% \(\d+\.\d to \d+\.\d\)", said), "numbers have their intervals"
-    assert "untrustworthy" not in said
+    assert "not trustworthy" not in said
 
     run = Run(next(iter((tmp_path / "results/runs").iterdir())))
     weights = load_evaluation(run.suite_folder("quickstart")).records["clean"].meta["weights"]
@@ -85,7 +85,7 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
                      weights=weights, data="", checks=(), findings=(flat,))  # fmt: skip
     told.save(run.analysis_file("doctor"))
     assert run_cli(["study", "report", file, *out]) == 0
-    assert capsys.readouterr().out.count("untrustworthy") == 2  # both columns of the only row
+    assert capsys.readouterr().out.count("not trustworthy") == 2  # both columns of the only row
 
 
 def test_a_run_that_fails_is_said_and_the_exit_code_is_1(

@@ -47,11 +47,11 @@ def test_extra_corruptions_do_not_count() -> None:
 def test_what_is_missing_is_said() -> None:
     errors = {n: [0.5] * 5 for n in COMMON}
     for broken in ({n: e for n, e in errors.items() if n != "fog"}, errors | {"fog": [0.5] * 4}):
-        with pytest.raises(UserError, match=r"15 corruptions.*not complete for fog"):
+        with pytest.raises(UserError, match=r"15 corruptions.*incomplete: fog"):
             mean_corruption_error(broken, "cifar10")
     with pytest.raises(UserError, match="must lie in"):
         mean_corruption_error(errors | {"fog": [50.0] * 5}, "cifar10")
-    with pytest.raises(UserError, match="no corruption 'mist'"):
+    with pytest.raises(UserError, match="unknown corruption 'mist'"):
         mean_corruption_error(errors | {"mist": [0.5] * 5}, "cifar10")
 
 

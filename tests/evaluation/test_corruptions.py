@@ -220,8 +220,8 @@ def test_the_command_groups_corruptions_and_shows_classes(
     rows = [line.split()[0] for line in said.splitlines()[2:6]]
     assert rows == ["clean", "pgd:Linf:0.01", "corruptions", "worst"]
     assert "mean over 15 corrupted copies of each image, mCE" in said
-    assert "counted in the worst case" in said
+    assert "included in the worst-case robust accuracy" in said
     assert "fog" not in said
-    assert "note: frost is not that of the published images" in said
+    assert "note: frost is not generated as in the published dataset" in said
     assert "class  images" in said
     assert len(list((tmp_path / "custom-20").glob("*.parquet"))) == 17

@@ -420,7 +420,7 @@ def test_the_command_saves_its_diagnosis_and_evaluate_shows_it(
     saved.model_copy(update={"findings": (bad,)}).save(run_dir / "analysis" / "doctor.json")
     show = ["evaluate", str(run_dir), "--suite", "clean,pgd:Linf:0.06", "--limit", "8"]
     assert run_cli(show) == 0
-    assert capsys.readouterr().out.count("untrustworthy") == 3  # both attacks and the worst case
+    assert capsys.readouterr().out.count("not trustworthy") == 3  # both attacks and the worst case
     assert run_cli([*show, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trustworthy"] is False
     other = saved.model_copy(update={"findings": (bad,), "weights": "other"})

@@ -214,7 +214,7 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
         bt.evaluate(small_net(7), tiny_data, SUITE)
     with pytest.raises(UserError, match="did you mean 'pgd'"):
         bt.evaluate(model, tiny_data, ["pgdd-linf"])
-    with pytest.raises(UserError, match="there is no suite 'generalisation'"):
+    with pytest.raises(UserError, match="unknown suite 'generalisation'"):
         bt.evaluate(model, tiny_data, "generalisation")
     with pytest.raises(UserError, match="needs a threat"):
         bt.evaluate(model, tiny_data, ["pgd"])

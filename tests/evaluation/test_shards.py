@@ -52,7 +52,7 @@ def test_shards_of_different_weights_are_refused(tmp_path: Path) -> None:
         part = ImageShard(number, 2)
         net = small_net(seed=seed)
         bt.evaluate(net, part.select(whole), ["clean"], out=part.folder(tmp_path))
-    with pytest.raises(RunError, match="different weights"):
+    with pytest.raises(RunError, match="differ in weights"):
         merge_shards(tmp_path, 2, whole)
 
 

@@ -126,15 +126,13 @@ def test_robustwrn_follows_its_code() -> None:
 
 
 def test_a_data_set_without_a_budget_is_named() -> None:
-    with pytest.raises(
-        UserError, match=r"no Linf budget for data set 'flowers102', only for cifar"
-    ):
+    with pytest.raises(UserError, match=r"no Linf eps for dataset 'flowers102', only for cifar"):
         resolve_suite(load_suite("generalization"), IMAGENET_BUDGETS, "flowers102")
     spec = SuiteSpec.parse(
         {"name": "mine", "budgets": {"folder": {"l2": "1/2"}}, "entries": ["pgd-l2", "pgd-l1"]},
         "mine",
     )
-    with pytest.raises(UserError, match="no L1 budget for data set 'folder:some/place'"):
+    with pytest.raises(UserError, match="no L1 eps for dataset 'folder:some/place'"):
         resolve_suite(spec, CIFAR_BUDGETS, "folder:some/place")
 
 

@@ -66,5 +66,5 @@ def test_finished_blocks_are_not_done_again(
 
 @pytest.mark.parametrize("width", [0.0, 1.0, -0.1])
 def test_a_width_must_be_a_share(data: bt.Dataset, width: float) -> None:
-    with pytest.raises(UserError, match="0 < width < 1"):
+    with pytest.raises(UserError, match="0 < interval_width < 1"):
         evaluate_until(small_net(), data, SUITE, width)

@@ -238,7 +238,7 @@ def test_a_failed_upload_keeps_the_export(
 ) -> None:
     monkeypatch.setattr(hub, "hub_client", lambda: FakeHub(ConnectionError("no network")))
 
-    with pytest.raises(RunError, match=r"no network.*is whole.*--force"):
+    with pytest.raises(RunError, match=r"no network.*is complete.*--force"):
         bt.export_run(run, tmp_path / "out", name="Net", push_to_hub="me/net")
 
     files = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*")}
@@ -272,4 +272,4 @@ def test_the_command_prints_what_it_wrote(
     assert run_cli([*args, "--force"]) == 0
     said = capsys.readouterr().out
     assert "model_info/digits/Linf/Net.json" in said
-    assert "left out: AutoAttack at Linf:8/255" in said
+    assert "not exported: AutoAttack at Linf:8/255" in said

@@ -134,7 +134,7 @@ def test_a_standard_model_needs_no_record(tmp_path: Path) -> None:
     bt.export_run(run, tmp_path / "out")
 
     assert not (tmp_path / "out" / "model_info").exists()
-    assert "None: the model was trained without an adversary" in card(tmp_path / "out")
+    assert "None: standard training" in card(tmp_path / "out")
 
 
 def test_what_is_marked_untrustworthy_is_unreliable(run: Run, out: Path) -> None:
@@ -201,7 +201,7 @@ def test_corruptions_are_a_mean_over_all_or_nothing(run: Run, out: Path) -> None
     verdicts(run, "c3-2", 5, attack="corruption", threat="", suite="c",
              images="digits version 1", args={"corruption": "c3", "severity": 2})  # fmt: skip
     assert "corruptions_acc" not in exported(run, out, "digits/corruptions")
-    assert "corrupted here and are not the published ones" in card(out)
+    assert "generated here, not the official ones" in card(out)
 
     (run.suite_folder("c") / "c3-2.parquet").unlink()
     assert "corruptions_acc" not in exported(run, out, "digits/corruptions")
@@ -220,7 +220,7 @@ def test_the_card_is_read_by_the_hub_and_has_every_number(run: Run, out: Path) -
     assert found == {
         ("accuracy, clean, 397 images", 0.7557),
         (f"accuracy, aa-linf {THREAT}, 397 images", 0.3098),
-        ("accuracy, worst case, 397 images", 0.3098),
+        ("accuracy, worst-case robust accuracy, 397 images", 0.3098),
     }
     low, high = wilson_interval(123, 397)
     row = f"| aa-linf | {THREAT} | 397 | 30.98% | {100 * low:.2f}% to {100 * high:.2f}% |"
@@ -235,7 +235,7 @@ def test_a_suite_with_a_missing_attack_has_no_worst_case(run: Run, out: Path) ->
     autoattack(run, 123, suite_attacks=["clean", "aa-linf", "aa-l2"])
     exported(run, out)
 
-    assert "| worst case |" not in card(out)
+    assert "| worst-case robust accuracy |" not in card(out)
 
 
 def test_hostile_names_stay_text_and_inside_the_folder(tmp_path: Path) -> None:

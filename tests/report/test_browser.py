@@ -188,7 +188,7 @@ def test_the_browser_counts_as_python_does(site: Path, browser: Browser, tmp_pat
         a, b = (flags[n.split()[1]] for n in names)
         worst = [f["clean"] & f["pgd-linf"] for f in (a, b)]
         rows = compared(browser)
-        assert [r[0] for r in rows] == ["worst case", "clean", "pgd-linf"]
+        assert [r[0] for r in rows] == ["worst-case robust accuracy", "clean", "pgd-linf"]
         pairs = [worst, (a["clean"], b["clean"]), (a["pgd-linf"], b["pgd-linf"])]
         for row, (x, y) in zip(rows, pairs, strict=True):
             assert row[1:] == expected(x, y)

@@ -103,7 +103,7 @@ def kind_of(page: Path) -> str:
     if page.parent.name != "models":
         return page.parent.name if page.parent.name == "studies" else page.stem
     content = page.read_text(encoding="utf-8")
-    if "Images under attack" in content:
+    if "Adversarial examples" in content:
         return "done"
     return "finetuned" if "Fine-tuned from" in content else "failed"
 

@@ -41,12 +41,13 @@ def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
     said = words(pages["index.html"])
 
     assert (
-        "vit_tiny trained with pgd_at held best: 40% of 10 test images survive every attack" in said
+        "vit_tiny trained with pgd_at is the most robust: worst-case robust accuracy 40% on 10 test images"
+        in said
     )
     assert f"The best standard model, resnet_tiny, keeps 0% ({interval(0)})." in said
     assert f"Best against pgd-linf resnet_tiny pgd_at 70% {interval(7)}" in said
     assert "Second is resnet_tiny trained with pgd_at with 30% against 40%" in said
-    assert "may be chance" in said  # one image apart
+    assert "the difference is not significant" in said  # one image apart
 
 
 def test_worst_case_is_the_mean_of_minima_with_its_interval(runs: Path, tmp_path: Path) -> None:
@@ -66,7 +67,13 @@ def test_model_page_has_every_part(runs: Path, tmp_path: Path) -> None:
     page = next(p for name, p in pages.items() if name.startswith("models/vit_tiny"))
 
     said = words(page)
-    for part in ("Worst case 40%", "rank 1 of 3", "trained on", "unseen in training", "By class"):
+    for part in (
+        "Worst-case robust accuracy 40%",
+        "rank 1 of 3",
+        "trained on",
+        "not trained on",
+        "By class",
+    ):
         assert part in said
     for part in ("Images under attack", "Loss", "Learning rate", "Weights", "convolution"):
         assert part in said
@@ -81,7 +88,7 @@ def test_by_class_counts_labels(runs: Path, tmp_path: Path) -> None:
 
     page = next(p for name, p in pages.items() if name.startswith("models/vit_tiny"))
 
-    label = re.search(r'aria-label="Worst case by class\. ([^"]*)"', page)
+    label = re.search(r'aria-label="Worst-case robust accuracy by class\. ([^"]*)"', page)
     assert label is not None
     # Images 0 to 3 survive and labels repeat 0..4: class 4 keeps none, the others one of two.
     assert label[1] == "class 4 0%; class 0 50%; class 1 50%; class 2 50%; class 3 50%"
@@ -99,7 +106,7 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
     assert words(row).startswith("\N{EN DASH} resnet_tiny")
     assert words(row).count("missing") == 2  # the attack and the worst case
     assert "vit_tiny trained with pgd_at: 40% of 10" in words(page)
-    assert "1 model of 2 without a full result: not ranked." in words(page)
+    assert "1 model of 2 with an incomplete evaluation: not ranked." in words(page)
 
 
 FLAT = {
@@ -134,12 +141,12 @@ def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: s
     own = words(next(p for name, p in pages.items() if "resnet_tiny" in name))
     if where == "doctor of other weights":
         assert words(row).startswith("1 resnet_tiny")
-        assert "untrustworthy" not in words(row)
+        assert "not trustworthy" not in words(row)
         return
     assert words(row).startswith("\N{EN DASH} resnet_tiny")
-    assert "untrustworthy" in words(row)
+    assert "not trustworthy" in words(row)
     assert "vit_tiny trained with pgd_at: 40% of 10" in words(pages["index.html"])
-    assert "1 model of 2 with a result that cannot be trusted: not ranked." in words(
+    assert "1 model of 2 with a result that is not trustworthy: not ranked." in words(
         pages["index.html"]
     )
     assert "the gradient is flat; look for rounding" in own
@@ -153,7 +160,7 @@ def test_attacks_that_the_suite_names_but_nobody_ran_are_missing(tmp_path: Path)
 
     said = words(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
 
-    assert "No model has a result for every attack" in said
+    assert "No model has a complete evaluation" in said
 
 
 def test_same_name_with_other_settings_is_another_column(tmp_path: Path) -> None:
@@ -166,7 +173,7 @@ def test_same_name_with_other_settings_is_another_column(tmp_path: Path) -> None
 
     assert "pgd-l2 L2:1 steps=1" in said
     assert "pgd-l2 L2:1 steps=20" in said
-    assert "No model has a result for every attack" in said
+    assert "No model has a complete evaluation" in said
 
 
 def test_other_images_are_another_table(tmp_path: Path) -> None:
@@ -186,7 +193,7 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, A
 
     said = words(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
 
-    assert "No model has a result for every attack" in said
+    assert "No model has a complete evaluation" in said
     assert "runs/a/eval/quick/pgd-l2: other" in said
 
 
@@ -218,7 +225,9 @@ def test_hostile_picture_is_refused(tmp_path: Path) -> None:
     pages = report_pages(tmp_path / "runs", tmp_path / "out")
 
     assert "onerror" not in "".join(pages.values())
-    assert "analysis/gallery.json is unreadable; evaluate again" in words(pages["index.html"])
+    assert "analysis/gallery.json is unreadable; run the analysis again" in words(
+        pages["index.html"]
+    )
 
 
 def test_pages_ask_the_network_for_nothing(runs: Path, tmp_path: Path) -> None:
@@ -253,7 +262,7 @@ def test_failed_and_unfinished_runs_are_listed(tmp_path: Path) -> None:
 
     assert "deit_tiny runs/b failed loss is not finite" in said
     assert "cait_tiny runs/c started" in said
-    assert "training is not finished: the run's state is started" in said  # a mark in the table
+    assert "training is not finished (state: started)" in said  # a mark in the table
     assert "xcit_tiny runs/d not evaluated" in said
 
 
@@ -268,9 +277,11 @@ def test_corrupt_files_are_named(runs: Path, tmp_path: Path) -> None:
 
     said = words(pages["index.html"])
     assert "runs/a/eval/quick/pgd-l2.parquet is unreadable; evaluate again" in said
-    assert "runs/b/analysis/sparsity.json is unreadable; evaluate again" in said
-    assert "runs/c unreadable runs/c/run.json does not match its own checksum" in said
-    assert "resnet_tiny trained with pgd_at: 30% of 10" in said  # the other one has no worst case
+    assert "runs/b/analysis/sparsity.json is unreadable; run the analysis again" in said
+    assert "runs/c unreadable runs/c/run.json is corrupt" in said
+    assert (
+        "resnet_tiny trained with pgd_at: worst-case robust accuracy 30% on 10" in said
+    )  # the other one has no worst case
     model = next(p for name, p in pages.items() if name.startswith("models/resnet_tiny"))
     assert "runs/b/train.jsonl" in words(model)
     assert str(tmp_path) not in "".join(pages.values())
@@ -352,7 +363,7 @@ def test_nothing_to_report_says_what_to_do(tmp_path: Path, exists: bool) -> None
     if exists:
         root.mkdir()
 
-    with pytest.raises(UserError, match=r"run\.json|give a folder"):
+    with pytest.raises(UserError, match=r"run\.json|no such folder"):
         write_report([root], tmp_path / "out")
 
     assert not (tmp_path / "out").exists()

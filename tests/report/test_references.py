@@ -110,7 +110,7 @@ def test_unsafe_links_and_hostile_text_do_nothing(attacked: Path, tmp_path: Path
 
 def test_doubts_of_the_source_are_shown(attacked: Path, tmp_path: Path) -> None:
     text = page(attacked, tmp_path / "o", publish(tmp_path, unreliable="true", external="70.1"))
-    assert "marked unreliable by its source; 70.1 is the lowest that others found" in text
+    assert "marked unreliable by its source; lowest accuracy reported by others: 70.1" in text
 
 
 def test_what_cannot_be_shown_is_named(attacked: Path, tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_what_cannot_be_shown_is_named(attacked: Path, tmp_path: Path) -> None:
 
     text = page(attacked, tmp_path / "out", tmp_path / "model_info")
 
-    assert "1 published record about cifar10 left out: no model here was attacked on it" in text
-    assert "model_info/digits/Linf/Half.json cannot be read as JSON: it is left out" in text
+    assert "1 published record for cifar10 not shown: no model here was evaluated on it" in text
+    assert "model_info/digits/Linf/Half.json: not valid JSON, skipped" in text
     assert "Wrong.json: &#39;clean_acc&#39; must be a percentage" in text
     assert str(tmp_path) not in text
 

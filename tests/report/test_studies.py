@@ -43,9 +43,9 @@ def test_a_study_page_shows_claims_and_published_beside_measured(
     assert "C1 ViT is best undecided holds 25% of bootstrap tables 40 against 40" in said
     assert f"ViT 40.0 {SPAN} published 50.0 (-10.0) pgd_at , gone-123" in said
     assert "CaiT not run published 10.0" in said
-    assert f"ResNet 40.0 warning !1 untrustworthy {SPAN}" in said
+    assert f"ResNet 40.0 warning !1 not trustworthy {SPAN}" in said
     assert "!1 flat gradient" in said
-    assert said.count("untrustworthy") == 1
+    assert said.count("not trustworthy") == 1
     assert "rank correlation 0.83 (95% 0.50 to 0.95) over 12 rows" in said
     assert "train time 1 min 15 s" in said
     assert "2 of 3 runs done" in said
@@ -161,7 +161,7 @@ def test_comparisons_hold_a_bit_per_image(runs: Path, tmp_path: Path) -> None:
     assert data is not None
     (group,) = json.loads(data[1])
 
-    assert group["columns"] == ["worst case", "clean", "pgd-linf", "pgd-l2"]
+    assert group["columns"] == ["worst-case robust accuracy", "clean", "pgd-linf", "pgd-l2"]
     vit = next(r for r in group["rows"] if r["name"].startswith("vit_tiny"))
     bits = [np.unpackbits(np.frombuffer(base64.b64decode(f), np.uint8)) for f in vit["flags"]]
     assert [b[:10].tolist() for b in bits[1:]] == list(ROBUST.values())

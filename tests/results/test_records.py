@@ -52,7 +52,7 @@ def test_the_worst_case_is_the_mean_of_minima() -> None:
 
 
 def test_different_images_are_never_joined() -> None:
-    with pytest.raises(RunError, match="different images"):
+    with pytest.raises(RunError, match="not of the same images"):
         Evaluation("s", {"a": record("a", [1, 1]), "b": record("b", [1, 1], ids=[5, 6])})
 
 
@@ -160,7 +160,7 @@ def test_augmentations_have_names() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("ablaton-0101", "no augmentation 'ablaton-0101'; did you mean 'ablation-0101'"),
+        ("ablaton-0101", "unknown augmentation 'ablaton-0101'; did you mean 'ablation-0101'"),
         ({"rotatoin": 2}, "unknown key 'augmentation.rotatoin', did you mean 'rotation'?"),
         ({"rand": {"magnitud": 9}}, "unknown key 'augmentation.rand.magnitud', did you mean"),
         ({"resized_crop": {"scale": [1.0, 0.1]}}, "`0 < low <= high` must hold"),
@@ -181,7 +181,7 @@ def test_a_run_refuses_the_folder_of_another(tmp_path: Path) -> None:
     run.open(spec())
     run.open(spec())  # the same run goes on
     assert run.state == "started"
-    with pytest.raises(UserError, match=r"another run \(different: recipe.epochs, seed\)"):
+    with pytest.raises(UserError, match=r"other settings \(recipe.epochs, seed\)"):
         run.open(spec(seed=1, recipe=Recipe(epochs=3, optimiser=OptimizerSpec(lr=0.1))))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_text("x")

@@ -40,7 +40,7 @@ def test_images_are_counted_by_who_is_right() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [([1, 0], [1]), ([], []), ([[1, 0]], [[1, 0]])])
 def test_flags_that_do_not_pair_up_are_refused(a: list[int], b: list[int]) -> None:
-    with pytest.raises(UserError, match="one length"):
+    with pytest.raises(UserError, match="the same length"):
         count_pairs(a, b)
 
 

@@ -45,7 +45,7 @@ def test_a_perfect_order_of_few_points_is_not_certain() -> None:
 
 @pytest.mark.parametrize(
     ("x", "y", "word"),
-    [([1, 2], [1], "one length"), ([1, 1, 1, 1], [1, 2, 3, 4], "constant"),
+    [([1, 2], [1], "the same length"), ([1, 1, 1, 1], [1, 2, 3, 4], "constant"),
      ([1, 2, float("nan"), 4], [1, 2, 3, 4], "finite")],
 )  # fmt: skip
 def test_lists_without_an_order_are_refused(x: list[float], y: list[float], word: str) -> None:
@@ -82,5 +82,5 @@ def test_perfectly_ordered_pairs_are_not_certain() -> None:
     assert found.interval.high == 1.0
     assert 0.3 < found.interval.low < 0.8
     assert auc([1], [0, 2]).interval == (0.0, 1.0)
-    with pytest.raises(UserError, match="two lists"):
+    with pytest.raises(UserError, match="two non-empty"):
         auc([], [1])

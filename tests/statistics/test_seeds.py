@@ -31,7 +31,7 @@ def test_the_t_interval_over_seeds() -> None:
     assert found.mean == pytest.approx(0.53)
     assert found.sd == pytest.approx(np.std([0.50, 0.52, 0.57], ddof=1))
     assert found.interval == pytest.approx((0.53 - half, 0.53 + half))
-    with pytest.raises(UserError, match="two seeds at least"):
+    with pytest.raises(UserError, match="at least two seeds"):
         summarize_seeds([0.5])
 
 
@@ -126,9 +126,9 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     flags = np.ones((2, 4), bool)
     with pytest.raises(UserError, match="two seeds"):
         seed_difference(flags[:1], flags)
-    with pytest.raises(UserError, match="pair up"):
+    with pytest.raises(UserError, match="over the same images"):
         seed_difference(flags, flags[:, :3])
-    with pytest.raises(UserError, match="pair up"):
+    with pytest.raises(UserError, match="over the same images"):
         seed_difference(np.ones((3, 4)), flags, paired=True)
     with pytest.raises(UserError, match=r"\(seeds, images\)"):
         summarize_seeds_and_images([1, 0])

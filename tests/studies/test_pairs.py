@@ -61,7 +61,7 @@ def test_cells_that_a_claim_excepts_are_not_asked() -> None:
 
 
 def test_rows_without_a_counterpart_cannot_gain() -> None:
-    with pytest.raises(UndecidableClaim, match="counterpart"):
+    with pytest.raises(UndecidableClaim, match="matching baseline"):
         CLAIMS.create("gain", {"column": ["x"], **GAIN, "by": ["net"]}).holds(view(x=[1, 2, 3, 4]))
 
 

@@ -212,7 +212,9 @@ def test_the_budget_and_the_draw_decide_who_takes_part() -> None:
     assert drawn == [c.labels for c in entrants(halving=few).drawn]
     assert drawn != [c.labels for c in entrants(halving=few, seed=1).drawn]
     assert {c.specs[0].seed for c in entrants(halving=few, seed=1).drawn} == {1}
-    with pytest.raises(UserError, match=r"none of 27 networks has parameters <= 10.*smallest"):
+    with pytest.raises(
+        UserError, match=r"none of the 27 models fits the budget \(parameters <= 10\).*smallest"
+    ):
         entrants(parameters=10.0)
 
 
@@ -256,7 +258,7 @@ def test_candidates_must_sit_the_same_exam() -> None:
 
 
 def test_a_search_measures_nothing_else() -> None:
-    with pytest.raises(UserError, match=r"no suites; evaluate"):
+    with pytest.raises(UserError, match=r"does not support `suites`; evaluate"):
         made({**GRID, "suites": ["quickstart"]}).at_scale("smoke")
     with pytest.raises(UserError, match=r"budget: .*parametres"):
         made(budget={"parametres": 1}).budget_at("smoke")

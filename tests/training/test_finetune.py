@@ -166,7 +166,7 @@ def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
         assert go(place, "whole", source=place / source, **more).spec == whole.spec
     assert (whole.path / "last.pt").stat().st_mtime_ns == before
     train("vit_tiny", "digits", place / "clean.yaml", place / "other", device="cpu", limit=64)
-    with pytest.raises(UserError, match=r"another run \(different: start\)"):
+    with pytest.raises(UserError, match=r"other settings \(start\)"):
         go(place, "whole", source=place / "other")
 
 

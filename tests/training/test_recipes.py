@@ -201,7 +201,7 @@ def test_points_of_a_rate_are_joined_by_lines() -> None:
     found = [learning_rate_factor(rate, epoch, 4) for epoch in (0, 1, 2, 3, 4)]
     assert found == pytest.approx([0.5, 0.5, 0.75, 1, 1])
     for points in ((), ((1, 0), (1, 1)), ((2, 0), (1, 1))):
-        with pytest.raises(ValueError, match="rising epochs"):
+        with pytest.raises(ValueError, match="increasing epochs"):
             LRScheduleSpec(name="points", points=points)
 
 

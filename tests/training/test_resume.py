@@ -179,7 +179,7 @@ def test_a_last_checkpoint_lost_after_the_best_final_epoch_is_written_again(
 
 def test_the_output_of_another_run_is_refused(place: Path) -> None:
     go(place, "taken")
-    with pytest.raises(UserError, match="another run"):
+    with pytest.raises(UserError, match="a run with other settings"):
         go(place, "taken", "sgd")
 
 

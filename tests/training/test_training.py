@@ -138,7 +138,7 @@ def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
         load_recipe("quickstart-at", ("threat=Linf:8",))
     with pytest.raises(UserError, match="needs a threat"):
         load_recipe("quickstart-standard", ("objective=pgd_at",))
-    with pytest.raises(UserError, match="no argument 'stepz'"):
+    with pytest.raises(UserError, match="unknown argument 'stepz'"):
         load_recipe("quickstart-at", ("objective.args={stepz: 3}",))
     (tmp_path / "broken.yaml").write_text("epochs: [1")
     with pytest.raises(UserError, match="not valid YAML"):

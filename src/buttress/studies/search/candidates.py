@@ -119,8 +119,8 @@ def check_recipes(candidates: Sequence[Candidate], halving: HalvingSpec, source:
         if len(set(epochs)) < len(epochs):
             raise UserError(
                 f"{name}: each rung must train longer than the one before, but "
-                f"{halving.rungs} rungs of {recipe.epochs} epochs would train {epochs} epochs; use fewer rungs, a "
-                "smaller eta or more epochs"
+                f"{halving.rungs} rungs of {recipe.epochs} epochs would train {epochs} "
+                "epochs; use fewer rungs, a smaller eta or more epochs"
             )
         limit, attack = recipe.validation.limit, recipe.validation.attack.model_dump_json()
         validation_settings.add((spec.dataset, recipe.threat, attack, limit))

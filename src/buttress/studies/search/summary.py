@@ -84,7 +84,8 @@ def rung_warnings(
             how_many = "no candidate" if kept == 1 else f"fewer than {kept} candidates"
             warnings.append(
                 f"rung {number + 1}: {how_many} significantly above chance level "
-                f"({1 / classes:.0%}), so its ranking is mostly noise; train for more epochs or use fewer rungs"
+                f"({1 / classes:.0%}), so its ranking is mostly noise; "
+                "train for more epochs or use fewer rungs"
             )
     return tuple(warnings)
 
