@@ -413,7 +413,7 @@ def test_the_command_saves_its_diagnosis_and_evaluate_shows_it(
     assert saved.to_dict() == found
     assert run_cli(args) == 0
     text = capsys.readouterr().out
-    assert f"verdict: {found['verdict']}" in text
+    assert f"result: {found['verdict']}" in text
     assert all(name in text for name in bt.list_checks())
 
     bad = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")

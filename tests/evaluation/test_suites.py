@@ -157,11 +157,14 @@ def test_budgets_of_a_suite_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ({"entries": [{"name": "x"}]}, "either `attack` or `corruption`"),
-        ({"entries": [{"attack": "pgd", "corruption": "fog"}]}, "either `attack` or `corruption`"),
+        ({"entries": [{"name": "x"}]}, "exactly one of `attack` and `corruption`"),
+        (
+            {"entries": [{"attack": "pgd", "corruption": "fog"}]},
+            "exactly one of `attack` and `corruption`",
+        ),
         ({"entries": [{"corruption": "fog", "threat": "L2"}]}, "no `threat`"),
         ({"entries": [{"corruption": "fog", "severity": 6}]}, "1 to 5"),
-        ({"entries": [{"attack": "pgd", "threat": "L2", "severity": 1}]}, "for corruptions"),
+        ({"entries": [{"attack": "pgd", "threat": "L2", "severity": 1}]}, "needs `corruption`"),
         ({"entries": ["corruption"]}, "corruption:fog:3"),
         ({"entries": ["corruption:fog:x"]}, "corruption:fog:3"),
         ({"entries": ["corruption:fog:3:4"]}, "corruption:fog:3"),

@@ -41,8 +41,8 @@ def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
     said = words(pages["index.html"])
 
     assert (
-        "vit_tiny trained with pgd_at is the most robust: worst-case robust accuracy 40% on 10 test images"
-        in said
+        "vit_tiny trained with pgd_at is the most robust: worst-case robust "
+        "accuracy 40% on 10 test images" in said
     )
     assert f"The best standard model, resnet_tiny, keeps 0% ({interval(0)})." in said
     assert f"Best against pgd-linf resnet_tiny pgd_at 70% {interval(7)}" in said

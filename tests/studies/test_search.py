@@ -239,7 +239,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "has no threat": {"recipe": "quickstart-standard"},
     "select_on": {"set": ["epochs=9", "select_on=test"]},
     "fewer rungs": {"set": ["epochs=2"]},
-    "there is no model": {"model": "no_such_net"},
+    "unknown model": {"model": "no_such_net"},
 }
 
 

@@ -112,8 +112,8 @@ def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> No
         ({"base": RUN, "suites": ["quickstarts"]}, "quickstart"),
         ({"base": RUN, "analyses": ["sparsit"]}, "sparsity"),
         ({"base": RUN, "only": {"net": ["a"]}}, "only"),
-        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "y"}}}}}, "begins with"),
-        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "x"}}}}}, "itself"),
+        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "y"}}}}}, "not in the study"),
+        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "x"}}}}}, "cycle"),
         ({"base": RUN, "axes": {"a": {"x": {}, "y": {"model_args": {"wings": 2}}}}}, "wings"),
     ],
 )
