@@ -88,5 +88,5 @@ def test_overrides_pass_the_same_validation() -> None:
         Outer.parse(apply_overrides(raw, ("inner.speed=1",)), "x")
     with pytest.raises(UserError, match="KEY=VALUE"):
         apply_overrides({}, ("epochs",))
-    with pytest.raises(UserError, match="holds a value"):
+    with pytest.raises(UserError, match="is a value"):
         apply_overrides({"epochs": 1}, ("epochs.x=1",))

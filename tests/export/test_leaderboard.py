@@ -65,16 +65,16 @@ def test_the_record_has_the_fields_and_types_of_robustbench(run: Run, out: Path)
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"n": 200}, "it saw 200 images, and not exactly the 397 of the test set"),
-        ({"data": "other pixels"}, "it saw 397 images, and not exactly the 397"),
+        ({"n": 200}, "evaluated 200 images, not exactly the 397 of the test split"),
+        ({"data": "other pixels"}, "evaluated 397 images, not exactly the 397"),
         ({"split": "val"}, "val split"),
-        ({"args": {"steps": 50}}, r"not the standard version \(steps=50\)"),
+        ({"args": {"steps": 50}}, r"not the standard version of AutoAttack \(steps=50\)"),
         ({"args": {"version": "plus"}}, "not the standard version"),
         ({"square_queries": "skipped"}, "skipped queries"),
         ({"square_queries": ""}, "skipped queries"),
-        ({"mode": "worst_case"}, "taken images away"),
-        ({"dataset": "folder:/gone"}, "folder:gone are not on this machine"),
-        ({"attack": "fast"}, "it was not run"),
+        ({"mode": "worst_case"}, "worst-case mode after other attacks"),
+        ({"dataset": "folder:/gone"}, "folder:gone are not available here"),
+        ({"attack": "fast"}, "not evaluated; run"),
         ({"threat": "Linf:4/255"}, None),
     ],
 )
@@ -116,7 +116,7 @@ def test_numbers_of_other_weights_do_not_stand_beside_these(run: Run, out: Path)
     assert (found["clean_acc"], "autoattack_acc" in found) == ("", False)
     text = card(out)
     assert "These weights have not been evaluated." in text
-    assert "suite aa was measured on other weights" in text
+    assert "suite aa was evaluated on other weights" in text
     assert "75.57" not in text
     assert "model-index" not in text
 
@@ -181,7 +181,7 @@ def test_more_data_is_declared(tmp_path: Path) -> None:
     extra = make_spec(recipe={"extra": {"dataset": "extra:/home/me/ddpm.npz"}})
     found = exported(finished_run(tmp_path / "a", extra), tmp_path / "out")
     assert found["additional_data"] is True
-    assert found["footnote"] == "Trained with more images: extra:ddpm.npz."
+    assert found["footnote"] == "Extra training data: extra:ddpm.npz."
     tuned = finished_run(tmp_path / "b", finetuned_from={"source": "r0"})
     found = exported(tuned, tmp_path / "out")
     assert found["additional_data"] is True
@@ -205,7 +205,7 @@ def test_corruptions_are_a_mean_over_all_or_nothing(run: Run, out: Path) -> None
 
     (run.suite_folder("c") / "c3-2.parquet").unlink()
     assert "corruptions_acc" not in exported(run, out, "digits/corruptions")
-    assert "74 of 75 were measured" in card(out)
+    assert "74 of 75 were evaluated" in card(out)
 
 
 def test_the_card_is_read_by_the_hub_and_has_every_number(run: Run, out: Path) -> None:

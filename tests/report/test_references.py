@@ -134,4 +134,4 @@ def test_the_command_takes_references(
     assert run_cli([*args, str(publish(tmp_path))]) == 0
     assert "Doe2030First" in (out / "index.html").read_text()
     assert run_cli([*args, str(tmp_path / "nothing")]) == 2
-    assert "no file or folder" in capsys.readouterr().err
+    assert "no such file or folder" in capsys.readouterr().err

@@ -168,7 +168,7 @@ def test_a_file_that_lies_nowhere_has_no_threat(tmp_path: Path) -> None:
     path.write_text(json.dumps(SAMPLES["cifar10/Linf/Rice2020Overfitting"]))
     (problem,) = read_leaderboard_entries([path]).problems
     assert "folder named by the threat model (Linf, L2, L1, corruptions)" in problem
-    with pytest.raises(UserError, match="no file or folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         read_leaderboard_entries([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
     assert "holds no JSON" in read_leaderboard_entries([tmp_path / "empty"]).problems[0]
