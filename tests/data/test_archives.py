@@ -36,7 +36,7 @@ class TestUnpack:
     )
     def test_refuses_a_way_outside(self, kind: str, name: str, tmp_path: Path) -> None:
         path = make(kind, tmp_path, {**FILES, name: b"x"})
-        with pytest.raises(DataError, match="leads outside"):
+        with pytest.raises(DataError, match="points outside"):
             unpack(path, tmp_path / "in" / "out", SilentProgress())
         assert not list(tmp_path.rglob("evil"))
 
@@ -45,7 +45,7 @@ class TestUnpack:
         path = make(kind, tmp_path, FILES)
         whole = path.read_bytes()[:11_000] if kind == "tar" else path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(DataError, match="is not a whole"):
+        with pytest.raises(DataError, match="is not a complete"):
             unpack(path, tmp_path / "out", SilentProgress())
 
     def test_stops_where_it_grows_too_much(
@@ -57,7 +57,7 @@ class TestUnpack:
         if kind == "tar":
             unpack(bomb, tmp_path / "out", SilentProgress())  # not packed: as large as it says
             return
-        with pytest.raises(DataError, match="too large for this data set"):
+        with pytest.raises(DataError, match="far more than its own size"):
             unpack(bomb, tmp_path / "out", SilentProgress())
         assert sum(f.stat().st_size for f in (tmp_path / "out").rglob("*")) <= 1 << 20
 
@@ -80,7 +80,7 @@ class TestUnpack:
         self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 9_999)
-        with pytest.raises(DataError, match="too large for this data set"):
+        with pytest.raises(DataError, match="far more than its own size"):
             unpack(make(kind, tmp_path, FILES), tmp_path / "out", SilentProgress())
 
 
@@ -108,7 +108,7 @@ def test_links_in_zip_archives_are_refused(tmp_path: Path) -> None:
 def test_md5(tmp_path: Path) -> None:
     write(tmp_path, {"a": b"x"})
     assert check_md5(tmp_path / "a", md5(tmp_path / "a")) == tmp_path / "a"
-    with pytest.raises(DataError, match="damaged or another file"):
+    with pytest.raises(DataError, match="was expected; download it again"):
         check_md5(tmp_path / "a", "0" * 32)
 
 
@@ -124,5 +124,5 @@ def test_pickles_of_arrays_scalars_and_plain_values() -> None:
         again = ArrayUnpickler(io.BytesIO(content)).load()
         assert np.array_equal(again.pop("data"), value["data"])
         assert again == {k: v for k, v in value.items() if k != "data"}
-    with pytest.raises(pickle.UnpicklingError, match="which is no array"):
+    with pytest.raises(pickle.UnpicklingError, match="only numpy arrays are allowed"):
         ArrayUnpickler(io.BytesIO(pickle.dumps(os.system))).load()

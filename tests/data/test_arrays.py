@@ -55,9 +55,9 @@ def test_a_constant_channel_can_be_normalised() -> None:
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        (X.astype(np.float32), r"from 0 to 255; divide .* by 255"),
-        ((X / 255 - 0.5) / 0.25, r"from -2 to 2; put the normalisation into the model"),
-        (np.where(X > 250, np.nan, X / 255), r"hold NaN"),
+        (X.astype(np.float32), r"in \[0, 255\]; divide pixel values by 255"),
+        ((X / 255 - 0.5) / 0.25, r"in \[-2, 2\]; make normalization the first layer"),
+        (np.where(X > 250, np.nan, X / 255), r"contain NaN"),
         (np.where(X > 250, np.inf, X / 255), r"NaN or infinity"),
         (X.astype(np.int64), r"uint8 or floating point, but got torch.int64"),
         (X.transpose(0, 2, 3, 1), r"looks like \(N, H, W, C\); use torch's permute\(0, 3, 1, 2\)"),
@@ -77,10 +77,10 @@ def test_says_what_is_wrong_with_images(images: Any, words: str) -> None:
     [
         (Y[:3], r"shape \(4,\), but got \(3,\)"),
         (np.eye(4), r"shape \(4,\), but got \(4, 4\)"),
-        (Y / 1.0, r"whole numbers, but got torch.float64"),
-        (Y > 1, r"whole numbers, but got torch.bool"),
-        (Y - 1, r"0 to 2, but reach from -1 to 1"),
-        (Y + 1, r"0 to 2, but reach from 1 to 3"),
+        (Y / 1.0, r"integers, but got torch.float64"),
+        (Y > 1, r"integers, but got torch.bool"),
+        (Y - 1, r"0 to 2, but are in \[-1, 1\]"),
+        (Y + 1, r"0 to 2, but are in \[1, 3\]"),
     ],
 )
 def test_says_what_is_wrong_with_labels(labels: Any, words: str) -> None:
@@ -96,9 +96,9 @@ def test_negative_labels_without_classes() -> None:
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        ([1, 2, 5, 5], "each id must occur once, but 5"),
+        ([1, 2, 5, 5], "ids must be unique, but 5"),
         ([1, 2], r"shape \(4,\)"),
-        (Y / 2, "whole number"),
+        (Y / 2, "one integer per image"),
     ],
 )
 def test_says_what_is_wrong_with_ids(ids: Any, words: str) -> None:

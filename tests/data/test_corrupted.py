@@ -138,7 +138,7 @@ class TestOfficialArrays:
         else:
             content = (folder / "fog.npy").read_bytes()
             (folder / "fog.npy").write_bytes(content[:1000])
-        with pytest.raises(DataError, match=r"cifar-10-c.*get it again"):
+        with pytest.raises(DataError, match=r"cifar-10-c.*download it again"):
             corrupt_dataset(test, "fog", 3)
 
 
@@ -171,5 +171,5 @@ class TestOfficialFolders:
         # Images of another size are corrupted here, not made of scaled official ones.
         larger = load_dataset("imagenet-rb5000", image_size=40)
         assert corrupt_dataset(larger, "fog", 2).name == "imagenet-rb5000+fog-2"
-        with pytest.raises(DataError, match="lacks 7 of 7"):
+        with pytest.raises(DataError, match="7 of 7 are missing"):
             corrupt_dataset(test, "fog", 3)

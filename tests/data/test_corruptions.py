@@ -82,7 +82,7 @@ class TestContract:
         channels, height, width = shape
         x = pictures(2, height, width, channels)
         if name == "saturate" and channels == 1:
-            with pytest.raises(UserError, match="grey"):
+            with pytest.raises(UserError, match="grayscale"):
                 corrupt(x, name, 3, torch.arange(2))
             return
         for severity in (1, 5):

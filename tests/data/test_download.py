@@ -81,7 +81,7 @@ def test_failed_downloads_say_why_and_leave_nothing(
     site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.2)
-    words = {"missing": "Not Found", "short": "broke off after 1000 of", "slow": "timed out"}
+    words = {"missing": "Not Found", "short": "stopped after 1000 of", "slow": "timed out"}
     for page, text in words.items():
         with pytest.raises(DataError, match=text):
             download(f"{site}/{page}", tmp_path / "x", SilentProgress())

@@ -1,4 +1,4 @@
-"""Archives from the network, read so that nothing in them can run or leave its place."""
+"""Reading of downloaded archives without running code or writing outside the target folder."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MAX_UNPACKED_BYTES = 64 << 30  # bytes of all files of an archive that is unpack
 MIN_UNPACKED_LIMIT, MAX_GROWTH = (
     1 << 30,
     20,
-)  # what any archive may unpack to, and else times its own size
+)  # an archive may unpack to this many bytes, or to a multiple of its own size
 MAX_FILES = 5_000_000
 CHUNK_BYTES = 1 << 20
 # A file where a folder is, a folder where a file is, a name that the disk does not take.
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
-MAX_SCANNED_BYTES = 8 << 30  # bytes of all files of an archive that is only looked through
+MAX_SCANNED_BYTES = 8 << 30  # bytes of all files of an archive that is only scanned
 ARCHIVE_ERRORS = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -41,13 +41,13 @@ ARCHIVE_ERRORS = (
     lzma.LZMAError,
 )
 ARCHIVE_ERRORS += (ValueError, LookupError, struct.error, OverflowError)  # type: ignore[assignment]
-# Errors that no file brings about: it may be whole all the same.
+# Errors of the system, not of the file: the archive may be intact.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
                errno.EIO, errno.EMFILE, errno.ENFILE)  # fmt: skip
 
 
 def read_members(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The named files of an archive; one member that points outside spoils the whole archive."""
+    """Read the named files of an archive; reject it if any member points outside of it."""
     contents: dict[str, bytes] = {}
     total = 0
     with _archive_errors(path), tarfile.open(path, "r:*") as archive:
@@ -57,7 +57,10 @@ def read_members(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             if (
                 member.size < 0 or total > MAX_SCANNED_BYTES
             ):  # packed zeros would take hours to pass
-                raise DataError(f"{member.name!r} in {path.name} has {member.size} bytes")
+                raise DataError(
+                    f"{member.name!r} in {path.name} declares {member.size} "
+                    "bytes, which is not plausible"
+                )
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is None or member.name not in names:
                 continue
@@ -65,12 +68,12 @@ def read_members(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
                 raise DataError(f"{member.name} in {path.name} is too large: {member.size} bytes")
             contents[member.name] = stream.read()
     if missing := [name for name in names if name not in contents]:
-        raise DataError(f"{path.name} lacks {', '.join(missing)}")
+        raise DataError(f"{path.name} does not contain {', '.join(missing)}")
     return contents
 
 
 def unpack(path: Path, folder: Path, progress: Progress) -> None:
-    """The files of a tar or zip archive below ``folder``; a link or a way outside is refused."""
+    """Unpack a tar or zip archive into ``folder``; links and paths outside it are rejected."""
     task = progress.add_task(f"unpack {path.name}", path.stat().st_size)
     total = 0
     max_bytes = min(MAX_UNPACKED_BYTES, max(MIN_UNPACKED_LIMIT, MAX_GROWTH * path.stat().st_size))
@@ -79,10 +82,10 @@ def unpack(path: Path, folder: Path, progress: Progress) -> None:
             for number, member in enumerate(_iterate_members(path)):
                 check_member_path(path, member.name)
                 if number >= MAX_FILES:
-                    raise DataError(f"{path.name} holds more than {MAX_FILES:,} files")
+                    raise DataError(f"{path.name} contains more than {MAX_FILES:,} files")
                 if member.is_link:
                     raise DataError(
-                        f"{path.name} holds the link {member.name!r}; links are refused"
+                        f"{path.name} contains the link {member.name!r}; links are not unpacked"
                     )
                 if member.stream is not None:
                     total += _write_member(
@@ -115,7 +118,7 @@ def _iterate_members(path: Path) -> Iterator[ArchiveMember]:
         position = 0
         for entry in tar:
             if entry.size < 0 or entry.issparse():
-                raise DataError(f"{path.name} holds {entry.name!r}, which is no plain file")
+                raise DataError(f"{path.name} contains {entry.name!r}, which is not a regular file")
             stream = tar.extractfile(entry) if entry.isfile() else None
             is_link = not (entry.isfile() or entry.isdir())  # devices and pipes too
             yield ArchiveMember(entry.name, is_link, stream, raw.tell() - position)
@@ -131,8 +134,8 @@ def _write_member(member: ArchiveMember, path: Path, bytes_left: int, archive: s
             written += len(piece)
             if written > bytes_left:
                 raise DataError(
-                    f"{archive} unpacks to much more than its own size, too large for this data "
-                    "set; it is damaged or another file"
+                    f"{archive} unpacks to far more than its own size and was stopped; "
+                    "download it again"
                 )
             out.write(piece)
     return written
@@ -146,7 +149,7 @@ def _open_for_writing(name: str, path: Path, archive: str) -> IO[bytes]:
         if error.errno not in NAME_ERRORS:
             raise
         raise DataError(
-            f"{archive} holds the file {name[:100]!r}, which cannot be written: {error.strerror}"
+            f"{archive} contains the file {name[:100]!r}, which cannot be written: {error.strerror}"
         ) from None
 
 
@@ -154,7 +157,10 @@ def check_member_path(path: Path, name: str) -> None:
     place = PurePosixPath(name)
     is_outside = place.is_absolute() or ".." in place.parts or PureWindowsPath(name).drive
     if is_outside or "\\" in name or "\0" in name:
-        raise DataError(f"{path.name} holds the path {name!r}, which leads outside")
+        raise DataError(
+            f"{path.name} contains the path {name!r}, which points outside the "
+            "target folder; it was not unpacked"
+        )
 
 
 @contextlib.contextmanager
@@ -164,11 +170,13 @@ def _archive_errors(path: Path) -> Iterator[None]:
     except RuntimeError as error:  # a password, or a compression that this Python cannot undo
         raise DataError(f"{path.name} cannot be read: {_one_line(error)}") from None
     except ARCHIVE_ERRORS as error:
-        # A full disk is no fault of the archive: the cache says what to do about it.
+        # A full disk is not an error of the archive; the cache reports it.
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise
         kind = ".zip" if path.suffix == ".zip" else ".tar.gz"
-        raise DataError(f"{path.name} is not a whole {kind} archive: {_one_line(error)}") from None
+        raise DataError(
+            f"{path.name} is not a complete {kind} archive: {_one_line(error)}; download it again"
+        ) from None
 
 
 def _one_line(error: Exception) -> str:
@@ -176,20 +184,18 @@ def _one_line(error: Exception) -> str:
 
 
 def check_md5(path: Path, md5: str) -> Path:
-    """The file, if it is the published one."""
+    """Return ``path`` if its MD5 is the published one, else raise `DataError`."""
     state = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as stream:
         while piece := stream.read(CHUNK_BYTES):
             state.update(piece)
     if (digest := state.hexdigest()) != md5:
-        raise DataError(
-            f"{path.name} has the MD5 {digest} in place of {md5}; it is damaged or another file"
-        )
+        raise DataError(f"{path.name} has MD5 {digest}, but {md5} was expected; download it again")
     return path
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Rebuilds numpy arrays and plain values; any other name in a pickle is refused."""
+    """Unpickler for numpy arrays and plain values only; any other name in a pickle is rejected."""
 
     # What numpy itself puts into a pickle: the functions have moved between its versions.
     _rebuild, _scalar = np.empty(0).__reduce__()[0], np.int64(0).__reduce__()[0]
@@ -207,5 +213,7 @@ class ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._known:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array")
+            raise pickle.UnpicklingError(
+                f"the pickle refers to {module}.{name}, but only numpy arrays are allowed"
+            )
         return self._known[module, name]

@@ -1,4 +1,4 @@
-"""Checks of images, labels and ids that a user brings along."""
+"""Checks of user-supplied images, labels and ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def as_tensor(values: Any, name: str) -> Tensor:
     """A CPU tensor of numbers from a numpy array, a tensor or a list."""
     if isinstance(values, Tensor):
         if values.layout is not torch.strided or values.is_meta or values.is_quantized:
-            raise UserError(f"{name} must be a plain tensor, but got one without plain numbers")
+            raise UserError(
+                f"{name} must be a dense tensor, but got a sparse, quantized or meta tensor"
+            )
         return values.detach().cpu()
     try:
         array = np.asarray(values)
@@ -40,23 +42,21 @@ def check_images(images: Any) -> Tensor:
         return x
     if not x.is_floating_point():
         raise UserError(
-            f"images must be uint8 or floating point, but got {x.dtype}; convert grey levels "
-            "0..255 to uint8"
+            f"images must be uint8 or floating point, but got {x.dtype}; convert 0..255 pixel "
+            "values to uint8"
         )
     x = x.float()
     if not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).flatten(1).any(1).sum())
-        raise UserError(f"images must be finite, but {bad} of {len(x)} hold NaN or infinity")
+        raise UserError(f"images must be finite, but {bad} of {len(x)} contain NaN or infinity")
     low, high = x.min().item(), x.max().item()
     if low < 0 or high > 1:
         remedy = (
-            "put the normalisation into the model as its first layer and pass plain images"
+            "make normalization the first layer of the model"
             if low < 0
-            else "divide grey levels 0..255 by 255"
+            else "divide pixel values by 255"
         )
-        raise UserError(
-            f"images must lie in [0, 1], but reach from {low:.4g} to {high:.4g}; {remedy}"
-        )
+        raise UserError(f"images must be in [0, 1], but are in [{low:.4g}, {high:.4g}]; {remedy}")
     return x
 
 
@@ -82,20 +82,22 @@ def check_labels(labels: Any, count: int, classes: int | None) -> Tensor:
             f"labels must be one class number per image, shape ({count},), but got {tuple(y.shape)}"
         )
     if y.is_floating_point() or y.dtype == torch.bool:
-        raise UserError(f"labels must be whole numbers, but got {y.dtype}; convert them to int64")
+        raise UserError(f"labels must be integers, but got {y.dtype}; convert them to int64")
     y = y.long()
     low, high = int(y.min()), int(y.max())
     if low < 0 or (classes is not None and high >= classes):
         valid_range = f"0 to {classes - 1}" if classes is not None else "0 or more"
-        raise UserError(f"labels must be {valid_range}, but reach from {low} to {high}")
+        raise UserError(f"labels must be {valid_range}, but are in [{low}, {high}]")
     check_class_count(high + 1)
     return y
 
 
 def check_class_count(count: int) -> int:
-    """The number of classes, if it can be one: a label may be any number by mistake."""
+    """Return the number of classes if it is plausible, else raise `UserError`."""
     if count > MAX_CLASSES:
-        raise UserError(f"there can be {MAX_CLASSES} classes, but the labels reach {count - 1}")
+        raise UserError(
+            f"at most {MAX_CLASSES} classes are supported, but the largest label is {count - 1}"
+        )
     return count
 
 
@@ -106,11 +108,11 @@ def check_ids(ids: Any, count: int) -> Tensor:
     numbers = as_tensor(ids, "ids")
     if numbers.shape != (count,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
         raise UserError(
-            f"ids must be one whole number per image, shape ({count},), but got "
-            f"{numbers.dtype} of shape {tuple(numbers.shape)}"
+            f"ids must be one integer per image, shape ({count},), but got {numbers.dtype} of "
+            f"shape {tuple(numbers.shape)}"
         )
     values, counts = numbers.long().unique(return_counts=True)
     if len(values) < count:
         repeated_id = int(values[counts > 1][0])
-        raise UserError(f"each id must occur once, but {repeated_id} occurs more often")
+        raise UserError(f"ids must be unique, but {repeated_id} occurs more than once")
     return numbers.long()

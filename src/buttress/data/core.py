@@ -1,4 +1,4 @@
-"""Data sets: images in [0, 1] with labels and permanent sample ids, found by name."""
+"""Datasets: images in [0, 1] with labels and permanent sample ids, loaded by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from buttress.threats.norm_ball import Norm
 SILENT_PROGRESS: Progress = SilentProgress()
 # The usual eps on natural images of 32x32: RobustBench for Linf and L2, arXiv:2103.01208 for L1.
 CIFAR_BUDGETS: Mapping[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
-# On images of about 224x224: RobustBench for Linf, the networks of arXiv:2007.08489 for L2; L1 is
+# On images of about 224x224: RobustBench for Linf, the models of arXiv:2007.08489 for L2; L1 is
 # reported at several sizes, of which this is a small one.
 IMAGENET_BUDGETS: Mapping[Norm, float] = {"Linf": 4 / 255, "L2": 3.0, "L1": 60.0}
 
@@ -37,9 +37,9 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """One split of a data set; ``mean`` and ``std`` are those of its training images.
+    """One split of a dataset; ``mean`` and ``std`` are those of its training images.
 
-    Sets to which networks come from ImageNet have the mean and std of ImageNet.
+    Datasets used for transfer from ImageNet have the mean and std of ImageNet.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Dataset:
         name: str = "arrays",
         classes: Sequence[str] | None = None,
     ) -> Dataset:
-        """A data set of your own numpy or torch arrays, (N, C, H, W) in uint8 or float in [0, 1].
+        """A dataset of your own numpy or torch arrays, (N, C, H, W) in uint8 or float in [0, 1].
 
         Pass ``classes`` if some classes may have no image here; mean and std are of these images.
         """
@@ -119,7 +119,7 @@ class Dataset:
 
     @cached_property
     def _fingerprint(self) -> str:
-        # The place of a folder is left out of its name, so that it may be moved.
+        # The path of a folder is not part of its name, so that it can be moved.
         head = [self.name.partition(":")[0], self.pixels.shape]
         state = hashlib.sha256(json.dumps(head).encode())
         for numbers in (self.ids, self.labels):
@@ -130,7 +130,7 @@ class Dataset:
 
 
 class DatasetFacts(NamedTuple):
-    """What is known of a data set without having it: enough to plan a run on it."""
+    """Metadata of a dataset that is known without downloading it, enough to plan a run."""
 
     num_train: int  # images
     num_test: int
@@ -177,7 +177,7 @@ def load_dataset(
     image_size: int | None = None,
     progress: Progress = SILENT_PROGRESS,
 ) -> Dataset:
-    """A split of a data set, or the first ``limit`` images of it."""
+    """A split of a dataset, or the first ``limit`` images of it."""
     check_split(split)
     if limit is not None and limit < 1:
         raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
@@ -193,20 +193,20 @@ def load_dataset(
         if limit > len(data):
             raise UserError(
                 f"the {split} split of {name} has {len(data)} images, but got limit={limit}; "
-                "leave the limit out to use all"
+                "omit `limit` to use all"
             )
         data = data.select(torch.arange(limit))
     return replace(data, pixels=data.pixels.load_into_memory(progress))
 
 
 def dataset_facts(name: str) -> DatasetFacts:
-    """The facts a data set was registered with; one without them must be here, and is looked at."""
+    """Return the registered facts of a dataset, or read them from the dataset itself."""
     return _measure_facts(name) if ":" in name else _registered_facts(DATASETS.entry(name).name)
 
 
 @lru_cache(maxsize=64)
 def _registered_facts(name: str) -> DatasetFacts:
-    """Of a data set that cannot change: looked at once if it must be."""
+    """Facts of a registered dataset, read from its data at most once."""
     facts: DatasetFacts | None = DATASETS.entry(name).metadata.get("facts")
     return _measure_facts(name) if facts is None else facts
 
@@ -218,7 +218,7 @@ def _measure_facts(name: str) -> DatasetFacts:
 
 
 def download_dataset(name: str, progress: Progress = SILENT_PROGRESS) -> Path:
-    """Downloads, verifies and converts a data set where that is needed; where it lies."""
+    """Download, verify and convert a dataset if needed; return its folder."""
     kind, sep, path = check_dataset_name(name).partition(":")
     if sep:
         locate = READERS.entry(kind).metadata.get(
@@ -230,10 +230,10 @@ def download_dataset(name: str, progress: Progress = SILENT_PROGRESS) -> Path:
 
 
 def check_dataset_name(name: str) -> str:
-    """The name; a path without its reader is a mistake worth its own words."""
+    """Return the name of a dataset; a path without its reader raises an error with a hint."""
     kind, _, path = name.partition(":")
     if kind in READERS and not path:
-        raise UserError(f"a data set in a folder is written {kind}:PATH, but got {name!r}")
+        raise UserError(f"a dataset in a folder is written {kind}:PATH, but got {name!r}")
     if name not in DATASETS and kind not in READERS and Path(name).is_dir():
         raise UserError(f"{name!r} is a folder; write folder:{name} to read its images")
     return name

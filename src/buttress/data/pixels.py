@@ -1,4 +1,4 @@
-"""Where the images of a data set live: in memory, or somewhere they are read from when needed."""
+"""Pixel storage of a dataset: in memory, or read from elsewhere on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buttress.system.progress import Progress
 
 DEFAULT_CHUNK = 1024
 MAX_VALUES_PER_CHUNK = 1 << 22  # of statistics: 32 MiB as float64
-# A constant channel would otherwise be divided by zero when a model normalises it.
+# A constant channel would otherwise be divided by zero when a model normalizes it.
 MIN_STD = 1 / 255
 
 

@@ -1,4 +1,4 @@
-"""Which images are for training, for choosing and for testing: fixed by permanent id alone."""
+"""Train, validation and test splits, determined by permanent sample ids alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SPLITS = ("train", "val", "test", "train+val")
 
 def check_split(split: str) -> None:
     if split not in SPLITS:
-        raise UserError(f"the split must be one of {', '.join(SPLITS)}, but got {split!r}")
+        raise UserError(f"split must be one of {', '.join(SPLITS)}, but got {split!r}")
 
 
 def stratified_order(ids: list[int], labels: list[int], purpose: str) -> list[int]:
-    """Positions in an order whose every beginning has the classes in their usual shares.
+    """Order of positions in which every prefix is stratified by class.
 
     The order comes from hashes of the ids, so no version of any random generator can change it.
     """

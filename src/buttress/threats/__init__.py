@@ -1,4 +1,4 @@
-"""Threat models: what may happen to an image."""
+"""Threat models: which perturbations of an image are allowed."""
 
 from buttress.threats.norm_ball import Norm, Threat
 

@@ -1,4 +1,4 @@
-"""Norm balls around an image, cut by the box [0, 1]: the only code that knows norms."""
+"""Threat models as norm balls around an image, intersected with the box [0, 1]."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_eps(value: str | float) -> float:
 
 @dataclass(frozen=True)
 class Threat:
-    """What an adversary may do: move an image by at most ``eps`` in a norm, inside [0, 1]."""
+    """Threat model: perturbations of at most ``eps`` in a norm, with images kept in [0, 1]."""
 
     norm: Norm
     eps: float
@@ -61,18 +61,20 @@ class Threat:
         object.__setattr__(self, "eps", parse_eps(self.eps))
         if self.norm == "Linf" and self.eps > 1:
             raise UserError(
-                f"eps is on the [0, 1] scale of the images, so Linf needs `eps <= 1`, but got "
-                f"{self.eps:g}; write {self.eps:g}/255 if you meant grey levels"
+                "eps is on the [0, 1] scale of the images, so Linf needs `eps <= 1`, but got "
+                f"{self.eps:g}; write {self.eps:g}/255 if eps is in 8-bit pixel values"
             )
 
     @classmethod
     def parse(cls, text: str | Threat) -> Threat:
-        """``Linf:8/255`` -> a threat."""
+        """Parse a threat model such as ``Linf:8/255``."""
         if isinstance(text, Threat):
             return text
         norm, sep, eps = str(text).partition(":")
         if not sep:
-            raise UserError(f"a threat is written NORM:EPS, like Linf:8/255, but got {text!r}")
+            raise UserError(
+                f"a threat model is written NORM:EPS, like Linf:8/255, but got {text!r}"
+            )
         return cls(parse_norm(norm), parse_eps(eps))
 
     def __str__(self) -> str:
@@ -212,7 +214,7 @@ def format_eps(eps: float) -> str:
 def _split_displacement(x: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Signs and sizes of the displacement, and the size that the box leaves of it, flattened.
 
-    On processors a comparison that writes numbers is many times faster than one that writes
+    On CPUs a comparison that writes numbers is many times faster than one that writes
     truths, and a product than a choice: hence the arithmetic here and below.
     """
     delta = (x_adv - x).flatten(1)

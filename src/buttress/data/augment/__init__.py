@@ -1,4 +1,4 @@
-"""Random changes of whole batches of training images, drawn for each sample from its id."""
+"""Random augmentation of batches of training images; randomness is drawn per sample id."""
 
 from buttress.data.augment.augmentation import Augmentation
 from buttress.data.augment.crops import random_crop, random_flip

@@ -1,4 +1,4 @@
-"""Everything that is done to training images, in its order."""
+"""The augmentation pipeline of training images, in the order in which it is applied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from buttress.system.rng import SampleRNG
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of images, in the order of the fields; each is off by default.
+    """Augmentations, applied in the order of the fields; each is off by default.
 
     Resized crops, jitter, AutoAugment and RandAugment work in 8 bits, as image libraries do: a
     float image is rounded to 256 levels there.
@@ -45,21 +45,21 @@ class Augmentation:
     def __post_init__(self) -> None:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         checked = AugmentationSpec.parse(values, "augmentation")
-        for name in values:  # so that a number or a mapping may stand for a part of the spec
+        for name in values:  # a number or a mapping may replace a part of the spec
             object.__setattr__(self, name, getattr(checked, name))
 
     @classmethod
     def from_spec(cls, spec: AugmentationSpec | str) -> Augmentation:
-        """The augmentation that a recipe asks for, or one of `list_augmentations` by its name."""
+        """Build the augmentation of a recipe, or one of `list_augmentations` by its name."""
         if isinstance(spec, str):
             spec = AugmentationSpec.parse(spec, "augmentation")
         return cls(**{field.name: getattr(spec, field.name) for field in fields(cls)})
 
     def __call__(self, x: Tensor, streams: SampleRNG, epoch: int = 0) -> Tensor:
-        """The batch ``x`` (N, C, H, W), uint8 or float, as epoch ``epoch`` sees it.
+        """Augment the batch ``x`` (N, C, H, W), uint8 or float, for epoch ``epoch``.
 
-        The draw belongs to (seed, purpose, epoch, sample id): how samples are put into batches,
-        and which worker has them, changes nothing.
+        The draw depends on (seed, purpose, epoch, sample id) only: how samples are batched,
+        and which worker loads them, has no effect.
         """
         streams = _epoch_streams(streams, epoch)
         if not len(x):
@@ -94,7 +94,7 @@ class Augmentation:
         )
 
     def mix(self, x: Tensor, streams: SampleRNG, epoch: int = 0) -> MixedBatch:
-        """The batch under MixUp or CutMix, and how labels mix: a function of the batch's ids."""
+        """Apply MixUp or CutMix to a batch; the draw is a function of the batch's sample ids."""
         return mix_batch(x, _epoch_streams(streams, epoch), mixup=self.mixup, cutmix=self.cutmix)
 
 

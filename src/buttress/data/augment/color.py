@@ -1,4 +1,4 @@
-"""Between images in [0, 1] and the 8 bits in which image libraries work."""
+"""Color operations on 8-bit images, and conversion between [0, 1] and uint8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def to_uint8(x: Tensor) -> Tensor:
 def truncate_to_uint8(values: Tensor) -> Tensor:
     """Floats from 0 to 255 as uint8, fractions cut off.
 
-    The detour through int16 takes a third of the time of the direct way.
+    Converting through int16 takes a third of the time of the direct conversion.
     """
     return values.to(torch.int16).to(torch.uint8)
 
@@ -31,19 +31,19 @@ def adjust_brightness(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_contrast(x: Tensor, factor: Tensor) -> Tensor:
-    """Towards the mean grey of the image."""
+    """Blend each image with its mean gray level."""
     mean = to_grayscale(x.float()).mean((1, 2, 3), keepdim=True, dtype=torch.float64)
     return _blend((mean + 0.5).floor().float(), x.float(), factor)
 
 
 def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
-    """Towards the grey image, of which an image without colours is one."""
+    """Blend each image with its grayscale version."""
     values = x.float()
     return _blend(to_grayscale(values), values, factor)
 
 
 def adjust_sharpness(x: Tensor, factor: Tensor) -> Tensor:
-    """Towards a blur that weighs the centre 5 and its eight neighbours 1; edges stay."""
+    """Blend each image with a 3x3 blur (center weight 5, neighbors 1); border pixels stay."""
     values = x.float()
     blurred = values.clone()
     thirds = values[..., :-2] + values[..., 1:-1] + values[..., 2:]
@@ -54,7 +54,7 @@ def adjust_sharpness(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Colours turned on their circle; a turn of 1 is the whole circle. Grey images stay."""
+    """Rotate the hue; 1 is a full turn. Grayscale images are unchanged."""
     if x.shape[1] == 1:
         return x
     red, green, blue = (values := _require_rgb(x.float())).unbind(1)
@@ -83,7 +83,7 @@ def to_grayscale(values: Tensor) -> Tensor:
 def _require_rgb(values: Tensor) -> Tensor:
     if values.shape[1] != 3:
         raise UserError(
-            f"changing colours needs 1 or 3 channels, but the images have {values.shape[1]}"
+            f"color augmentation needs 1 or 3 channels, but the images have {values.shape[1]}"
         )
     return values
 
@@ -91,7 +91,7 @@ def _require_rgb(values: Tensor) -> Tensor:
 def _blend(degenerate: Tensor, values: Tensor, factor: Tensor) -> Tensor:
     degenerate = degenerate.to(values.device)
     factor = factor.to(values.device, torch.float32).view(-1, 1, 1, 1)
-    # Pillow cuts fractions off where one would expect rounding; so do we.
+    # Pillow truncates here instead of rounding; so do we.
     return truncate_to_uint8((values - degenerate).mul_(factor).add_(degenerate).clamp_(0, 255))
 
 

@@ -1,4 +1,4 @@
-"""A shift by a few pixels: padding and a random crop of the old size."""
+"""Random crops, flips and resized crops of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al., arXiv:1708.04896) of images that are not normalised."""
+"""Random erasing (Zhong et al., arXiv:1708.04896) of images in [0, 1]."""
 
 from __future__ import annotations
 

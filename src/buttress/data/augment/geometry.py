@@ -1,7 +1,7 @@
 """Affine maps of whole batches with the nearest pixel, exactly as Pillow computes them.
 
 A matrix (a, b, c, d, e, f) takes a pixel (u, v) of the result to the place
-(a u + b v + c, d u + e v + f) in the image, with v downwards and pixel centres at halves.
+(a u + b v + c, d u + e v + f) in the image, with v downwards and pixel centers at halves.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def translate_y(share: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def rotate(degrees: Tensor, size: tuple[int, int]) -> Tensor:
-    """The image turns anticlockwise about its centre."""
+    """The image turns counterclockwise about its centre."""
     height, width = size
     angle = degrees.double() * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()

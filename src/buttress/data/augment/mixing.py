@@ -18,14 +18,14 @@ from buttress.system.rng import SampleRNG
 
 
 class Mixing(NamedTuple):
-    """With whom each image is mixed: loss = weight * loss(y) + (1 - weight) * loss(y[partner])."""
+    """Mixing partners: loss = weight * loss(y) + (1 - weight) * loss(y[partner])."""
 
     partner: Tensor  # (N,) int64 rows
     weight: Tensor  # (N,) float32, the share of the image's own label
 
 
 class MixedBatch(NamedTuple):
-    """A batch that was mixed; ``mixing`` is None where nothing was to be mixed."""
+    """A mixed batch; ``mixing`` is None if nothing was mixed."""
 
     x: Tensor
     mixing: Mixing | None

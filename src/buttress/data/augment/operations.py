@@ -12,7 +12,7 @@ from buttress.data.augment import color as tones
 from buttress.data.augment import geometry
 from buttress.system.rng import SampleRNG
 
-FILL_GRAY = 128  # comes in from outside where an image moves
+FILL_GRAY = 128  # fill value where an image is shifted
 
 # Each takes uint8 images (N, C, H, W) and one number per image.
 COLOR_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -86,7 +86,7 @@ def color_jitter(
     """Each quality of uint8 images times a factor from 1 - s to 1 + s; hue turned by up to ``hue``.
 
     As in torchvision: factors are drawn evenly and never below zero, and a turn of 1 is the whole
-    circle of colours.
+    circle of colors.
     """
     strengths = {
         "brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue,

@@ -1,9 +1,9 @@
 """AutoAugment (Cubuk et al., arXiv:1805.09501) with the policies found for CIFAR-10 and ImageNet.
 
 Ten levels from 0 to 9. As in the widely used port of the policies, a rotation is always
-anticlockwise while other signs are drawn, and grey comes in from outside.
+counterclockwise while other signs are drawn, and gray comes in from outside.
 Departure from that port: shears take the nearest pixel, as rotations and shifts do. Kept from it:
-the 17th pair for CIFAR-10 equalises with probability 0.8 where torchvision's list has 0.6.
+the 17th pair for CIFAR-10 equalizes with probability 0.8 where torchvision's list has 0.6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Common corruptions of images (arXiv:1903.12261): the fifteen, and four extra."""
+"""Common corruptions of images (arXiv:1903.12261): the fifteen standard and four extra ones."""
 
 from buttress.data.corruptions import blur as _glass  # noqa: F401
 from buttress.data.corruptions import blur as _lens  # noqa: F401

@@ -1,7 +1,7 @@
-"""Frosted glass: pixels take the place of their neighbours.
+"""Blur corruptions: glass, Gaussian, defocus, motion and zoom.
 
-The published loop goes from the last pixel to the first and means to swap each with a neighbour; as
-both are views of one array, it copies the neighbour and moves nothing back. A neighbour that was
+The published loop goes from the last pixel to the first and means to swap each with a neighbor; as
+both are views of one array, it copies the neighbor and moves nothing back. A neighbor that was
 visited before has been copied from somewhere itself, so copies form chains. Here all chains of a
 batch are followed at once, each round doubling the length that has been followed.
 """

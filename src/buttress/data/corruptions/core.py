@@ -1,8 +1,8 @@
-"""Corruptions by name, and the one way they are applied to a batch of images.
+"""Corruptions by name, and the function that applies them to a batch.
 
 The constants of each severity are those of CIFAR-10-C for small images and those of ImageNet-C for
 larger ones (Hendrycks and Dietterich, arXiv:1903.12261). Images are 8-bit before and after, as they
-were when those sets were made. What is random belongs to the id of each sample.
+were when those sets were made. Random draws depend on the id of each sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from buttress.errors import UserError
 from buttress.registry import Registry
 from buttress.system.rng import SampleRNG
 
-# What arithmetic leaves just below a level is that level: float64 errs by far less than this.
+# Values just below a level are rounded up to it: float64 errors are far smaller than this.
 ROUNDING_EPSILON = 1e-6
 
 
@@ -58,7 +58,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Tensor, seed: int = 0) -> 
     """Images (N, C, H, W) in [0, 1] under a corruption, in the 256 levels of 8-bit images.
 
     Args:
-        x: colour or grey images of at least 8 pixels; they are rounded to 256 levels first.
+        x: color or gray images of at least 8 pixels; they are rounded to 256 levels first.
         name: one of `list_corruptions`.
         severity: 1 (mild) to 5.
         ids: (N,) of the samples; an image with an id gets the same noise in every batch.
@@ -85,7 +85,7 @@ def severity_constants(name: str, severity: int, size: tuple[int, int]) -> Any:
 
 def check_severity(severity: int) -> int:
     if isinstance(severity, bool) or severity not in SEVERITIES:
-        raise UserError(f"severity must be a whole number from 1 to 5, but got {severity!r}")
+        raise UserError(f"severity must be an integer from 1 to 5, but got {severity!r}")
     return int(severity)
 
 

@@ -1,4 +1,4 @@
-"""A data set under a corruption: the official images where they are there, else made when read."""
+"""A corrupted dataset: the official images if available, else corrupted on the fly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IMAGES_PER_SEVERITY = 10_000  # of one severity in an array
 
 
 def find_official_corruption(dataset: str, name: str) -> Path | None:
-    """The array file or the folder of a corruption of a data set, if it is on this machine."""
+    """The array file or the folder of a corruption of a dataset, if it is on this machine."""
     for folder_path in _candidate_folders(dataset):
         if dataset in ARRAY_FOLDERS and (folder_path / f"{name}.npy").is_file():
             return folder_path / f"{name}.npy"
@@ -75,7 +75,7 @@ def _load_array(dataset: Dataset, path: Path, severity: int) -> PixelSource:
     if images.shape != (5 * IMAGES_PER_SEVERITY, 32, 32, 3) or images.dtype != np.uint8:
         raise DataError(
             f"{path} must be uint8 of shape ({5 * IMAGES_PER_SEVERITY}, 32, 32, 3), but is "
-            f"{images.dtype} of {images.shape}; get it again or remove it"
+            f"{images.dtype} of shape {images.shape}; download it again or remove it"
         )
     rows = dataset.ids - FIRST_TEST_ID
     severity_labels = torch.from_numpy(labels[first : first + IMAGES_PER_SEVERITY].astype(np.int64))
@@ -83,8 +83,8 @@ def _load_array(dataset: Dataset, path: Path, severity: int) -> PixelSource:
         severity_labels[rows], dataset.labels
     ):
         raise DataError(
-            f"{path.with_name('labels.npy')} must have the labels of {dataset.name}'s test images "
-            "at each severity, but has others; get it again or remove the folder"
+            f"{path.with_name('labels.npy')} must contain the test labels of {dataset.name} "
+            "for each severity, but contains others; download it again or remove the folder"
         )
     block = torch.from_numpy(images[first : first + IMAGES_PER_SEVERITY]).permute(0, 3, 1, 2)
     return OfficialPixels(MemoryPixels(block).select(rows))
@@ -95,7 +95,7 @@ def _load_npy(path: Path) -> NDArray[np.uint8]:
         # Copy on write: torch wants memory it may write to, and the file must never change.
         array: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}; get it again or remove it") from None
+        raise DataError(f"{path} cannot be read: {error}; download it again or remove it") from None
     return array
 
 
@@ -109,15 +109,16 @@ def _load_folder(dataset: Dataset, root_folder: Path, severity: int) -> PixelSou
     ids = dataset.ids.tolist()
     if missing := sum(i not in paths for i in ids):
         raise DataError(
-            f"{root} must hold the corrupted form of each image of {dataset.name}, but lacks "
-            f"{missing:,} of {len(ids):,}; get it again or remove {root_folder}"
+            f"{root} must contain the corrupted version of each image of {dataset.name}, but "
+            f"{missing:,} of {len(ids):,} are missing; download it again or remove "
+            f"{root_folder}"
         )
     return OfficialPixels(FolderPixels(root, tuple(paths[i] for i in ids), IMAGENET_C_SIZE))
 
 
 @dataclass(frozen=True, eq=False)
 class OfficialPixels:
-    """Published images; a fingerprint tells them from our own."""
+    """The published corrupted images; their fingerprint differs from generated ones."""
 
     source: PixelSource
 
@@ -163,7 +164,7 @@ def corrupt_dataset(dataset: Dataset, name: str, severity: int, seed: int = 0) -
 
 @dataclass(frozen=True, eq=False)
 class CorruptedPixels:
-    """Images of ``source``, corrupted when they are asked for."""
+    """Images of ``source``, corrupted when they are read."""
 
     source: PixelSource
     ids: Tensor  # (N,)

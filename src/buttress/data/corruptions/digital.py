@@ -1,4 +1,4 @@
-"""What storing an image does to it: fewer pixels, and JPEG. Pillow does the work."""
+"""Digital corruptions: pixelate, JPEG, elastic transform, brightness, contrast, saturate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pixelate(x: Tensor, share: float, streams: SampleRNG) -> Tensor:
     large=(25, 18, 15, 10, 7),
 )
 def jpeg_compression(x: Tensor, quality: int, streams: SampleRNG) -> Tensor:
-    """Stored as JPEG of a quality, with halved colour resolution, and read again."""
+    """Stored as JPEG of a quality, with halved color resolution, and read again."""
 
     def change(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
@@ -133,7 +133,7 @@ def pixel_grid(height: int, width: int) -> Tensor:
 def sample_bilinear(x: Tensor, coordinates: Tensor, *, at_centers: bool) -> Tensor:
     """Images at places (N, H, W, 2) in pixels, linearly; outside they are mirrored.
 
-    The mirror stands at the centres of the edge pixels, or else at their outer edges.
+    The mirror stands at the centers of the edge pixels, or else at their outer edges.
     """
     size = torch.tensor([x.shape[3], x.shape[2]], dtype=torch.float64)
     scaled = 2 * coordinates / (size - 1) - 1 if at_centers else (2 * coordinates + 1) / size - 1
@@ -151,7 +151,7 @@ def brightness(x: Tensor, amount: float, streams: SampleRNG) -> Tensor:
     """Added to the value of HSV, the largest of a pixel's channels; hue and saturation stay."""
     value = x.amax(1, keepdim=True)
     raised = (value + amount).clamp_max(1)
-    # With hue and saturation fixed a pixel grows in proportion; black has neither and turns grey.
+    # With hue and saturation fixed a pixel grows in proportion; black has neither and turns gray.
     return torch.where(value > 0, x * (raised / value.clamp_min(1 / 255)), raised)
 
 
@@ -178,10 +178,12 @@ def contrast(x: Tensor, factor: float, streams: SampleRNG) -> Tensor:
 def saturate(x: Tensor, constants: tuple[float, float], streams: SampleRNG) -> Tensor:
     """The saturation of HSV times a factor plus a shift; value and hue stay.
 
-    A grey pixel has no hue; the published code takes that as red, so a shift reddens greys.
+    A gray pixel has no hue; the published code takes that as red, so a shift reddens grays.
     """
     if x.shape[1] == 1:
-        raise UserError("saturate changes colours, but the images are grey; leave it out")
+        raise UserError(
+            "the corruption saturate needs color images, but the images are grayscale; omit it"
+        )
     factor, shift = constants
     value, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     chroma = value - low

@@ -51,7 +51,7 @@ def canny(images: Floats, low: float, high: float) -> NDArray[np.bool_]:
     size = np.abs(down) + np.abs(across)
     candidates = (size > low) & non_maximum_suppression(size, down, across)
     neighborhood = np.zeros((3, 3, 3), dtype=bool)
-    neighborhood[1] = True  # neighbours in the same image only
+    neighborhood[1] = True  # neighbors in the same image only
     edges: NDArray[np.bool_] = binary_propagation(
         candidates & (size > high), structure=neighborhood, mask=candidates
     )

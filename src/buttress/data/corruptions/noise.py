@@ -1,4 +1,4 @@
-"""Noise that each value of an image gets for itself."""
+"""Noise corruptions: independent noise per pixel and channel."""
 
 from __future__ import annotations
 

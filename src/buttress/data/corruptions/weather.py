@@ -1,4 +1,4 @@
-"""Fog: a cloud made by midpoint displacement."""
+"""Weather corruptions: fog, frost, snow and spatter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fog_map(x: Tensor, decay: float, streams: SampleRNG) -> Tensor:
 def plasma_fractal(side: int, decay: float, u: Tensor) -> Tensor:
     """(N, side, side) diamond-square maps on a torus, from 0 to 1.
 
-    A midpoint is the mean of its four neighbours plus w U(-w, w), where w is 100 at first and is
+    A midpoint is the mean of its four neighbors plus w U(-w, w), where w is 100 at first and is
     divided by ``decay`` from level to level: the noise falls with its square.
 
     Args:
@@ -199,7 +199,7 @@ def spatter(x: Tensor, constants: tuple[float, ...], streams: SampleRNG) -> Tens
 
 
 def color_image(rgb: tuple[int, int, int], x: Tensor) -> Tensor:
-    """A colour for these images; its grey if they are grey."""
+    """A color for these images; its gray if they are gray."""
     color = torch.tensor(rgb, dtype=x.dtype).view(1, 3, 1, 1) / 255
     return color if x.shape[1] == 3 else to_grayscale(color)
 

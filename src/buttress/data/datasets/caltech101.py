@@ -1,8 +1,8 @@
 """Caltech-101 (Fei-Fei et al. 2004): about 9,000 photographs of objects.
 
 The clutter ``BACKGROUND_Google`` is kept as a class, so that there are 102, as in published
-evaluations of networks that were fine-tuned on it. Of each class 27 images are ``train``, three are
-``val`` and the rest is ``test``: the usual number of 30 for training, drawn by hashes of the paths.
+evaluations of models fine-tuned on it. Of each class 27 images are ``train``, three are ``val`` and
+the rest is ``test``: the usual number of 30 for training, drawn by hashes of the paths.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def caltech101(
     classes = tuple(sorted(class_names(root), key=str.lower))
     if len(classes) != NUM_CLASSES:
         raise DataError(
-            f"{root} must hold {NUM_CLASSES} class folders with BACKGROUND_Google, but holds "
-            f"{len(classes)}; remove it and run `buttress data get caltech101`"
+            f"{root} must contain {NUM_CLASSES} class folders including BACKGROUND_Google, "
+            f"but contains {len(classes)}; remove it and run `buttress data get caltech101`"
         )
     folder_dataset = FolderDataset("caltech101", root, classes)
     files = select_split(split, split_files(list_files(root, "", classes)), root)

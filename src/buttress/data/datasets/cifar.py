@@ -1,4 +1,4 @@
-"""What CIFAR-10 and CIFAR-100 share: their archives, and the arrays that are kept of them.
+"""CIFAR-10 and CIFAR-100: download, verification and cached arrays.
 
 Nothing from an archive is run or unpacked: its batches are read as plain arrays and kept in files
 whose every byte is checked when they are opened.
@@ -38,7 +38,7 @@ NUM_VAL = 1_000
 
 @dataclass(frozen=True)
 class CifarSource:
-    """One of the two sets. ``checksums`` are of the bytes of each array in the official order.
+    """CIFAR-10 or CIFAR-100. ``checksums`` are of the bytes of each array in the official order.
 
     Where they are not published they are taken from the archive, known by its MD5, and kept.
     """
@@ -70,7 +70,7 @@ class CifarSource:
 def get_cifar(
     cifar: CifarSource, progress: Progress, mirrors: Mapping[str, Callable[[Path], Arrays]]
 ) -> Path:
-    """Where the arrays lie, after getting them if they are not all there and whole.
+    """Return the folder of the arrays; download them if any is missing or damaged.
 
     ``mirrors`` are further sources, given a folder to work in. Two processes may do this at once:
     each works in a folder of its own, and the files they move into place are equal.
@@ -93,8 +93,8 @@ def get_cifar(
             save_arrays(cifar, try_sources(verified_sources))
         except DataError as error:
             raise DataError(
-                f"{cifar.name} could not be got ({error}); put {cifar.archive} into {folder} and "
-                f"run {cifar.download_command}"
+                f"{cifar.name} could not be downloaded ({error}); put {cifar.archive} into "
+                f"{folder} and run {cifar.download_command}"
             ) from None
     return folder
 
@@ -155,19 +155,17 @@ def read_array(cifar: CifarSource, name: str) -> Array:
     """One array of the cache, memory-mapped and checked byte for byte (about 0.1 s in all)."""
     path = cifar.folder / f"{name}.npy"
     if not path.exists():
-        raise DataError(
-            f"{cifar.name} is not on this machine; get it with {cifar.download_command}"
-        )
+        raise DataError(f"{cifar.name} is not downloaded; run {cifar.download_command}")
     try:
         # Copy on write: torch wants memory it may write to, and the file must never change.
         array: Array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, EOFError, OSError):
         raise DataError(
-            f"{path} is truncated or unreadable; make it again with {cifar.download_command}"
+            f"{path} is truncated or unreadable; run {cifar.download_command} to restore it"
         ) from None
     if array.dtype != np.uint8 or array_sha256(array) != expected_checksums(cifar)[name]:
         raise DataError(
-            f"{path} does not match its checksum; make it again with {cifar.download_command}"
+            f"{path} does not match its checksum; run {cifar.download_command} to restore it"
         )
     return array
 
@@ -180,7 +178,7 @@ def expected_checksums(cifar: CifarSource) -> Mapping[str, str]:
         return read_json(path)
     except (CorruptFileError, OSError):
         raise DataError(
-            f"{path} is missing or damaged; make it again with {cifar.download_command}"
+            f"{path} is missing or damaged; run {cifar.download_command} to restore it"
         ) from None
 
 
@@ -194,13 +192,13 @@ def is_complete(cifar: CifarSource) -> bool:
 
 
 def read_verified(cifar: CifarSource, read: Callable[[], Arrays]) -> Arrays:
-    """What is read, if it is the set to the last byte, where its sums are published."""
+    """Read the arrays and verify them against the published checksums, if there are any."""
     arrays = read()
     for name, expected in (cifar.checksums or {}).items():
         if (checksum := array_sha256(arrays[name])) != expected:
             raise DataError(
-                f"its {name} have the checksum {checksum[:12]}... in place of {expected[:12]}...; "
-                "the download is damaged or is another data set"
+                f"{name} have checksum {checksum[:12]}..., but {expected[:12]}... was "
+                "expected; the download is damaged or a different dataset"
             )
     return arrays
 

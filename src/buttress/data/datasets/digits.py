@@ -57,11 +57,12 @@ def get_digits(progress: Progress) -> Path:
 def digits(
     split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
 ) -> Dataset:
-    """Handwritten digits (scikit-learn), enlarged from 8x8 grey to 32x32 RGB."""
+    """Handwritten digits (scikit-learn), enlarged from 8x8 gray to 32x32 RGB."""
     size = DEFAULT_SIZE if image_size is None else image_size
     if not MIN_SIZE <= size <= MAX_SIZE:
         raise UserError(
-            f"digits come with image_size from {MIN_SIZE} to {MAX_SIZE}, but got {size}"
+            f"`{MIN_SIZE} <= image_size <= {MAX_SIZE}` must hold for digits, but got "
+            f"image_size={size}"
         )
     arrays = read_digits(size)
     pixels = MemoryPixels(arrays.images)
@@ -87,9 +88,9 @@ def read_digits(size: int) -> DigitsArrays:
 
 
 def upsample_exact(gray: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """(N, 8, 8) levels 0..16 -> (N, size, size) levels 0..255, bilinear, in whole numbers only.
+    """(N, 8, 8) levels 0..16 -> (N, size, size) levels 0..255, bilinear, in integer arithmetic.
 
-    The centre of target pixel i lies at ((2i + 1) * 8 - size) / (2 * size) on the source grid, so
+    The center of target pixel i lies at ((2i + 1) * 8 - size) / (2 * size) on the source grid, so
     all weights are whole multiples of 1 / (2 * size) and no machine can round them differently.
     """
     unit = 2 * size

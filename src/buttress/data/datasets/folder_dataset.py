@@ -1,4 +1,4 @@
-"""What the named data sets that are folders of image files share: getting them, and their form."""
+"""Registered datasets stored as folders of image files: download and layout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARCHIVE_SUFFIXES = (".tgz", ".gz", ".tar", ".zip")
 def imagenet_facts(
     train: int, test: int, num_classes: int, size: int = DEFAULT_IMAGENET_SIZE
 ) -> DatasetFacts:
-    """What is known of a set of ImageNet's kind before it is here."""
+    """Facts of an ImageNet-like dataset, known before it is downloaded."""
     shape = (3, size, size)
     return DatasetFacts(
         train, test, num_classes, shape, IMAGENET_MEAN, IMAGENET_STD, IMAGENET_BUDGETS
@@ -43,7 +43,7 @@ def imagenet_facts(
 
 @dataclass(frozen=True)
 class FolderDataset:
-    """Where a data set lies and what is known about it; ``size`` is that of its images if any."""
+    """Location and facts of a dataset; ``size`` is the size of its images, if fixed."""
 
     name: str
     root: Path
@@ -58,7 +58,8 @@ class FolderDataset:
         size = image_size or self.size or DEFAULT_IMAGENET_SIZE
         if size < MIN_IMAGENET_SIZE:
             raise UserError(
-                f"{self.name} needs image_size of {MIN_IMAGENET_SIZE} or more, but got {image_size}"
+                f"`image_size >= {MIN_IMAGENET_SIZE}` must hold for {self.name}, but got "
+                f"image_size={image_size}"
             )
         shorter = round(size * RESIZE_SHORTER_SIDE / CENTER_CROP) if self.center_crop else None
         return Dataset(
@@ -75,7 +76,7 @@ class FolderDataset:
 
 
 class DownloadFile(NamedTuple):
-    """A file that must be had, and its published MD5."""
+    """A file to download, with its published MD5."""
 
     url: str
     md5: str
@@ -88,10 +89,10 @@ class DownloadFile(NamedTuple):
 def download_folder(
     name: str, kept_folder: str, sources: tuple[DownloadFile, ...], progress: Progress
 ) -> Path:
-    """The folder ``kept_folder`` out of the sources, in the cache, after getting it if need be.
+    """Return the cached folder ``kept_folder`` of the sources; download it if needed.
 
     Archives are unpacked, and archives inside them; other files are put beside what came out. The
-    folder is moved into place when it is complete, so that it is whole or absent.
+    folder is moved into place when it is complete, so that it is never partial.
     """
     folder = cache_dir() / name
     if (folder / kept_folder).is_dir():
@@ -107,11 +108,11 @@ def download_folder(
                 else sorted(p for p in out.rglob(kept_folder) if p.is_dir())
             )
             if not candidates:
-                raise DataError(f"{sources[0].file} lacks the folder {kept_folder}")
+                raise DataError(f"{sources[0].file} does not contain the folder {kept_folder}")
         except DataError as error:
             files = " and ".join(source.file for source in sources)
             raise DataError(
-                f"{name} could not be got ({error}); put {files} into {folder} and run "
+                f"{name} could not be downloaded ({error}); put {files} into {folder} and run "
                 f"`buttress data get {name}`"
             ) from None
         try:
@@ -150,5 +151,5 @@ def place_file(path: Path, out: Path, progress: Progress) -> None:
 def dataset_root(name: str, kept_folder: str) -> Path:
     root = cache_dir() / name / kept_folder
     if not root.is_dir():
-        raise DataError(f"{name} is not on this machine; get it with `buttress data get {name}`")
+        raise DataError(f"{name} is not downloaded; run `buttress data get {name}`")
     return root

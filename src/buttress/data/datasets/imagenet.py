@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC 2012) from a folder of the user's own: it may not be handed on.
+"""ImageNet (ILSVRC 2012) from the user's own copy: its license forbids redistribution.
 
 The folder is ``$BUTTRESS_IMAGENET``, else ``imagenet`` in the cache; it holds ``train/WNID/*.JPEG``
 and ``val/WNID/*.JPEG``. ``test`` is the official validation set; ``val`` is held out of training.
@@ -52,19 +52,18 @@ def imagenet_folder() -> Path:
 
 
 def require_split(split: str) -> Path:
-    """The user's folder, if it holds the part, sorted into class folders."""
+    """Return the user's folder if it contains the split, sorted into class folders."""
     root = imagenet_folder()
     if not (root / split).is_dir():
         raise DataError(
-            f"{root} must hold ILSVRC2012 as train/WNID/*.JPEG and val/WNID/*.JPEG, but has no "
-            f"{split}; it cannot be downloaded here: get it from https://image-net.org/download, "
-            f"or set {IMAGENET_VARIABLE} to the folder that has it"
+            f"{root} must contain ILSVRC2012 as train/WNID/*.JPEG and val/WNID/*.JPEG, but "
+            f"has no {split}/ folder. ImageNet cannot be downloaded automatically: get it "
+            f"from https://image-net.org/download, or set {IMAGENET_VARIABLE} to its folder"
         )
     if missing := sorted(set(imagenet_classes()) - set(class_names(root / split))):
         raise DataError(
-            f"{root / split} must hold a folder for each of the {len(imagenet_classes()):,} "
-            f"classes, but lacks {missing[0]} and {len(missing) - 1:,} others; sort the images "
-            "into them"
+            f"{root / split} must contain one folder per class ({len(imagenet_classes()):,}), "
+            f"but {missing[0]} and {len(missing) - 1:,} others are missing"
         )
     return root
 
@@ -150,8 +149,8 @@ def read_class_list(names: list[str], path: str) -> tuple[str, ...]:
         raise DataError(f"{path} must list WordNet ids of ImageNet, but has {unknown[0]!r}")
     if len(names) != NUM_CLASSES or len(set(names)) != NUM_CLASSES:
         raise DataError(
-            f"{path} must list {NUM_CLASSES} different classes, but has {len(set(names))} in "
-            f"{len(names)} lines"
+            f"{path} must list {NUM_CLASSES} different classes, but lists {len(set(names))} "
+            f"in {len(names)} lines"
         )
     return tuple(sorted(names))
 

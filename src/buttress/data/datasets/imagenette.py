@@ -1,4 +1,4 @@
-"""ImageNette (Howard 2019): ten easily told classes of ImageNet, in two sizes.
+"""ImageNette (Howard 2019): ten easily distinguished classes of ImageNet, in two sizes.
 
 The same image has the same id in both sizes. ``test`` is the official val folder.
 """

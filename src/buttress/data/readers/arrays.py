@@ -1,7 +1,7 @@
-"""Extra training images: synthetic ones (``npz:PATH``) and pseudo-labelled ones (``ti500k:PATH``).
+"""Extra training images: synthetic ones (``npz:PATH``) and pseudo-labeled ones (``ti500k:PATH``).
 
 Their pixels are written once to the cache as a plain array, which is then mapped, not loaded, so
-that millions of images take no memory. They have training images only.
+that millions of images take no memory. They have a train split only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def npz(
 def ti500k(
     path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
 ) -> Dataset:
-    """The 500,000 pseudo-labelled images for CIFAR-10, from their pickle."""
+    """The 500,000 pseudo-labeled images for CIFAR-10, from their pickle."""
     folder = cached_arrays(Path(path), unpack_ti500k, progress)
     return load_extra_dataset(f"ti500k:{path}", split, folder, CIFAR10.classes, image_size)
 
@@ -59,12 +59,13 @@ def load_extra_dataset(
     name: str, split: str, folder: Path, classes: tuple[str, ...] | None, image_size: int | None
 ) -> Dataset:
     if split not in ("train", "train+val"):
-        raise UserError(f"{name} has training images only, so the split must be train, not {split}")
+        raise UserError(f"{name} has a train split only, but got split={split!r}")
     # Copy on write: torch wants memory it may write to, and the file must never change.
     images = torch.from_numpy(np.load(folder / IMAGES, mmap_mode="c")).permute(0, 3, 1, 2)
     if image_size not in (None, images.shape[2]):
         raise UserError(
-            f"{name} has images of {images.shape[2]} pixels, but got image_size={image_size}"
+            f"{name} has images of {images.shape[2]}x{images.shape[2]} pixels, but got "
+            f"image_size={image_size}"
         )
     count = None if classes is None else len(classes)
     labels = check_labels(np.load(folder / LABELS), len(images), count)
@@ -79,7 +80,7 @@ def cached_arrays(path: Path, write: ArrayWriter, progress: Progress) -> Path:
     """The folder of the cache with the arrays of a file, made if the file is new or changed."""
     path = path.expanduser()
     if not path.is_file():
-        raise DataError(f"{path} must be a file with images and labels, but there is no such file")
+        raise DataError(f"{path} must be a file with images and labels, but does not exist")
     status = path.stat()
     key = derive_seed(str(path.resolve()), status.st_size, status.st_mtime_ns)
     folder = cache_dir() / "extra" / f"{path.stem}-{key:016x}"
@@ -105,8 +106,8 @@ def cached_arrays(path: Path, write: ArrayWriter, progress: Progress) -> Path:
 def check_images(images: NDArray[Any], path: Path) -> None:
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or not images.size:
         raise DataError(
-            f"{path} must hold images as uint8 of shape (N, H, W, 3), but has {images.dtype} of "
-            f"shape {images.shape}"
+            f"{path} must contain images as uint8 of shape (N, H, W, 3), but has "
+            f"{images.dtype} of shape {images.shape}"
         )
 
 
@@ -117,7 +118,7 @@ def unpack_npz(path: Path, folder: Path, progress: Progress) -> None:
                 if f"{key}.npy" not in archive.namelist():
                     member_names = ", ".join(n.removesuffix(".npy") for n in archive.namelist())
                     raise DataError(
-                        f"{path} must hold `image` and `label`, but holds {member_names}"
+                        f"{path} must contain `image` and `label`, but contains {member_names}"
                     )
                 check_compression(archive.getinfo(f"{key}.npy"), path)
                 with archive.open(f"{key}.npy") as stream, (folder / name).open("wb") as out:
@@ -129,13 +130,15 @@ def unpack_npz(path: Path, folder: Path, progress: Progress) -> None:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise
         reason = " ".join(str(error).split())
-        raise DataError(f"{path} is not a whole .npz file of arrays: {reason}") from None
+        raise DataError(f"{path} is not a complete .npz file of arrays: {reason}") from None
 
 
 def check_compression(info: zipfile.ZipInfo, path: Path) -> None:
-    """Images never pack as well as this: the disk would be full before anyone looked at one."""
+    """Raise `DataError` for compression ratios that images cannot have (zip bombs)."""
     if info.file_size > max(SMALL_FILE_BYTES, MAX_COMPRESSION_RATIO * info.compress_size):
-        raise DataError(f"{path} unpacks to {info.file_size} bytes, far more than images can")
+        raise DataError(
+            f"{path} would unpack to {info.file_size} bytes, which is not plausible for images"
+        )
 
 
 def unpack_ti500k(path: Path, folder: Path, progress: Progress) -> None:
@@ -145,12 +148,14 @@ def unpack_ti500k(path: Path, folder: Path, progress: Progress) -> None:
             content = ArrayUnpickler(stream).load()
     # A damaged pickle can raise nearly anything.
     except Exception as error:
-        raise DataError(f"{path} is not a whole pickle of arrays: {error}") from None
+        raise DataError(f"{path} is not a complete pickle of arrays: {error}") from None
     if not isinstance(content, dict) or not {"data", "extrapolated_targets"} <= content.keys():
-        raise DataError(f"{path} must hold `data` and `extrapolated_targets`, but lacks one")
+        raise DataError(
+            f"{path} must contain `data` and `extrapolated_targets`, but one is missing"
+        )
     images, labels = np.asarray(content["data"]), np.asarray(content["extrapolated_targets"])
     check_images(images, path)
     np.save(folder / IMAGES, images, allow_pickle=False)
     if labels.dtype.kind not in "iu":
-        raise DataError(f"{path} must hold whole numbers as labels, but has {labels.dtype}")
+        raise DataError(f"{path} must contain integer labels, but has {labels.dtype}")
     np.save(folder / LABELS, labels.astype(np.int64), allow_pickle=False)

@@ -114,33 +114,31 @@ def folder(
 def log_substituted_splits(
     root: Path, split: str, parts: dict[str, list[ImageFile]], progress: Progress
 ) -> None:
-    """Says which images stand for a part that has no folder."""
+    """Log which images are used for a split that has no folder."""
     if split == "test" and "test" not in parts:
-        progress.log(f"{root} has no test/: its validation images stand for it")
+        progress.log(f"{root} has no test/ folder; using its validation images as the test split")
     if split in ("val", "test") and not (root / "val").is_dir() and "train" in parts:
         num_training = len(parts["train"]) + len(parts["val"])
         progress.log(
-            f"{root} has no val/: {len(parts['val'])} of its {num_training} training images are "
-            "held out as val, chosen by a hash of their paths"
+            f"{root} has no val/ folder; using {len(parts['val'])} of its {num_training} "
+            "training images as the validation split (chosen by a hash of their paths)"
         )
 
 
 def scan_folder(root: Path) -> tuple[tuple[str, ...], dict[str, list[ImageFile]]]:
     """The classes, and the files of train, val and test in order of id, where they exist."""
     if not root.is_dir():
-        raise DataError(
-            f"{root} must be a folder that holds {EXPECTED_LAYOUT}, but there is no such folder"
-        )
+        raise DataError(f"{root} must be a folder with {EXPECTED_LAYOUT}, but does not exist")
     present = [part for part in SPLIT_FOLDERS if (root / part).is_dir()]
     if not present:
         names = ", ".join(sorted(os.listdir(root))[:5]) or "nothing"
-        raise DataError(f"{root} must hold {EXPECTED_LAYOUT}, but holds {names}")
+        raise DataError(f"{root} must contain {EXPECTED_LAYOUT}, but contains {names}")
     classes = class_names(root / present[0])
     if len(classes) < 2:
         classes_phrase = f"only {classes[0]!r}" if classes else "none"
         raise DataError(
-            f"{root / present[0]} must hold a folder for each of two or more classes, but holds "
-            f"{classes_phrase}"
+            f"{root / present[0]} must contain one folder per class and at least two classes, "
+            f"but contains {classes_phrase}"
         )
     parts = {part: list_files(root, part, classes) for part in present}
     if "val" not in parts and "train" in parts:
@@ -155,18 +153,18 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 
 def check_file_name(name: str, folder: Path) -> str:
-    """The name of a file, if other programs can write it too."""
+    """Return the name of a file if it is valid UTF-8, else raise `DataError`."""
     try:
         name.encode()
     except UnicodeEncodeError:
         raise DataError(
-            f"{folder} holds the name {name!r}, which is not UTF-8; rename it"
+            f"{folder} contains the name {name!r}, which is not valid UTF-8; rename it"
         ) from None
     return name
 
 
 def walk_folder(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Folders and their files below a place, links followed, but none twice and none upwards.
+    """Yield folders and their files below a folder; links are followed once and never upwards.
 
     A link to a folder above would bring in the images of other classes.
     """
@@ -185,8 +183,8 @@ def list_files(root: Path, split: str, classes: tuple[str, ...]) -> list[ImageFi
     """All images of one part; further folders inside a class folder belong to the class."""
     if unknown_classes := sorted(set(class_names(root / split)) - set(classes)):
         raise DataError(
-            f"{root / split} holds the class {unknown_classes[0]!r}, which {root / 'train'} does "
-            "not; the classes are those of the training images"
+            f"{root / split} contains the class {unknown_classes[0]!r}, which "
+            f"{root / 'train'} does not have; all splits must have the classes of train/"
         )
     files = []
     for label, name in enumerate(classes):
@@ -199,10 +197,12 @@ def list_files(root: Path, split: str, classes: tuple[str, ...]) -> list[ImageFi
             ]
         if split == "train" and not (files and files[-1].label == label):
             raise DataError(
-                f"{root / split / name} must hold images, but holds none of {IMAGE_SUFFIXES}"
+                f"{root / split / name} must contain images, but contains no {IMAGE_SUFFIXES} file"
             )
     if not files:
-        raise DataError(f"{root / split} must hold images, but holds none of {IMAGE_SUFFIXES}")
+        raise DataError(
+            f"{root / split} must contain images, but contains no {IMAGE_SUFFIXES} file"
+        )
     return sorted(files)
 
 
@@ -228,7 +228,9 @@ def select_split(split: str, parts: dict[str, list[ImageFile]], root: Path) -> l
         raise DataError(f"the split {split!r} needs {root / missing[0]}, but it does not exist")
     files = sorted(file for part in split_names for file in parts[part])
     if not files:  # the only image is held out
-        raise DataError(f"the split {split!r} of {root} must hold an image, but holds none")
+        raise DataError(
+            f"the split {split!r} of {root} must contain at least one image, but is empty"
+        )
     return files
 
 

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face (the package ``datasets``), read by row."""
+"""Hugging Face datasets (the package ``datasets``), read by row."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class HuggingFacePixels(EncodedPixels):
 
 
 def load_hugging_face(name: str, cache: str | None, split: str, image_size: int | None) -> Dataset:
-    """A split of a data set; where it has no labelled ``test``, that is its validation split."""
+    """A split of a dataset; where it has no labeled ``test``, that is its validation split."""
     if importlib.util.find_spec("datasets") is None:
         raise UserError(
             f"timm:hfds/{name} needs the package datasets; install it with `pip install datasets`"
@@ -120,7 +120,7 @@ def read_tables(name: str, cache: str | None) -> dict[str, Any]:
         }
     # The package raises errors of many kinds for a name that is not there or cannot be reached.
     except Exception as error:
-        raise DataError(f"the data set {name} of Hugging Face cannot be had: {error}") from None
+        raise DataError(f"the Hugging Face dataset {name} could not be loaded: {error}") from None
     if not tables:
         raise DataError(f"{name} must have a train, validation or test split, but has {available}")
     image, _ = image_and_label_columns(name, next(iter(tables.values())))

@@ -1,4 +1,4 @@
-"""Images that stay encoded in files and are decoded when they are asked for."""
+"""Images that stay encoded in files and are decoded on demand."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Looku
 
 
 class UnreadableImages(DataError):
-    """Images that cannot be read; the first is named, all are counted."""
+    """Error for unreadable images: names the first and counts all."""
 
     def __init__(self, reasons: list[str], images: int) -> None:
-        more = f"{len(reasons)} of {images} images cannot be read; the first: "
+        more = f"{len(reasons)} of {images} images cannot be read, first: "
         super().__init__((more if len(reasons) > 1 else "") + reasons[0])
         self.reasons = reasons
 
@@ -93,7 +93,7 @@ class EncodedPixels(ABC):
             for rows in iterate_indices(self, 256):
                 try:
                     out[rows] = self.take(rows)
-                except UnreadableImages as error:  # go on, to tell of all at once
+                except UnreadableImages as error:  # continue, to report all of them at once
                     errors += error.reasons
                 task.advance(len(rows))
         finally:
@@ -129,13 +129,13 @@ def decode_image(
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Three channels of 8 bits: grey is repeated, alpha dropped, 16 bits are scaled down."""
+    """Three channels of 8 bits: gray is repeated, alpha dropped, 16 bits are scaled down."""
     if image.mode.startswith("I;16"):
         deep = np.asarray(image).astype(np.uint32)
         return Image.fromarray(((deep * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
     if image.mode == "F" or image.mode.startswith("I"):
         raise ValueError(f"it has more than 16 bits per channel (mode {image.mode})")
-    image.info.pop("transparency", None)  # it has a colour all the same, and Pillow would warn
+    image.info.pop("transparency", None)  # it has a color all the same, and Pillow would warn
     return image.convert("RGB")
 
 
@@ -148,7 +148,7 @@ def resize_and_center_crop(rgb: Image.Image, size: int, resize_shorter_side: int
         resize_shorter_side * height // short_side,
     )
     if width * height > MAX_IMAGE_PIXELS:
-        raise ValueError(f"it is too long for its width: {rgb.size[0]} x {rgb.size[1]} pixels")
+        raise ValueError(f"the image is too elongated: {rgb.size[0]} x {rgb.size[1]} pixels")
     left, top = round((width - size) / 2), round((height - size) / 2)
     scaled = rgb.resize((width, height), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
@@ -164,17 +164,19 @@ def read_image_size(source: Path | IO[bytes], name: str = "") -> tuple[int, int]
 
 
 def open_image(source: Path | IO[bytes]) -> Image.Image:
-    """The image with only its header read, if its pixels can be had at a reasonable cost."""
+    """Open an image lazily, if it is a regular file and not too large to decode."""
     if isinstance(source, Path) and source.exists() and not source.is_file():
-        raise ValueError("it is no file")  # a pipe would be waited for
+        raise ValueError("it is not a regular file")  # reading a pipe would block
     image: Image.Image = Image.open(source)
     if image.width * image.height > MAX_IMAGE_PIXELS:
         image.close()
-        raise ValueError(f"it has {image.width} x {image.height} pixels, which are too many")
+        raise ValueError(
+            f"the image has {image.width} x {image.height} pixels, more than the limit"
+        )
     return image
 
 
 def unreadable_message(name: str, error: Exception) -> str:
-    expected = f"{name} must be an image of 8 or 16 bits that Pillow can read"
+    expected = f"{name} is not a readable 8- or 16-bit image"
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return f"{expected}, but: {reason}; repair or remove it"
+    return f"{expected}: {reason}; repair or remove it"

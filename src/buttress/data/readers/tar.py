@@ -1,4 +1,4 @@
-"""Images inside tar files that are not unpacked: an index, read once, says where each one lies."""
+"""Images inside tar files, read through a cached index without unpacking."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def scan_webdataset(path: Path) -> list[TarImage]:
             key = str(place.parent / place.name.partition(".")[0])
             if place.name.lower().endswith(IMAGE_SUFFIXES):
                 if key in images:
-                    raise DataError(f"{path} must hold one image for each key, but {key} has two")
+                    raise DataError(
+                        f"{path} must contain one image for each key, but {key} has two"
+                    )
                 images[key] = member
             elif place.name.endswith(LABEL_SUFFIX):
                 stream = archive.extractfile(member)
@@ -111,7 +113,7 @@ def scan_webdataset(path: Path) -> list[TarImage]:
         if not labels.get(key, "").isdecimal():
             label_phrase = repr(labels[key]) if key in labels else "none"
             raise DataError(
-                f"{path} must hold a class number in {key}{LABEL_SUFFIX}, but there is "
+                f"{path} must contain a class number in {key}{LABEL_SUFFIX}, but there is "
                 f"{label_phrase}"
             )
     return [TarImage(m.name, m.offset_data, m.size, labels[key]) for key, m in images.items()]
@@ -133,10 +135,13 @@ def scan_class_folders(path: Path) -> list[TarImage]:
 def iterate_files(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     for member in archive:
         if member.size < 0:  # read again and again
-            raise DataError(f"{path} holds {member.name!r} with {member.size} bytes")
+            raise DataError(f"{path} contains {member.name!r} with {member.size} bytes")
         if member.isfile() and not PurePosixPath(member.name).name.startswith("."):
             if member.issparse():
-                raise DataError(f"{path} holds {member.name} with holes in it; pack it again")
+                raise DataError(
+                    f"{path} contains the sparse file {member.name}; repack it "
+                    "without sparse entries"
+                )
             yield member
 
 
@@ -146,6 +151,4 @@ def open_tar(path: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(path, "r:") as archive:
             yield archive
     except (*ARCHIVE_ERRORS, ValueError, LookupError, RecursionError) as error:
-        raise DataError(
-            f"{path} must be a whole tar file without compression, but: {error}"
-        ) from None
+        raise DataError(f"{path} must be a complete, uncompressed tar file: {error}") from None

@@ -3,11 +3,10 @@
 - ``timm:wds@PATH``: shards of webdataset (``.jpg`` or ``.png`` with ``.cls``);
 - ``timm:tar@PATH``: tar files with class folders, or one tar file per class;
 - ``timm:folder@PATH``: as ``folder:PATH``;
-- ``timm:hfds/NAME``, or ``timm:hfds/NAME@CACHE``: a data set of Hugging Face.
+- ``timm:hfds/NAME``, or ``timm:hfds/NAME@CACHE``: a Hugging Face dataset.
 
-Which shards belong to train, val and test is told by ``_info.json``, or by these words in their
-paths. Ids are hashes of shard and name. Readers that only stream give no image an id: they are
-refused.
+Shards are assigned to train, val and test by ``_info.json``, or by these words in their paths. Ids
+are hashes of shard and name. Streaming-only readers are rejected, because they give images no id.
 """
 
 from __future__ import annotations
@@ -63,13 +62,14 @@ def parse_timm_name(text: str) -> TimmDatasetName:
     kind, _, name = head.partition("/")
     if kind not in READER_KINDS:
         raise UserError(
-            f"after `timm:` must come one of {', '.join(READER_KINDS)}, as in timm:wds@PATH, but "
-            f"got {text!r}; other readers of timm only stream, so that no image could have an id"
+            "a timm dataset is written timm:KIND@PATH with KIND one of "
+            f"{', '.join(READER_KINDS)}, but got {text!r} (other timm readers are "
+            "streaming-only and give images no stable id)"
         )
     if kind == "hfds" and not name:
-        raise UserError(f"a data set of Hugging Face is written timm:hfds/NAME, but got {text!r}")
+        raise UserError(f"a Hugging Face dataset is written timm:hfds/NAME, but got {text!r}")
     if kind != "hfds" and not (root or name):
-        raise UserError(f"write timm:{kind}@PATH to read {kind} from a path, but got {text!r}")
+        raise UserError(f"a {kind} dataset is written timm:{kind}@PATH, but got {text!r}")
     return TimmDatasetName(kind, name, root if root or kind == "hfds" else name)
 
 
@@ -141,7 +141,7 @@ def index_shards(
                 labels[part][path] = member.label
             number += 1
     if empty := [part for part in shards if not labels[part]]:
-        raise DataError(f"the {empty[0]} shards in {root} must hold images, but hold none")
+        raise DataError(f"the {empty[0]} shards in {root} must contain images, but contain none")
     classes = class_names_of_shards(labels, root, with_cls=with_cls)
     label_of = {name: label for label, name in enumerate(classes)}
     parts = {
@@ -165,8 +165,8 @@ def class_names_of_shards(
     for part, labels_by_path in labels.items():
         if unknown_classes := sorted(set(labels_by_path.values()) - train_classes):
             raise DataError(
-                f"the {part} shards in {root} hold the class {unknown_classes[0]!r}, which train "
-                "does not"
+                f"the {part} shards in {root} contain the class {unknown_classes[0]!r}, which "
+                "train does not have"
             )
     return tuple(sorted(train_classes))
 
@@ -174,13 +174,13 @@ def class_names_of_shards(
 def shards_by_split(root: Path) -> dict[str, list[str]]:
     """The shards of each part, relative to the root, in order of their names."""
     if not root.is_dir():
-        raise DataError(f"{root} must be a folder that holds .tar files, but is none")
+        raise DataError(f"{root} must be a folder with .tar files, but is not a folder")
     for name in INFO_FILES:
         if (root / name).is_file():
             return read_shard_list(root / name)
     paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.tar"))
     if not paths:
-        raise DataError(f"{root} must hold .tar files, but holds none")
+        raise DataError(f"{root} must contain .tar files, but contains none")
     shards: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         parts = [SPLIT_WORDS[w] for w in re.findall("[a-z]+", path.lower()) if w in SPLIT_WORDS]
@@ -189,7 +189,7 @@ def shards_by_split(root: Path) -> dict[str, list[str]]:
         return {"train": shards[""]}
     if unassigned := shards.pop("", []):
         raise DataError(
-            f"the path of each shard in {root} must say train, val or test, but {unassigned[0]} "
+            f"each shard path in {root} must contain train, val or test, but {unassigned[0]} "
             "does not"
         )
     return dict(shards)
@@ -213,5 +213,5 @@ def read_shard_list(path: Path) -> dict[str, list[str]]:
     for shard in (shard for files in shards.values() for shard in files):
         check_member_path(path, shard)
         if not (path.parent / shard).is_file():
-            raise DataError(f"{path} lists {shard}, but there is no such file beside it")
+            raise DataError(f"{path} lists {shard}, but that file does not exist")
     return shards
