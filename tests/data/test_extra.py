@@ -102,7 +102,9 @@ def test_files_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         load_dataset(f"npz:{path}", "train")
     np.savez(path, images=IMAGES, label=CLASSES)
-    with pytest.raises(DataError, match="must contain `image` and `label`, but contains images, label"):
+    with pytest.raises(
+        DataError, match="must contain `image` and `label`, but contains images, label"
+    ):
         load_dataset(f"npz:{path}", "train")
     np.savez(path, image=IMAGES / 255, label=CLASSES)
     with pytest.raises(DataError, match=r"uint8 of shape \(N, H, W, 3\), but has float64"):
@@ -124,7 +126,9 @@ def test_pickles_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.pickle"
     for protocol in (3, 4, 5):
-        with pytest.raises(DataError, match=r"not a complete pickle of arrays: .* only numpy arrays"):
+        with pytest.raises(
+            DataError, match=r"not a complete pickle of arrays: .* only numpy arrays"
+        ):
             load_dataset(dump(path, {"data": Exploit()}, protocol), "train")
     assert not (tmp_path / "exploited").exists()
     for value in ({"data": IMAGES}, [1, 2], IMAGES):

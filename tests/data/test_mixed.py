@@ -99,7 +99,9 @@ def test_what_cannot_be_mixed() -> None:
     real = make(20, "real")
     with pytest.raises(UserError, match=r"the same shape, but real has .* set image_size"):
         MixedDataset(real, make(9, "big", size=5), 0.5)
-    with pytest.raises(UserError, match="must be in \[0, 2\] \(the classes of real\), but the largest is 8"):
+    with pytest.raises(
+        UserError, match=r"must be in \[0, 2\] \(the classes of real\), but the largest is 8"
+    ):
         MixedDataset(real, make(9, "many", classes=9), 0.5)
     with pytest.raises(UserError, match="0 or more"):
         MixedDataset(real, make(9, "negative", first_id=-3), 0.5)

@@ -138,7 +138,10 @@ def test_shards_with_mistakes(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must be a complete, uncompressed tar file"):
         load_dataset(name)
     tar(path, {"a.jpg": jpeg("a")[:200], "a.cls": b"1"})
-    with pytest.raises(DataError, match=r"the image at byte 512 of .*0009\.tar is not a readable 8- or 16-bit image"):
+    with pytest.raises(
+        DataError,
+        match=r"the image at byte 512 of .*0009\.tar is not a readable 8- or 16-bit image",
+    ):
         load_dataset(name, "train")
     path.rename(shards / "other.tar")
     with pytest.raises(DataError, match=r"must say train, val or test, but other\.tar does not"):

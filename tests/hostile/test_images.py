@@ -155,7 +155,9 @@ def test_a_line_that_would_be_scaled_to_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "line.png"
     path.write_bytes(encoded(picture(size=(1, 60_000))))
     with guarded(tmp_path):
-        refusal(lambda: decode_image(path, 224, resize_shorter_side=256), "line.png", "too elongated")
+        refusal(
+            lambda: decode_image(path, 224, resize_shorter_side=256), "line.png", "too elongated"
+        )
         assert decode_image(path, 224).shape == (3, 224, 224)
 
 
