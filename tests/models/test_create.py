@@ -109,7 +109,7 @@ def test_option_of_the_wrong_kind_says_what_is_possible() -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("vit_p4", 30), ("vit_tiny", 36), ("resnet_tiny", 4)])
 def test_a_wrong_size_says_which_fit(name: str, size: int) -> None:
-    with pytest.raises(UserError, match=rf"takes image sizes .*and more.*image_size={size}"):
+    with pytest.raises(UserError, match=rf"supports image_size .*and more.*image_size={size}"):
         create_model(name, image_size=size)
 
 
@@ -177,9 +177,9 @@ def test_function_that_calls_us_is_not_wrapped_again(file: Path) -> None:
     [
         ("nothing", {}, "no function 'nothing'; it has: Width, plain, flexible"),
         ("number", {}, "must return a torch.nn.Module, but returned int"),
-        ("plain", {"hidden": 3}, "no option 'hidden'; it has none"),
+        ("plain", {"hidden": 3}, "no option 'hidden'; it has no options"),
         ("flexible", {"hidden": "many"}, "valid integer"),
-        ("demanding", {}, "needs a value for 'where'"),
+        ("demanding", {}, "requires the option 'where'"),
     ],
 )
 def test_mistakes_with_a_file(

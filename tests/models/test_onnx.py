@@ -121,7 +121,7 @@ def test_an_evaluation_warns_that_it_is_an_upper_bound(file: Path, tmp_path: Pat
     data = bt.Dataset.from_arrays(x, model(x).argmax(1), classes=list("abcd"))
     found = bt.evaluate(model, data, ["clean", "noise-linf"], out=tmp_path / "out")
     assert found.accuracy["clean"] == 1
-    assert any("gives no gradients" in w for w in found.warnings)
+    assert any("provides no gradients" in w for w in found.warnings)
     with pytest.raises(UserError, match="needs gradients"):  # before anything is attacked
         bt.evaluate(model, data, ["square-linf", "pgd-linf"], out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
@@ -158,7 +158,7 @@ def test_a_damaged_file_and_wrong_images_are_named(file: Path) -> None:
 
 
 def test_it_cannot_be_trained_on(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be trained on from: .*no gradients"):
+    with pytest.raises(UserError, match=r"cannot be fine-tuned: .*no gradients"):
         bt.finetune(file, "digits", "mini-at", tmp_path / "run")
 
 

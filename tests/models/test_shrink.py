@@ -85,7 +85,7 @@ def test_a_ratio_outside_0_and_1(ratio: float) -> None:
 
 
 def test_a_model_without_a_plan_names_those_with_one() -> None:
-    with pytest.raises(UserError, match=r"no plan of stages.*vgg_11"):
+    with pytest.raises(UserError, match=r"no stage configuration.*vgg_11"):
         stage_config("vit_tiny")
 
 

@@ -177,7 +177,7 @@ def test_larger_images_are_taken_or_refused_with_the_sizes_that_fit(name: str, s
     if size in MODELS.entry(name).metadata["sizes"]:
         assert model_cost(name, image_size=size).macs > 0
     else:
-        with pytest.raises(UserError, match=r"takes image sizes .* and more"):
+        with pytest.raises(UserError, match=r"supports image_size .* and more"):
             model_cost(name, image_size=size)
 
 

@@ -152,21 +152,23 @@ def test_prefixes_half_precision_and_a_missing_head() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ("resnet_tiny", "They hold .*conv.* the model has cls_token, "),
-        ("deit_mini", "proj.weight has the shape .48, 3, 4, 4. in them and .32, 3, 8, 8. "),
+        ("resnet_tiny", "They contain .*conv.* the model has cls_token, "),
+        ("deit_mini", "proj.weight has shape .48, 3, 4, 4. in the weights, but .32, 3, 8, 8. "),
     ],
 )
 def test_weights_of_another_architecture_are_refused(other: str, why: str) -> None:
     model = create_model("deit_tiny", num_classes=7, seed=1)
     before = {n: v.clone() for n, v in model.state_dict().items()}
-    with pytest.raises(UserError, match=f"do not fit model 'deit_tiny': .*{why}.*Name the model"):
+    with pytest.raises(UserError, match=f"do not match model 'deit_tiny': .*{why}.*Check --model"):
         transfer_weights(model, trained(other).state_dict())
     assert all(torch.equal(before[n], v) for n, v in model.state_dict().items())
 
 
 def test_a_network_made_of_its_image_size_is_refused_at_another() -> None:
     model = create_model("mlp_mixer_tiny", image_size=64, seed=1)
-    with pytest.raises(UserError, match=r"\(192, 16\) in them and \(192, 64\) .*image size"):
+    with pytest.raises(
+        UserError, match=r"\(192, 16\) in the weights, but \(192, 64\) .*image_size"
+    ):
         transfer_weights(model, trained("mlp_mixer_tiny").state_dict())
 
 
@@ -177,5 +179,5 @@ def test_half_of_the_parameters_must_come() -> None:
     one_block = {n: v for n, v in state.items() if not n.startswith("blocks.0.")}
     assert any(n.startswith("blocks.0.") for n in transfer_weights(model, one_block).initialized)
     few = {n: v for n, v in one_block.items() if not n.startswith("blocks.1.mlp")}
-    with pytest.raises(UserError, match="do not fit"):
+    with pytest.raises(UserError, match="do not match"):
         transfer_weights(model, few)

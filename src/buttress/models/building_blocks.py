@@ -24,7 +24,7 @@ def activation_layer(name: Activation) -> type[nn.Module]:
 
 
 def replace_activation(net: nn.Module, old: Activation, new: Activation) -> None:
-    """Replaces every activation of one kind inside ``net`` by another, in place."""
+    """Replace every activation of one kind inside ``net`` by another, in place."""
     if old == new:
         return
     for parent in list(net.modules()):
@@ -34,10 +34,10 @@ def replace_activation(net: nn.Module, old: Activation, new: Activation) -> None
 
 
 def initialize_linear_layers(net: nn.Module) -> None:
-    """Draws the weights of linear layers with variance 1 / inputs.
+    """Initialize the weights of linear layers with variance 1 / fan_in.
 
-    The usual standard deviation of 0.02 is made for widths of several hundred; at a width of 48 it
-    starves attention and MLPs of signal for the whole of a short training.
+    The usual standard deviation of 0.02 is made for widths of several hundred; at a width of 48 the
+    signal in attention and MLPs is too small for the whole of a short training.
     """
     for module in net.modules():
         if isinstance(module, nn.Linear):
@@ -47,7 +47,7 @@ def initialize_linear_layers(net: nn.Module) -> None:
 
 
 def initialize_convolutions(net: nn.Module) -> None:
-    """Draws the weights of convolutions over all channels with variance 1 / inputs."""
+    """Initialize the weights of ungrouped convolutions with variance 1 / fan_in."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d) and module.groups == 1:
             nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5)
@@ -56,10 +56,10 @@ def initialize_convolutions(net: nn.Module) -> None:
 
 
 def scale_residual_branches(net: nn.Module) -> None:
-    """Starts the N residual branches of a transformer at 1 / sqrt(N), so that together they add 1.
+    """Scale the N residual branches of a transformer by 1 / sqrt(N) at initialization.
 
-    Branches that begin as loud as their input let the mean of all images outgrow what tells them
-    apart, and at large learning rates a narrow network never finds back.
+    Unscaled branches let the mean of all images outgrow the differences between them, and at large
+    learning rates a narrow model does not recover.
     """
     names_and_layers = net.named_modules()
     outputs = [layer for name, layer in names_and_layers if name.endswith(("attn.proj", ".fc2"))]
@@ -69,10 +69,10 @@ def scale_residual_branches(net: nn.Module) -> None:
 
 
 def initialize_tokens(net: VisionTransformer) -> None:
-    """Starts positions at a scale that blocks tell apart at once, and pixels at a small one.
+    """Initialize position embeddings at a larger and the patch embedding at a smaller scale.
 
-    A patch embedding with large random weights answers to pixel noise as much as to the image;
-    adversarial training of a small network then never begins to learn.
+    A patch embedding with large random weights responds to pixel noise as much as to the image;
+    adversarial training of a small model then does not start to learn.
     """
     weight = net.patch_embed.proj.weight
     nn.init.trunc_normal_(weight, std=0.3 * weight[0].numel() ** -0.5)

@@ -1,4 +1,4 @@
-"""What there is, in one table: every registered model with its cost and its published size."""
+"""Table of all registered models with their cost and published parameter counts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from buttress.registry import RegistryEntry
 
 VariantSize = Literal["published", "mini", "tiny"]
 
-_cost = functools.cache(model_cost)  # a registered name stands for the same network all along
+_cost = functools.cache(model_cost)  # a registered name always means the same model
 
 
 class PublishedSize(NamedTuple):
-    """A parameter count in print, in millions, beside ours for the same classes and image size."""
+    """Published parameter count in millions, and ours for the same classes and image size."""
 
     published_millions: float
     parameters: int
@@ -33,7 +33,7 @@ class PublishedSize(NamedTuple):
 
     @property
     def relative_difference(self) -> float:
-        """Ours relative to the printed one; digits that the paper left out count as zero."""
+        """Relative difference of our count to the published one; omitted digits count as zero."""
         return self.parameters / (self.published_millions * 1e6) - 1
 
 
@@ -53,12 +53,12 @@ class ModelDescription:
 
 
 def describe_models(tag: str | None = None) -> list[ModelDescription]:
-    """Every registered model, or those with a tag; counted anew, nothing is typed in."""
+    """Describe every registered model, or those with a tag; all costs are computed."""
     return [_describe(MODELS.entry(name)) for name in MODELS.names(tag)]
 
 
 def published_size(name: str) -> PublishedSize | None:
-    """The printed count of a model, if there is one, beside ours."""
+    """Return the published parameter count of a model beside ours, if there is one."""
     extra = MODELS.entry(name).metadata
     if extra["published"] is None:
         return None

@@ -1,4 +1,4 @@
-"""Models by name: networks from images in [0, 1] to logits, with the normalisation inside."""
+"""Models by name: from images in [0, 1] to logits, with the normalization inside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODELS: Registry[Factory] = Registry("model")
 # Families with more members than can be listed: a function from a name to its factory, or None.
 PATTERNS: Registry[Callable[[str], Factory | None]] = Registry("model pattern")
 
-# Beyond these a mistake, or a made-up file, would only fill the memory.
+# Larger values are a mistake or a malicious file and would only fill the memory.
 MAX_SHAPE = {"num_classes": 100_000, "image_size": 4096, "in_channels": 1024}
 
 
@@ -48,7 +48,7 @@ class ImageSizes:
 
 
 class Normalize(nn.Module):
-    """Subtracts a mean and divides by a standard deviation, per channel."""
+    """Normalize images with a per-channel mean and standard deviation."""
 
     mean: Tensor
     std: Tensor
@@ -69,7 +69,7 @@ class Normalize(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A network from images in [0, 1] to logits; normalisation is its first layer."""
+    """A classifier from images in [0, 1] to logits; normalization is its first layer."""
 
     def __init__(self, net: nn.Module, normalize: Normalize, name: str, shape: Shape) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Classifier(nn.Module):
         self.num_classes = shape["num_classes"]
         self.image_size = shape["image_size"]
         self.in_channels = shape["in_channels"]
-        self.warnings: tuple[str, ...] = ()  # what its training says against numbers measured on it
+        self.warnings: tuple[str, ...] = ()  # warnings about numbers measured on this model
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(self.normalize(x))
@@ -96,17 +96,17 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
     options: Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> Classifier:
-    """A model with fresh weights.
+    """Create a model with random weights.
 
     Args:
-        name: A registered name, ``timm:NAME``, or ``file.py:function`` for a network of your own.
+        name: A registered name, ``timm:NAME``, or ``file.py:function`` for a model of your own.
         num_classes: How many logits it has.
         image_size: Height and width of its images.
         in_channels: Channels of its images.
-        mean: What the first layer subtracts; without one, images enter as they are.
-        std: What the first layer divides by.
+        mean: Per-channel mean used to normalize the input; no normalization if None.
+        std: Per-channel standard deviation used to normalize the input.
         options: Further arguments of the family, like ``{"activation": "silu"}``.
-        seed: Fixes the weights and leaves the global generator alone; without it, weights are
+        seed: Seed of the weights; the global generator is untouched. Without it, weights are
             drawn from the global generator.
     """
     shape = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
@@ -126,24 +126,24 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
 
 
 def move_to_device(model: Classifier, device: str | torch.device) -> Classifier:
-    """The model on a device; one that is not there is an error that names it."""
+    """Move the model to a device; raise `UserError` if the device is not available."""
     try:
         model_on_device = model.to(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise UserError(f"the device {str(device)!r} cannot be used here: {reason}") from None
+        raise UserError(f"device {str(device)!r} is not available: {reason}") from None
     if any(tensor.is_meta for tensor in model_on_device.state_dict().values()):
-        raise UserError(f"the device {str(device)!r} holds no numbers; use cpu, cuda or mps")
+        raise UserError(f"device {str(device)!r} cannot hold weights; use cpu, cuda or mps")
     return model_on_device
 
 
 def list_models(tag: str | None = None) -> list[str]:
-    """The registered names, or those with a tag: cnn, transformer, hybrid, tiny, a family ..."""
+    """List the registered names, or those with a tag: cnn, transformer, hybrid, tiny, family ..."""
     return MODELS.names(tag)
 
 
 def find_model(name: str) -> RegistryEntry[Factory]:
-    """The entry of a registered name, or of a name that a pattern reads."""
+    """Return the registry entry of a name, or of a name that a family's pattern parses."""
     if name not in MODELS:
         for pattern in PATTERNS:
             if factory := pattern.value(name):
@@ -154,13 +154,13 @@ def find_model(name: str) -> RegistryEntry[Factory]:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is registered or read by a pattern."""
+    """Whether a name is registered or parsed by a family's pattern."""
     return name in MODELS or any(pattern.value(name) for pattern in PATTERNS)
 
 
 @contextlib.contextmanager
 def seeded_weights(seed: int | None) -> Iterator[None]:
-    """Draws what is random inside the block from ``seed``, if there is one."""
+    """Seed the global generator with ``seed`` inside the block, if given."""
     if seed is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a network costs: parameters and multiply-accumulates, counted on the network itself."""
+"""Cost of a model: parameters and multiply-accumulates (MACs)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNTED_BY_TORCH: frozenset[Function] = frozenset(
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Leaves out what would fill tensors that have no memory."""
+    """Skip weight initialization, for tensors on the meta device."""
 
     def __torch_function__(
         self,
@@ -50,7 +50,7 @@ class SkipInitialization(TorchFunctionMode):
 
 
 class MacCounter(TorchFunctionMode):
-    """Adds up the multiply-accumulates of convolutions, linear layers and matrix products."""
+    """Count the multiply-accumulates of convolutions, linear layers and matrix products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ModelCost(NamedTuple):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers are trained."""
+    """Count the trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
@@ -112,7 +112,7 @@ def count_macs(model: nn.Module, image_size: int = 32) -> int:
     modes = {module: module.training for module in model.modules()}
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     counter = FlopCounterMode(display=False)
-    # The counter trips over a view of a trained parameter, such as a class token of CaiT.
+    # The counter fails on a view of a trained parameter, such as a class token of CaiT.
     model.eval().requires_grad_(False)
     try:
         # Fused attention is one operator without a count; the plain one is matrix products.
@@ -130,12 +130,12 @@ def count_macs(model: nn.Module, image_size: int = 32) -> int:
 def model_cost(
     name: str, *, num_classes: int = 10, image_size: int = 32, in_channels: int = 3
 ) -> ModelCost:
-    """The cost of a model by name, without memory for its weights."""
+    """Return the cost of a model by name, without allocating its weights."""
     with torch.device("meta"), SkipInitialization():
         model = create_model(
             name, num_classes=num_classes, image_size=image_size, in_channels=in_channels
         )
-    # A network from elsewhere may multiply in ways that only torch's counter knows.
+    # A model from elsewhere may use operators that only torch's counter covers.
     is_ours = is_known(name)
     macs = (
         count_macs_on_meta(model.eval(), image_size) if is_ours else count_macs(model, image_size)

@@ -1,4 +1,4 @@
-"""A model inside an attack: in evaluation mode, without gradients, on its own device."""
+"""Evaluation mode of a model during an attack, and its device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for parameters inside; everything as before afterwards."""
+    """Set evaluation mode and disable parameter gradients inside; restore both afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     requires_grad = [(p, p.requires_grad) for p in model.parameters()]
     try:
@@ -38,7 +38,7 @@ def to_model_device(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def is_differentiable(model: nn.Module) -> bool:
-    """Whether a gradient can be had; a network that only answers says so by this word."""
+    """Whether the model provides gradients; a black-box model declares that it does not."""
     return all(getattr(module, "has_gradients", True) for module in model.modules())
 
 

@@ -1,4 +1,4 @@
-"""Calls the function that makes a network with the arguments it takes, and checks their types."""
+"""Call of model factories with checked options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = Mapping[str, int]  # num_classes, image_size, in_channels
 def call_factory(
     name: str, factory: Callable[..., Any], shape: Shape, options: Mapping[str, Any]
 ) -> Any:
-    """Calls a factory with the parts of the shape that it takes and options of the right type."""
+    """Call a factory with the shape arguments it takes and type-checked options."""
     parameters = inspect.signature(factory).parameters
     accepts_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     parameters_by_name = {
@@ -28,7 +28,11 @@ def call_factory(
         n for n in options if n in shape or not (accepts_any or n in parameters_by_name)
     ]
     if unknown_options:
-        available = f"it has: {', '.join(option_names)}" if option_names else "it has none"
+        available = (
+            f"available options: {', '.join(option_names)}"
+            if option_names
+            else ("it has no options")
+        )
         raise UserError(f"model {name!r} has no option {unknown_options[0]!r}; {available}")
     missing = [
         n
@@ -36,7 +40,7 @@ def call_factory(
         if parameters_by_name[n].default is parameters_by_name[n].empty and n not in options
     ]
     if missing:
-        raise UserError(f"model {name!r} needs a value for {missing[0]!r}; pass it as an option")
+        raise UserError(f"model {name!r} requires the option {missing[0]!r}")
     hints = _type_hints(factory) if options else {}
     values = {n: _validate_option(name, n, v, hints.get(n, Any)) for n, v in options.items()}
     return factory(**{n: v for n, v in shape.items() if n in parameters_by_name}, **values)

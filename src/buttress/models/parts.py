@@ -1,4 +1,4 @@
-"""The parts of a network, asked for in the same way for every family.
+"""Blocks and parameter components of a model, by the same rules for every family.
 
 The rules read module types and the names that timm and most code use. A family they do not fit
 states its own in its registration: ``components`` maps a regular expression over parameter names
@@ -49,7 +49,7 @@ BLOCK_PATTERNS = (
 
 
 class NetworkBlock(NamedTuple):
-    """A block of a network: a module whose output analyses may hook."""
+    """A block of a model: a module whose output analyses may hook."""
 
     name: str
     module: nn.Module
@@ -57,7 +57,7 @@ class NetworkBlock(NamedTuple):
 
 
 def parameter_components(model: nn.Module) -> dict[str, Component]:
-    """Which part of the network each parameter belongs to; a bias goes with its weight."""
+    """Map each parameter to its component of the model; a bias belongs to its weight."""
     family_rules: Mapping[str, Component] = _family_metadata(model).get("components", {})
     modules = dict(model.named_modules())
     root = _network_prefix(model)
@@ -72,7 +72,7 @@ def parameter_components(model: nn.Module) -> dict[str, Component]:
 
 
 def network_blocks(model: nn.Module) -> list[NetworkBlock]:
-    """The blocks in the order of the network; without a known layout, its children that learn."""
+    """The blocks of a model in order; without a known layout, its children with parameters."""
     root = _network_prefix(model)
     net = model.get_submodule(root.rstrip(".")) if root else model
     modules = dict(net.named_modules())

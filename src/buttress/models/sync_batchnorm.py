@@ -1,4 +1,4 @@
-"""BatchNorm over all processes. torch has one for CUDA only; this one serves processors too."""
+"""Synchronized BatchNorm for CPUs; torch's own supports CUDA only."""
 
 from __future__ import annotations
 

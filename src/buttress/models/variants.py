@@ -29,7 +29,7 @@ MAX_SMALL_IMAGE = 64
 
 @dataclass(frozen=True)
 class StageConfig:
-    """The shape of a staged network. ``depths`` and ``channels`` have one number per stage."""
+    """Configuration of a staged model. ``depths`` and ``channels`` have one number per stage."""
 
     depths: tuple[int, ...]
     channels: tuple[int, ...]
@@ -49,7 +49,7 @@ class StageConfig:
 
     @property
     def channel_multiple(self) -> int:
-        """What the channels of every stage must be a multiple of."""
+        """The number that the channels of every stage must be a multiple of."""
         return 1
 
 
@@ -197,7 +197,7 @@ def shrink_last_channels(
     if not 0 < ratio <= 1:
         raise UserError(f"`0 < ratio <= 1` must hold, but got ratio={ratio}")
     *others, last = channels
-    # Binary fractions like 0.4 must not lift a whole number over the next step.
+    # Rounding errors of fractions like 0.4 must not round an integer up.
     steps = math.ceil(round(last * ratio / multiple, 6))
     return (*others, steps * multiple)
 

@@ -1,4 +1,4 @@
-"""CaiT (Touvron et al., arXiv:2103.17239) on timm: class attention after the patches have settled.
+"""CaiT (Touvron et al., arXiv:2103.17239) on timm: class attention after the patch blocks.
 
 Blocks of talking-heads attention see patches only; two blocks of class attention at the end read
 them into the class token. Patches are of 16 at 224x224 and of 4 at 32x32, as in arXiv:2209.07399,

@@ -61,7 +61,7 @@ class DartsConfig(StageConfig):
 
     @property
     def channel_multiple(self) -> int:
-        """A factorised reduction makes its channels in two halves."""
+        """A factorized reduction makes its channels in two halves."""
         return 2
 
 
@@ -136,7 +136,7 @@ class DartsCell(nn.Module):
 
 
 class DartsStage(nn.ModuleList):
-    """Cells in a row; the last two outputs go on."""
+    """A sequence of cells; passes the last two outputs on."""
 
     def forward(self, input0: Tensor, input1: Tensor) -> tuple[Tensor, Tensor]:
         for cell in self:

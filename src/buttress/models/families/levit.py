@@ -52,10 +52,10 @@ class LeViTConfig:
 
 
 class UncachedBiases:
-    """Looks the biases of attention up in every pass.
+    """Attention biases that are looked up in every forward pass.
 
-    timm keeps them in evaluation mode until the next training: loaded weights would change
-    nothing, and a second backward pass would fail.
+    timm caches them in evaluation mode until the next training: loaded weights would have no
+    effect, and a second backward pass would fail.
     """
 
     attention_biases: Tensor

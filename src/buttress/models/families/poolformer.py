@@ -27,7 +27,7 @@ from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 
 @dataclass(frozen=True)
 class PoolFormerConfig:
-    """Widths and depths of the stages; narrow networks do without the cautious start."""
+    """Widths and depths of the stages; narrow models omit the small initial layer scale."""
 
     dims: tuple[int, ...]
     depths: tuple[int, ...]

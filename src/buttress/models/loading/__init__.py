@@ -1,3 +1,3 @@
-"""Where models come from: one file per kind of source, each registered in `core.SOURCES`."""
+"""Model sources: one file per kind, each registered in `core.SOURCES`."""
 
 from buttress.models.loading.core import is_function_name as is_function_name

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint under the names of a network: prefixes off, normalisation apart."""
+"""Alignment of a checkpoint's state dict with a model's names; normalization is separated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_PREFIX_DEPTH = 6  # names before a network's own
 
 
 class AlignedWeights(NamedTuple):
-    """The tensors of a checkpoint under the names of a network, its normalisation apart."""
+    """Tensors of a checkpoint under the model's names, with its normalization separated."""
 
     net: dict[str, Tensor]
     mean: list[float] | None
@@ -31,7 +31,7 @@ class AlignedWeights(NamedTuple):
 
 
 def align_state_dict(weights: Mapping[str, Tensor], model: Classifier) -> AlignedWeights:
-    """Finds the prefixes under which the names fit the model best, and takes them off.
+    """Strip the prefixes under which the names of a state dict match the model best.
 
     One prefix that many names share, of any names; the other names lose what wrappers are known
     to add. What is left over keeps its name.
@@ -61,15 +61,15 @@ def align_state_dict(weights: Mapping[str, Tensor], model: Classifier) -> Aligne
 
 
 def check_state_dict(weights: Mapping[str, Tensor], model: Classifier, source_name: str) -> None:
-    """Refuses tensors that are not exactly those of the model's network."""
+    """Raise `UserError` if the tensors do not match the model's state dict exactly."""
     target = model.net.state_dict()
     # Counters of batches are absent from files of old torch versions, which is harmless.
     missing = [n for n in target if n not in weights and not n.endswith("num_batches_tracked")]
     unexpected = [n for n in weights if n not in target]
     if missing or unexpected:
-        parts = [f"missing: {abbreviate(missing)}"] * bool(missing)
-        parts += [f"unexpected: {abbreviate(unexpected)}"] * bool(unexpected)
-        raise UserError(f"{source_name} does not fit model {model.name!r}; {'; '.join(parts)}")
+        parts = [f"missing keys: {abbreviate(missing)}"] * bool(missing)
+        parts += [f"unexpected keys: {abbreviate(unexpected)}"] * bool(unexpected)
+        raise UserError(f"{source_name} does not match model {model.name!r}; {'; '.join(parts)}")
     for name, value in weights.items():
         _check_tensor(name, value, target[name], model, source_name)
 
@@ -79,28 +79,30 @@ def _check_tensor(
 ) -> None:
     if value.shape != expected.shape:
         given_shape, expected_shape = tuple(value.shape), tuple(expected.shape)
-        hint = "; is this the right model and image_size?"
+        hint = "; check --model and image_size"
         if expected_shape[:1] == (model.num_classes,) and given_shape[1:] == expected_shape[1:]:
             hint = f"; pass num_classes={given_shape[0]}"
         raise UserError(
-            f"{source_name} does not fit model {model.name!r}: {name} has the shape {given_shape} "
-            f"in the file and {expected_shape} in the model{hint}"
+            f"{source_name} does not match model {model.name!r}: {name} has shape "
+            f"{given_shape} in the file, but {expected_shape} in the model{hint}"
         )
     if reason := value_mismatch(value, expected):
-        raise UserError(f"{source_name} does not fit model {model.name!r}: {name} {reason}")
+        raise UserError(f"{source_name} does not match model {model.name!r}: {name} {reason}")
 
 
 def value_mismatch(value: Tensor, expected: Tensor) -> str | None:
-    """Why the numbers of a tensor cannot stand for those of a model's own, which are good."""
+    """Return why a tensor cannot replace the model's own (dtype, non-finite values), or None."""
     is_convertible = value.is_floating_point()
     if not expected.is_floating_point():  # counters and indices, which some files hold as floats
         is_convertible = torch.equal(value.to(expected.dtype).to(value.dtype), value)
     if value.is_complex() or not is_convertible:
-        return f"must hold {expected.dtype} values, but holds {value.dtype}; convert them as stored"
+        return (
+            f"must be {expected.dtype}, but is {value.dtype} in the file; convert it before saving"
+        )
     is_finite = value.to(expected.dtype).isfinite()  # which may be the smaller type
     if not bool(is_finite.all()) and bool(expected.isfinite().all()):
         bad = int((~is_finite).sum())
-        return f"holds NaN or infinity in {bad} of {value.numel()} places; the training diverged"
+        return f"contains NaN or infinity in {bad} of {value.numel()} values; the training diverged"
     return None
 
 
@@ -120,7 +122,7 @@ def _strip_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 def _match_known_prefixes(
     matched: dict[str, Tensor], unmatched: Mapping[str, Tensor], target: Collection[str]
 ) -> dict[str, Tensor]:
-    """Puts names into place that lose known prefixes; returns those that find none.
+    """Assign names after stripping known prefixes; return those that match nothing.
 
     A second copy of a tensor that is in place already, as attack wrappers keep one, is dropped.
     """
@@ -151,7 +153,7 @@ def _is_equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _pop_statistic(weights: dict[str, Tensor], names: tuple[str, ...]) -> list[float] | None:
-    """Removes and returns the statistic of a normalisation; copies of it must agree."""
+    """Remove and return a normalization statistic; its copies must agree."""
     statistics = {n: v for n, v in weights.items() if n.rpartition(".")[2] in names}
     values = list(statistics.values())
     if not values or any(not _is_equal(values[0], v) for v in values[1:]):

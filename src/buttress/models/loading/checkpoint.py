@@ -1,4 +1,4 @@
-"""Checkpoints that notice when they are damaged."""
+"""Checkpoint files with checksums, loaded without running code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_VALUES = 1 << 22  # in nested dicts and lists, each counted as often as it i
 
 
 def load_tensors_safely(path: Path) -> Any:
-    """What torch saved to a file.
+    """Load what torch saved to a file, without running code.
 
     Raises:
         Exception: of many kinds, if the file is damaged, would run code, or would take far more
@@ -45,10 +45,10 @@ def _archive_sizes(path: Path) -> set[int] | None:
         sizes = [info.file_size for info in archive.infolist()]
         if sum(sizes) > (file_size := path.stat().st_size) + MAX_EXPANSION:
             raise ValueError(
-                f"it unpacks to {sum(sizes):,} bytes, more than the {file_size:,} it has"
+                f"the file unpacks to {sum(sizes):,} bytes, but has only {file_size:,}"
             )
         if (bad := archive.testzip()) is not None:  # torch does not look
-            raise ValueError(f"its part {bad} does not match its checksum")
+            raise ValueError(f"entry {bad} of the file does not match its checksum")
     return set(sizes)
 
 
@@ -57,11 +57,13 @@ def _check_nesting(value: Any, counts: dict[int, int]) -> int:
     if not isinstance(value, (dict, list, tuple)):
         return 1
     if id(value) not in counts:
-        counts[id(value)] = MAX_VALUES  # what contains itself is without end
+        counts[id(value)] = MAX_VALUES  # a container that contains itself is infinite
         items = value.values() if isinstance(value, dict) else value
         counts[id(value)] = 1 + sum(_check_nesting(v, counts) for v in items)
     if counts[id(value)] >= MAX_VALUES:
-        raise ValueError("its lists and dicts contain each other without end")
+        raise ValueError(
+            "the file contains nested lists or dicts that refer to themselves or are too deep"
+        )
     return counts[id(value)]
 
 
@@ -76,13 +78,17 @@ def _iterate_tensors(value: Any, visited: set[int]) -> Iterator[Tensor]:
 
 def _check_tensor_storage(tensor: Tensor, sizes: set[int] | None) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise ValueError("it holds a tensor that is sparse, quantised or without numbers")
+        raise ValueError("the file contains a sparse, quantized or meta tensor")
     stored = tensor.untyped_storage().nbytes()
     if math.prod(tensor.shape) * tensor.element_size() > max(stored, MAX_EXPANDED_TENSOR):
-        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has {stored} bytes in the file")
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} is backed by only {stored} bytes"
+        )
     # Some versions of torch take the size of a part from the pickle and read past its end.
     if sizes is not None and stored and stored not in sizes:
-        raise ValueError(f"a tensor has {stored} bytes, but no part of the file has as many")
+        raise ValueError(
+            f"a tensor declares {stored} bytes, but no entry of the file has that size"
+        )
 
 
 FORMAT = 1
@@ -112,14 +118,14 @@ def content_digest(content: Any) -> str:
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Writes a checkpoint whole or not at all, with a hash of its content."""
+    """Write a checkpoint atomically, with a hash of its content."""
     body = {"format": FORMAT, **content}
     with atomic_write(path) as temporary:
         torch.save({**body, "sha256": content_digest(body)}, temporary)
 
 
 def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """Reads what `save_checkpoint` wrote; raises `CorruptFileError` if it is not whole."""
+    """Load a checkpoint of `save_checkpoint`; raise `CorruptFileError` if it is damaged."""
     try:
         content = load_tensors_safely(path)
         body = {k: v for k, v in content.items() if k != "sha256"}
@@ -131,7 +137,7 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
             f"{path} is truncated or not a checkpoint ({_short_reason(error)})"
         ) from None
     if not is_intact:
-        raise CorruptFileError(f"{path} does not match its own checksum")
+        raise CorruptFileError(f"{path} does not match its checksum; the file is damaged")
     return _to_device(body, device)
 
 

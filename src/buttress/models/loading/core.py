@@ -1,4 +1,4 @@
-"""What a source is: it knows the names that are its own, and gives the model behind them."""
+"""Base class of model sources: each recognizes its names and opens the model behind them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL_NAME_FORMS = "a registered name, timm:NAME or file.py:function"
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """What is said about a model beside its name; None is not said."""
+    """Options given for a model beside its name; None means not given."""
 
     model: str | None = None
     num_classes: int | None = None
@@ -37,14 +37,14 @@ class ModelRequest:
     checkpoint: CheckpointName = "best"  # epoch of a run
     default_shape: Shape = field(
         default_factory=lambda: DEFAULT_SHAPE
-    )  # where neither user nor file knows
+    )  # default where neither the user nor the file gives one
 
     def shape(self, known: Shape | None = None) -> dict[str, int]:
-        """What was asked for, else what a file says, else what is usual."""
+        """The shape that was requested, else that of the file, else the default."""
         return {**self.default_shape, **(known or {}), **self.given_shape()}
 
     def given_shape(self) -> dict[str, int]:
-        """The parts of the shape that were asked for."""
+        """The requested parts of the shape."""
         requested = {name: getattr(self, name) for name in self.default_shape}
         return {name: value for name, value in requested.items() if value is not None}
 
@@ -53,19 +53,17 @@ class ModelRequest:
         return self.mean is not None or self.std is not None
 
     def reject_model_argument(self, label: str) -> None:
-        """For what is a model already: another one cannot be put in its place."""
+        """Raise `UserError` if ``model`` was given for a source that already defines its model."""
         if self.model is not None:
-            raise UserError(f"{label} is a model itself; leave out model={self.model!r}")
+            raise UserError(f"{label} already defines its model; omit model={self.model!r}")
 
     def reject_conflicts(self, label: str, shape: Shape) -> None:
-        """For what knows its own model: whatever is said must agree with it."""
+        """Raise `UserError` if the request contradicts the model that a source defines."""
         option_names = ("model", "mean", "std", "options", "pretrained")
         if given_options := [
             word for word in option_names if getattr(self, word) not in (None, False, {})
         ]:
-            raise UserError(
-                f"{label} knows its own model; give its path alone, without {given_options[0]}"
-            )
+            raise UserError(f"{label} already defines its model; omit {given_options[0]}")
         for name, expected in shape.items():
             requested = getattr(self, name)
             if requested is not None and requested != expected:
@@ -77,18 +75,20 @@ class TrainedWeights:
     """Trained weights, and the model they belong to."""
 
     weights: Mapping[str, Tensor]
-    source_name: str  # what messages call it
+    source_name: str  # name used in messages
     model: str
     shape: Shape
     mean: ChannelValues | None = None
     std: ChannelValues | None = None
-    keep_normalization: bool = False  # by the user's own mean and std, which a file must not deny
+    keep_normalization: bool = (
+        False  # mean and std given by the user, which a file must not contradict
+    )
     options: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
 class ModelSource(ABC):
-    """One way to name a model. Exactly one source reads a given name."""
+    """A kind of model name. Exactly one source matches a given name."""
 
     is_architecture: ClassVar[bool] = (
         False  # whether its names are architectures, for `create_model`
@@ -96,22 +96,22 @@ class ModelSource(ABC):
 
     @abstractmethod
     def matches(self, name: str) -> bool:
-        """Whether a name is of this source, by its form and by what lies on the disk."""
+        """Whether a name belongs to this source, by its form and by existing files."""
 
     def build(self, name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
-        """A network with fresh weights."""
-        raise UserError(f"{name} is no architecture; name {MODEL_NAME_FORMS}")
+        """Build the model with random weights."""
+        raise UserError(f"{name} is not an architecture; use {MODEL_NAME_FORMS}")
 
     @abstractmethod
     def open(self, name: str, request: ModelRequest) -> TrainedWeights | Classifier:
-        """The trained weights and their model, or a model that is ready."""
+        """Open the trained weights with their model, or a ready model."""
 
 
 SOURCES: Registry[type[ModelSource]] = Registry("source")
 
 
 def find_source(name: str, *, architectures_only: bool = False) -> ModelSource:
-    """The source of a name, or only among architectures. Plain names are ours."""
+    """Find the source of a name; optionally among architectures only."""
     for entry in SOURCES:
         source = entry.value()
         if (source.is_architecture or not architectures_only) and source.matches(name):

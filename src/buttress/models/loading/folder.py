@@ -65,11 +65,12 @@ def open_folder(path: Path, request: ModelRequest) -> TrainedWeights:
     if card is None and request.model is None:
         if not any((path / name).is_file() for name in WEIGHT_FILES):
             raise UserError(
-                f"{path} is not a run: it has no run.json; nor has it a {DESCRIPTION_FILE} or "
-                f"{WEIGHT_FILES[0]}, as an exported model has"
+                f"{path} is neither a run (no run.json) nor an exported model (no "
+                f"{DESCRIPTION_FILE} or {WEIGHT_FILES[0]})"
             )
         raise UserError(
-            f"{path} holds weights only; name their model with model=, as {MODEL_NAME_FORMS}"
+            f"{path} contains weights only; name their architecture with --model (model=): "
+            f"{MODEL_NAME_FORMS}"
         )
     file = next((path / name for name in WEIGHT_FILES if (path / name).is_file()), None)
     if file is None:
@@ -89,13 +90,13 @@ def _weights_of_description(
     model = description.model
     if is_function_name(model) and not (request.model and is_function_name(request.model)):
         raise UserError(
-            f"{file.parent} belongs to the network {model!r}, and code is run only where you name "
-            "it yourself: give model=FILE.py:FUNCTION"
+            f"{file.parent} was trained with the custom model {model!r}. Code is only run "
+            "when you name it yourself: pass --model FILE.py:FUNCTION"
         )
     if is_function_name(model) and request.model:
         model = request.model
     elif request.model is not None and request.model != model:
-        raise UserError(f"{file.parent} knows its own model {model!r}; leave out {request.model!r}")
+        raise UserError(f"{file.parent} already defines model {model!r}; omit {request.model!r}")
     for name, expected in description.shape().items():
         if request.given_shape().get(name, expected) != expected and name != "image_size":
             requested = request.given_shape()[name]
@@ -151,7 +152,7 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         raise UserError(f"{path} cannot be read as JSON") from None
     if not isinstance(raw, dict):
-        raise UserError(f"{path} must hold a JSON object, but holds a {type(raw).__name__}")
+        raise UserError(f"{path} must contain a JSON object, but contains a {type(raw).__name__}")
     return raw
 
 
@@ -192,7 +193,7 @@ def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
     except Exception as error:  # the hub, the network and the disk each fail in their own way
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"hf:{name} could not be got ({type(error).__name__}: {reason}). Check the name; a "
-            "private model needs `hf auth login`. Without a network, run `hf download "
-            f"{name} --local-dir DIR` where there is one and give DIR"
+            f"hf:{name} could not be downloaded ({type(error).__name__}: {reason}). Check the "
+            f"name; a private model needs `hf auth login`. Offline, run `hf download {name} "
+            "--local-dir DIR` on a connected machine and pass DIR"
         ) from None

@@ -1,4 +1,4 @@
-"""``FILE.py:FUNCTION``: the network that a function in a file of your own returns."""
+"""``FILE.py:FUNCTION``: the model that a function in your own file returns."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class FunctionSource(ModelSource):
 
 
 def build_function(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
-    """The network that a function in a Python file returns. Running the file is trusting it."""
+    """Build the model that a function in a Python file returns; the file is run."""
     location, _, function = name.rpartition(":")
     path = Path(location).expanduser().resolve()
     if not path.is_file():
-        raise UserError(f"a model {name!r} needs the file {location}, which does not exist")
+        raise UserError(f"model {name!r}: the file {location} does not exist")
     with _importable_folder(path):
         module = _import_file(path, name)
         factory = getattr(module, function, None)
@@ -65,7 +65,7 @@ def build_function(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Mo
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """Runs a file as a module of its own, so that two files of one name do not meet."""
+    """Import a file as a module under a unique name."""
     unique = f"buttress_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(unique, path)
     assert spec is not None
@@ -82,7 +82,7 @@ def _import_file(path: Path, name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _importable_folder(path: Path) -> Iterator[None]:
-    """Lets a file import its neighbours, as ``python file.py`` would."""
+    """Make the file's folder importable, as ``python file.py`` does."""
     folder = str(path.parent)
     sys.path.insert(0, folder)
     try:

@@ -1,4 +1,4 @@
-"""Trained models by whatever names them: a run, a file, a folder, a hub, a function."""
+"""Loading of trained models from a run, file, folder, hub or function."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
     pretrained: bool = False,
     device: str | torch.device = "cpu",
 ) -> Classifier:
-    """A model in eval mode, from anywhere: ``buttress list sources`` shows all ways to name one.
+    """Load a model in eval mode; ``buttress list sources`` lists all kinds of sources.
 
     Args:
         source: A run, a checkpoint (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``.onnx``), an
             exported folder, ``hf:OWNER/NAME``, ``robustbench:DATA/THREAT/NAME``, ``timm:NAME``,
-            ``file.py:function``, a registered name, or a network of yours. No code in a checkpoint
+            ``file.py:function``, a registered name, or a module of yours. No code in a checkpoint
             is ever run.
         checkpoint: The ``best`` or the ``last`` epoch of a run.
         model: What the weights of a checkpoint belong to: a registered name, ``timm:NAME`` or
@@ -59,7 +59,7 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
         num_classes: Of a checkpoint; 10 if not given.
         image_size: Of a checkpoint; 32 if not given.
         in_channels: Of a checkpoint; 3 if not given.
-        mean: Normalisation that the checkpoint's network was trained with, if the file has none.
+        mean: Normalization that the checkpoint's model was trained with, if the file has none.
         std: As ``mean``.
         options: Further arguments of the model, like ``{"activation": "silu"}``.
         pretrained: Get the weights that timm publishes for a ``timm:NAME``.
@@ -80,7 +80,7 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
 
 
 def load_requested_model(source: str | Path | nn.Module, request: ModelRequest) -> Classifier:
-    """As `load_model`, with everything that is said about the model in one place."""
+    """Like `load_model`, with all options in one `ModelRequest`."""
     if isinstance(source, nn.Module):
         return wrap_network(source, request).eval()
     opened = _open_source(source, request)
@@ -88,20 +88,22 @@ def load_requested_model(source: str | Path | nn.Module, request: ModelRequest) 
 
 
 def load_trained_weights(source: str | Path, request: ModelRequest) -> TrainedWeights:
-    """The trained weights behind a name, to train on from."""
+    """Load the trained weights of a source for fine-tuning."""
     opened = _open_source(source, request)
     if isinstance(opened, TrainedWeights):
         return opened
     name = str(source)
     if not find_source(name).is_architecture or opened.warnings:
-        reason = opened.warnings[0] if opened.warnings else "it is a finished network without parts"
-        raise UserError(f"{name} cannot be trained on from: {reason}")
+        reason = (
+            opened.warnings[0] if opened.warnings else ("it is a fixed model, for example ONNX")
+        )
+        raise UserError(f"{name} cannot be fine-tuned: {reason}")
     shape = {k: getattr(opened, k) for k in request.default_shape}
     return TrainedWeights(opened.state_dict(), name, name, shape, options=request.options)
 
 
 def build_trained_model(trained: TrainedWeights) -> Classifier:
-    """The model of trained weights, with these in it."""
+    """Build the model of trained weights and load them."""
     model = create_model(
         trained.model,
         **trained.shape,
@@ -124,10 +126,10 @@ def load_weights(
     *,
     keep_normalization: bool = False,
 ) -> None:
-    """Puts the tensors of the checkpoint at ``source_name`` into a model.
+    """Load the tensors of the checkpoint ``source_name`` into a model.
 
-    Normalisation comes from the file if it has one; with ``keep_normalization`` the model's own
-    holds, and a file that disagrees is refused.
+    Normalization comes from the file if it has one; with ``keep_normalization`` the model's own is
+    kept, and a file that disagrees is rejected.
     """
     weights = align_state_dict(tensors, model)
     check_state_dict(weights.net, model, str(source_name))
@@ -143,7 +145,7 @@ def load_weights(
         elif not _is_close(file_normalization, model.normalize):
             raise UserError(
                 f"{source_name} was trained with mean={weights.mean}, std={weights.std}, "
-                "which differ from the mean and std given; leave those out"
+                "which differ from the given mean and std; omit mean and std"
             )
     model.net.load_state_dict(weights.net)
 
@@ -156,12 +158,12 @@ def _open_source(model_source: str | Path, request: ModelRequest) -> TrainedWeig
     )
     source = find_source(name)
     if request.pretrained and not name.startswith("timm:"):
-        raise UserError(f"pretrained weights belong to timm:NAME, but got {name!r}; leave them out")
+        raise UserError(f"`pretrained` applies only to timm:NAME, but got {name!r}")
     return source.open(name, request)
 
 
 def wrap_network(net: nn.Module, request: ModelRequest) -> Classifier:
-    """A network of the user's own; one look at a black image tells its number of classes."""
+    """Wrap the user's module; one pass of a black image gives its number of classes."""
     request.reject_model_argument("a network")
     if isinstance(net, Classifier) and request.mean is None and request.std is None:
         return net
@@ -175,7 +177,9 @@ def wrap_network(net: nn.Module, request: ModelRequest) -> Classifier:
         normalize.to(tensor.device, tensor.dtype)
     classes = _count_classes(net.eval(), normalize.mean, shape)
     if request.num_classes not in (None, classes):
-        raise UserError(f"the network returns {classes} classes, not {request.num_classes}")
+        raise UserError(
+            f"the model returns {classes} classes, but got num_classes={request.num_classes}"
+        )
     return Classifier(net, normalize, type(net).__name__, {**shape, "num_classes": classes})
 
 
@@ -184,14 +188,14 @@ def _count_classes(net: nn.Module, like: Tensor, shape: Mapping[str, int]) -> in
     try:
         with torch.no_grad():
             logits = net(black)
-    except Exception as error:  # any user's network may refuse in its own way
+    except Exception as error:  # a user's module may raise anything
         raise UserError(
-            f"the network does not take images of shape {tuple(black.shape)} "
-            f"({' '.join(str(error).split())[:200]}); give its image_size and in_channels"
+            f"the model does not accept images of shape {tuple(black.shape)} "
+            f"({' '.join(str(error).split())[:200]}); set image_size and in_channels"
         ) from error
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(f"the network must return logits (N, classes), but returned {got}")
+        raise UserError(f"the model must return logits of shape (N, classes), but returned {got}")
     return logits.shape[1]
 
 

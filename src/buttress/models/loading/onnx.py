@@ -1,4 +1,4 @@
-"""A network in an ONNX file: it answers, but has no gradients, so only black-box attacks apply."""
+"""Models in ONNX files: they provide no gradients, so only black-box attacks apply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMPY_TYPES = {
 
 
 class OnnxModel(nn.Module):
-    """Images (N, C, H, W) -> logits, by onnxruntime on the processor."""
+    """Images (N, C, H, W) -> logits, by onnxruntime on the CPU."""
 
     has_gradients = False  # what attacks ask for
     digest: Tensor
@@ -59,7 +59,7 @@ class OnnxModel(nn.Module):
         return torch.from_numpy(np.ascontiguousarray(logits)).to(x)
 
     def _run_in_batches(self, values: Any, rows: int) -> Any:
-        """Where a file is made for a fixed number of images, the last piece is filled up."""
+        """Run in batches; for a fixed batch size the last batch is padded."""
         pieces = []
         for start in range(0, max(len(values), 1), rows):
             piece = values[start : start + rows]
@@ -69,7 +69,7 @@ class OnnxModel(nn.Module):
         return np.concatenate(pieces)
 
     def _run(self, values: Any) -> Any:
-        if self._process != os.getpid():  # threads of a session do not survive a fork
+        if self._process != os.getpid():  # the threads of a session do not exist after a fork
             self._session, self._process = _create_session(self.path), os.getpid()
         try:
             return self._session.run([self.output.name], {self.input.name: values})[0]
@@ -94,7 +94,7 @@ def _create_session(path: Path) -> Any:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # as above
         raise UserError(
-            f"{path} is damaged or not an ONNX network: {' '.join(str(error).split())[:200]}"
+            f"{path} is damaged or not an ONNX model: {' '.join(str(error).split())[:200]}"
         ) from None
 
 
@@ -112,7 +112,8 @@ def _image_input_and_logits(session: Any, path: Path) -> tuple[Any, Any]:
     _, channels, _, last = inputs[0].shape
     if _fixed_length(channels) not in (None, 1, 3, 4) and _fixed_length(last) in (1, 3, 4):
         raise UserError(
-            f"{path} takes images as {inputs[0].shape}, channels last; export it as (N, C, H, W)"
+            f"{path} takes images of shape {inputs[0].shape} (channels last); export it with "
+            "shape (N, C, H, W)"
         )
     return inputs[0], outputs[0]
 
@@ -129,14 +130,14 @@ def _read_file(path: Path) -> bytes:
 
 
 NO_GRADIENTS_WARNING = (
-    "the model gives no gradients: only black-box attacks were possible, so the robust accuracy "
-    "may be far too high"
+    "the model provides no gradients: only black-box attacks were run, so robust accuracy "
+    "may be overestimated"
 )
 
 
 @SOURCES.register("onnx", form="FILE.onnx")
 class OnnxSource(ModelSource):
-    """A network in an ONNX file, for black-box attacks; it needs the extra ``onnx``."""
+    """A model in an ONNX file, for black-box attacks; it needs the extra ``onnx``."""
 
     def matches(self, name: str) -> bool:
         return Path(name).is_file() and Path(name).suffix.lower() == ".onnx"

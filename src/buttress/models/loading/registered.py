@@ -15,12 +15,12 @@ from buttress.models.factory import Shape, call_factory
 from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource
 from buttress.registry import normalize_name
 
-UNTRAINED_WARNING = "the weights are random: this model was never trained"
+UNTRAINED_WARNING = "the weights are random: the model is not trained"
 
 
 @SOURCES.register("name", form="NAME")
 class RegisteredSource(ModelSource):
-    """A registered architecture with fresh weights; a file or folder of that name goes first."""
+    """A registered architecture with random weights; a file or folder of that name is preferred."""
 
     is_architecture = True
 
@@ -32,19 +32,18 @@ class RegisteredSource(ModelSource):
         sizes: ImageSizes = entry.metadata["sizes"]
         if shape["image_size"] not in sizes:
             raise UserError(
-                f"model {entry.name!r} takes image sizes {sizes}, "
-                f"but got image_size={shape['image_size']}"
+                f"model {entry.name!r} supports image_size {sizes}, but got "
+                f"image_size={shape['image_size']}"
             )
         return call_factory(entry.name, entry.value, shape, options)
 
     def open(self, name: str, request: ModelRequest) -> Classifier:
         if not is_known(name):
             close_matches = difflib.get_close_matches(normalize_name(name), MODELS.names(), n=3)
-            guess = f" (near: {', '.join(close_matches)})" if close_matches else ""
+            guess = f" (did you mean {', '.join(close_matches)}?)" if close_matches else ""
             raise UserError(
-                f"there is no checkpoint or run at {name}, and no model of that name{guess}; "
-                "`buttress list sources` shows how a model is named, `buttress list models` "
-                "the registered names"
+                f"{name!r} is neither a file, a run nor a registered model{guess}; see "
+                "`buttress list models` and `buttress list sources`"
             )
         request.reject_model_argument(name)
         model = create_model(

@@ -44,7 +44,7 @@ class RobustBenchSource(ModelSource):
 
 
 def load_robustbench_model(dataset: str, threat: str, name: str) -> nn.Module:
-    """What RobustBench's own loader gives; its models take images in [0, 1]."""
+    """Load a model with RobustBench's own loader; its models take images in [0, 1]."""
     utils = _import_robustbench("robustbench.utils")
     folder = Path(torch.hub.get_dir()) / "robustbench"  # its own default is the current folder
     names = _model_names(dataset, threat)
@@ -65,14 +65,14 @@ def load_robustbench_model(dataset: str, threat: str, name: str) -> nn.Module:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"RobustBench could not load {dataset}/{threat}/{name} ({type(error).__name__}: "
-            f"{reason}). It downloads weights on first use; without a network, put them at "
+            f"{reason}). It downloads weights on first use; offline, put them at "
             f"{folder / dataset / threat / name}.pt"
         ) from None
     return net
 
 
 def _model_names(dataset: str, threat: str) -> list[str]:
-    """The names of one board, as far as the package tells."""
+    """Model names of one leaderboard, if the package lists them."""
     leaderboards = getattr(_import_robustbench("robustbench.model_zoo"), "model_dicts", {})
     for kind, threats in leaderboards.items():
         if getattr(kind, "value", kind) == dataset:
@@ -88,7 +88,7 @@ def _import_robustbench(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"models of RobustBench need its package ({error}); install what it needs with `pip "
-            "install buttress[robustbench]`, then the package from its repository with --no-deps, "
-            "because it asks for an old timm"
+            f"models of RobustBench need its package ({error}); install what it needs with "
+            "`pip install buttress[robustbench]`, then the package from its repository with "
+            "--no-deps, because it requires an old timm"
         ) from None

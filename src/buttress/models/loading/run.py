@@ -1,4 +1,4 @@
-"""The folder of a run."""
+"""Models of runs, by the folder of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from buttress.results.run import CheckpointName, Run
 
 @SOURCES.register("run", form="RUN")
 class RunSource(ModelSource):
-    """The best epoch of a run that Buttress trained; it knows its own model."""
+    """The best epoch of a run trained by Buttress; the run defines its model."""
 
     def matches(self, name: str) -> bool:
         return (Path(name) / "run.json").is_file()
@@ -55,21 +55,21 @@ def load_run_weights(path: Path, request: ModelRequest) -> TrainedWeights:
 def read_run_checkpoint(
     run: Run, which_checkpoint: CheckpointName | int = "best"
 ) -> dict[str, Tensor]:
-    """The tensors of a run's checkpoint, with its normalisation."""
+    """The tensors of a run's checkpoint, with its normalization."""
     checkpoint = Path(run.checkpoint(which_checkpoint))
     if not checkpoint.is_file():
-        raise UserError(f"{run.path} has no checkpoint yet; train the run first")
+        raise UserError(f"{run.path} has no checkpoint; train the run first")
     return extract_state_dict(load_checkpoint(checkpoint), checkpoint)
 
 
 def reject_embedded_code(model: str, folder: Path) -> None:
-    """Code that comes along with weights is not run: nobody named it."""
+    """Raise `UserError` if a model refers to code inside the folder of its weights."""
     if not is_function_name(model):
         return
     file = Path(model.rpartition(":")[0]).expanduser().resolve()
     if file.is_relative_to(folder.resolve()):
         raise UserError(
-            f"{folder} names code inside itself ({model}), and code that comes with weights is "
-            "never run; read it, move it elsewhere, and name it yourself as the model of the "
-            "checkpoint"
+            f"{folder} refers to code inside itself ({model}), which is never run "
+            "automatically; review it, move it elsewhere and pass it as --model "
+            "FILE.py:FUNCTION"
         )

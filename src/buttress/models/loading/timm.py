@@ -1,4 +1,4 @@
-"""``timm:NAME``: any model of timm, with fresh weights or with those that timm publishes."""
+"""``timm:NAME``: any model of timm, with random or pretrained weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TimmSource(ModelSource):
 
 
 def build_timm(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
-    """A timm model with fresh weights; the image size is set where the model has one."""
+    """Build a timm model with random weights; the image size is set if it has one."""
     architecture = resolve_timm_name(name)
     timm_args = {"num_classes": shape["num_classes"], "in_chans": shape["in_channels"], **options}
     try:
@@ -66,24 +66,24 @@ def build_timm(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module
 
 
 def load_pretrained(name: str, request: ModelRequest) -> TrainedWeights:
-    """The weights that timm downloads, with the classes and the normalisation they came with."""
+    """Load timm's pretrained weights with their classes and normalization."""
     architecture = resolve_timm_name(name)
     try:
         net = timm.create_model(architecture, pretrained=True, **request.options)
     except Exception as error:  # hubs, mirrors and files each fail in their own way
         reason = " ".join(str(error).split())[:300]
         raise UserError(
-            f"the pretrained weights of {architecture!r} could not be got ({reason}); they come "
-            "from the network unless they are in the cache. Without one, get them elsewhere and "
-            f"give the file with model={name!r}"
+            f"the pretrained weights of {architecture!r} could not be downloaded ({reason}). "
+            f"Offline, download them elsewhere and pass the file with --model {name}"
         ) from None
     pretrained_cfg = net.pretrained_cfg
     channels, size, _ = pretrained_cfg["input_size"]
     shape = {"num_classes": net.num_classes, "image_size": size, "in_channels": channels}
     if request.num_classes not in (None, net.num_classes):
         raise UserError(
-            f"{name} was trained on {net.num_classes} classes, but got num_classes="
-            f"{request.num_classes}; `buttress finetune {name} --pretrained` trains it on yours"
+            f"{name} was pretrained on {net.num_classes} classes, but got "
+            f"num_classes={request.num_classes}; use `buttress finetune {name} --pretrained` "
+            "to change the number of classes"
         )
     return TrainedWeights(
         net.state_dict(),
@@ -103,6 +103,6 @@ def resolve_timm_name(name: str) -> str:
         close_matches = difflib.get_close_matches(architecture, timm.list_models(), n=3)
         guess = f"; did you mean {' or '.join(map(repr, close_matches))}?" if close_matches else "."
         raise UnknownNameError(
-            f"timm has no model {architecture!r}{guess} `timm.list_models()` has all."
+            f"timm has no model {architecture!r}{guess} `timm.list_models()` lists all models."
         )
     return architecture

@@ -1,4 +1,4 @@
-"""Trained weights in a model with other classes, another image size or another patch."""
+"""Transfer of trained weights to a model with other classes, image size or patch size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PREFIX_TOKENS = 5  # tokens before those of the patches: class, distillation
 
 
 class TransferReport(NamedTuple):
-    """What became of each tensor, by its name in the network."""
+    """How each tensor was transferred, by its name in the model."""
 
     loaded: tuple[str, ...]  # as it was
     resized: tuple[str, ...]  # to another grid of tokens or another patch
@@ -36,12 +36,12 @@ class TransferReport(NamedTuple):
 
 
 def transfer_weights(model: Classifier, state: Mapping[str, Tensor]) -> TransferReport:
-    """Puts weights into a model of the same architecture, in place, as far as they fit.
+    """Load matching weights into a model of the same architecture, in place.
 
     Learned positions are resized bicubically, with their prefix tokens kept, and kernels that cut
     an image into patches by the pseudo-inverse (arXiv:2212.08013). A classifier with another
     number of classes and everything else of another shape keeps the values it has in the model;
-    so does the normalisation, which belongs to the data.
+    so does the normalization, which belongs to the data.
     """
     source_weights, target_weights = align_state_dict(state, model).net, model.net.state_dict()
     loaded = {
@@ -58,7 +58,7 @@ def transfer_weights(model: Classifier, state: Mapping[str, Tensor]) -> Transfer
     _check_fitting_fraction(model, source_weights, new_weights)
     for name, value in new_weights.items():
         if reason := value_mismatch(value, target_weights[name]):
-            raise UserError(f"the weights do not fit model {model.name!r}: {name} {reason}")
+            raise UserError(f"the weights do not match model {model.name!r}: {name} {reason}")
     model.net.load_state_dict({**target_weights, **new_weights})
     new = [
         n for n in target_weights if n not in new_weights and not n.endswith("num_batches_tracked")
@@ -122,9 +122,9 @@ def _check_fitting_fraction(
     fitting, total = sum(sizes[n] for n in sizes if n in new_weights), sum(sizes.values())
     if fitting == 0 or fitting < MIN_FITTING_FRACTION * total:
         raise UserError(
-            f"the weights do not fit model {model.name!r}: {fitting:,} of its {total:,} parameters "
-            f"could be loaded. {_describe_mismatch(not_loaded, source_weights)}. Name the model "
-            "that they were trained as; if it is this one, keep its options and its image size"
+            f"the weights do not match model {model.name!r}: only {fitting:,} of {total:,} "
+            f"parameters can be loaded. {_describe_mismatch(not_loaded, source_weights)}. "
+            "Check --model, its options and image_size"
         )
 
 
@@ -133,13 +133,13 @@ def _describe_mismatch(
 ) -> str:
     common_names = [n for n in not_loaded if n in source_weights]
     if not common_names:
-        return f"They hold {abbreviate(source_weights)}; the model has {abbreviate(not_loaded)}"
+        return f"They contain {abbreviate(source_weights)}; the model has {abbreviate(not_loaded)}"
     largest = max(common_names, key=lambda name: not_loaded[name].numel())
     source_shape, model_shape = (
         tuple(source_weights[largest].shape),
         tuple(not_loaded[largest].shape),
     )
-    return f"{largest} has the shape {source_shape} in them and {model_shape} in the model"
+    return f"{largest} has shape {source_shape} in the weights, but {model_shape} in the model"
 
 
 def _is_classifier(target: Tensor, value: Tensor | None, model: Classifier) -> bool:

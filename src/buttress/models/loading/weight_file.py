@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint file, whatever they are wrapped in; no code in it is ever run."""
+"""Reading of state dicts from checkpoint files, without running code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_NESTING = 8  # levels of wrapping that are looked into
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint file; a file that needs code to be read is refused."""
+    """Read the state dict of a checkpoint file; reject files that need code to be read."""
     if path.name.endswith(INDEX_SUFFIX):
         return _read_sharded(path)
     try:
@@ -53,12 +53,12 @@ def _read_sharded(index: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in files:
         if file != Path(file).name or file in ("", ".", ".."):
-            raise UserError(f"{index} names {file!r}, which is no file beside it")
+            raise UserError(f"{index} refers to {file!r}, which is not a file in the same folder")
         if not (index.parent / file).is_file():
-            raise UserError(f"{index} needs {file} beside it, which is not there")
+            raise UserError(f"{index} refers to {file}, but that file does not exist")
         tensors.update(read_state_dict(index.parent / file))
     if missing := [name for name in weight_map if name not in tensors]:
-        raise UserError(f"{index} promises {abbreviate(missing)}, which its files do not hold")
+        raise UserError(f"{index} lists {abbreviate(missing)}, but its files do not contain them")
     return tensors
 
 
@@ -68,8 +68,10 @@ def extract_state_dict(content: Any, path: Path, depth: int = 0) -> dict[str, Te
     if state_dict is not None:
         return state_dict
     if isinstance(content, Mapping):
-        raise UserError(f"{path} holds no weights; its keys are {abbreviate(map(str, content))}")
-    raise UserError(f"{path} holds a {type(content).__name__}; it must hold a state dict")
+        raise UserError(
+            f"{path} contains no state dict; its keys are {abbreviate(map(str, content))}"
+        )
+    raise UserError(f"{path} must contain a state dict, but contains a {type(content).__name__}")
 
 
 def _find_state_dict(content: Any, depth: int = 0) -> dict[str, Tensor] | None:
@@ -88,7 +90,7 @@ def _find_state_dict(content: Any, depth: int = 0) -> dict[str, Tensor] | None:
 
 
 def _single_state_dict(contents: Iterable[Any], depth: int) -> dict[str, Tensor] | None:
-    """The one thing among several that holds weights under names; with two it is not clear."""
+    """Return the only state dict among several values, or None if there are two."""
     containers = [c for c in contents if isinstance(c, (Mapping, list, tuple))]
     state_dicts = [f for f in (_find_state_dict(c, depth + 1) for c in containers) if f]
     return state_dicts[0] if len(state_dicts) == 1 else None
@@ -98,11 +100,14 @@ def _unreadable_message(path: Path, error: Exception) -> str:
     missing_global = re.search(r"GLOBAL ([\w.]+)", str(error))
     if missing_global or "weights_only" in str(error):
         reason = (
-            f"it refers to {missing_global[1]}" if missing_global else "it is not plain tensors"
+            f"it refers to {missing_global[1]}"
+            if missing_global
+            else ("it contains more than tensors")
         )
         return (
-            f"{path} needs code to be read ({reason}), and code in a checkpoint is never run; "
-            "where you trust the file, save only its weights: torch.save(model.state_dict(), ...)"
+            f"{path} can only be read by running code ({reason}), which Buttress never does; "
+            "if you trust the file, save its weights alone: torch.save(model.state_dict(), "
+            "...)"
         )
     return f"{path} is damaged or not a checkpoint: {' '.join(str(error).split())[:200]}"
 
@@ -124,8 +129,8 @@ class CheckpointSource(ModelSource):
     def open(self, name: str, request: ModelRequest) -> TrainedWeights:
         if request.model is None:
             raise UserError(
-                f"{name} holds weights only; say which model they belong to with model=, as "
-                f"{MODEL_NAME_FORMS}"
+                f"{name} contains weights only; name their architecture with --model "
+                f"(model=): {MODEL_NAME_FORMS}"
             )
         return read_named_checkpoint(Path(name), request.model, request)
 
