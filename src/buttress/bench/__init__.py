@@ -1,1 +1,1 @@
-"""Races: Buttress beside other tools on the same images, in one run."""
+"""Benchmarks: Buttress and other tools on the same images, in one run."""

@@ -1,4 +1,4 @@
-"""One racer on one network, in a process of its own, so that memory and time are its own.
+"""One tool on one model in a separate process, so that memory and time are its own.
 
     python -m buttress.bench.attack_case '{"racer": "buttress fast", "network": "vit", ...}'
 
@@ -32,7 +32,7 @@ BARE_REPEATS = 5  # times that a bare pass is measured
 
 @dataclass(frozen=True)
 class ToolRun:
-    """What one process does."""
+    """Settings of one process."""
 
     racer: str
     network: str
@@ -46,17 +46,19 @@ class ToolRun:
 @dataclass(frozen=True)
 class ToolResult:
     seconds: float
-    robust: int  # images that are still right
+    robust: int  # robust images
     forward: float  # passes per image
     backward: float
     memory: float  # MB by which memory grew at its peak
-    floor: float  # seconds of the same passes and nothing else
-    preparing: float = 0.0  # seconds of preparing, which are in the seconds
-    left: tuple[int, ...] = ()  # which images are still right
+    floor: float  # seconds of the same forward and backward passes alone
+    preparing: float = (
+        0.0  # seconds of building the inference-optimized model, included in the seconds
+    )
+    left: tuple[int, ...] = ()  # positions of the robust images
 
 
 class PassCountingModel(nn.Module):
-    """The same network; counts the images that pass, forward and backward."""
+    """The same model; counts images in forward and backward passes."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -74,7 +76,7 @@ class PassCountingModel(nn.Module):
 
 
 def run_tool(tool_run: ToolRun) -> ToolResult:
-    """Runs a race in this process."""
+    """Run one benchmark case in this process."""
     model = networks.load_benchmark_model(tool_run.network, tool_run.data, tool_run.checkpoint)
     x, y = networks.first_test_images(tool_run.data, tool_run.images)
     threat, tool = Threat.parse(tool_run.threat), TOOLS.get(tool_run.racer)
@@ -111,7 +113,7 @@ def _time_tool(
 
 
 def time_bare_passes(model: nn.Module, x: Tensor, forward: float, backward: float) -> float:
-    """Seconds that so many passes per image take if nothing else is done, in batches of 256."""
+    """Seconds of so many bare passes per image, in batches of 256."""
     batch, times = x[:256], {True: 0.0, False: 0.0}
     for grad in times:
         seconds = []
@@ -128,13 +130,13 @@ def time_bare_passes(model: nn.Module, x: Tensor, forward: float, backward: floa
 
 
 class PeakMemory:
-    """Looks at the memory of this process and its children from time to time; Linux only.
+    """Sample the memory of this process and its children; Linux only.
 
-    A look walks all pages of all processes. It must not slow down those who have more of them, so
-    that looks take a small share of the time of one core, whatever one costs.
+    A sample walks all pages of all processes. Sampling takes a small, fixed fraction of the time of
+    one core, so that tools with more processes are not slowed down more.
     """
 
-    EVERY, SHARE = 0.25, 0.01  # seconds between two looks at least, and their share of the time
+    EVERY, SHARE = 0.25, 0.01  # minimum seconds between two samples, and their fraction of the time
 
     def __enter__(self) -> PeakMemory:
         self.first = self.peak = resident_memory_mb()

@@ -1,8 +1,8 @@
-"""Who takes part in a race: our attacks, the bare passes, and the tools that are installed.
+"""Tools of the attack benchmarks: our attacks, bare passes, and installed packages.
 
-A racer gets a frozen network, images, labels and a threat, and returns adversarial images. All
-PGD racers take 20 steps of a tenth of eps from a random start. Other tools get 256 images at a
-time; ours get all of them and hold no more than about that many in a batch.
+A tool gets a frozen model, images, labels and a threat model, and returns adversarial images. All
+PGD tools take 20 steps of a tenth of eps from a random start. Other tools get 256 images at a time;
+ours get all of them and hold no more than about that many in a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 256  # images that PGD attacks at once
 
 @dataclass(frozen=True)
 class ToolOutput:
-    """What a racer brought back."""
+    """Output of a tool."""
 
     x_adv: Tensor
     passes: tuple[float, float] | None = None  # forward and backward per image, if it counts them
@@ -44,7 +44,7 @@ TOOLS: Registry[Tool] = Registry("racer")
 
 
 def _call_per_batch(tool: Tool) -> Tool:
-    """A racer that is called for each batch of a data set, as a loader gives them."""
+    """Wrap a tool that is called once per batch."""
 
     @functools.wraps(tool)
     def run_batches(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
@@ -55,7 +55,7 @@ def _call_per_batch(tool: Tool) -> Tool:
 
 
 def installed_tools(benchmark: str) -> list[str]:
-    """The racers of an event whose package is here."""
+    """Tools of a benchmark whose package is installed."""
     return [
         entry.name
         for entry in TOOLS
@@ -66,7 +66,7 @@ def installed_tools(benchmark: str) -> list[str]:
 @TOOLS.register("bare passes", tags=("pgd",), package="torch")
 @_call_per_batch
 def bare_passes(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
-    """The passes of our PGD-20 and nothing else."""
+    """The forward and backward passes of our PGD-20, and nothing else."""
     for _ in range(STEPS):
         point = x.detach().requires_grad_(True)
         torch.autograd.grad(F.cross_entropy(model(point), y, reduction="sum"), point)
@@ -179,7 +179,7 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
 @_call_per_batch
 def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
     if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
-        # It is for plots only, which nobody asks for here.
+        # It is for plots only, which are not needed here.
         stub = types.ModuleType("visdom")
         stub.Visdom = object  # type: ignore[attr-defined]
         sys.modules["visdom"] = stub

@@ -1,4 +1,4 @@
-"""Races of attacks: what is raced, in which order, and the table of what came out."""
+"""Attack benchmarks: cases, interleaved runs, and result tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class BenchmarkCase:
-    """Racers that attack the same network under the same threat."""
+    """Tools that attack the same model under the same threat model."""
 
     event: str
     races: tuple[ToolRun, ...]
@@ -42,10 +42,10 @@ class BenchmarkCase:
 def benchmark_cases(
     names: Sequence[str], benchmarks: Sequence[str], base: ToolRun, max_images: int
 ) -> Iterator[BenchmarkCase]:
-    """All heats; what ``base`` says of images, data and checkpoint holds for every race.
+    """All cases; images, data and checkpoint of ``base`` apply to every case.
 
-    Where it says nothing of images there are ``max_images`` of them at most. A checkpoint stands
-    for the small network, which alone races its processes.
+    Without a number of images there are ``max_images`` at most. A checkpoint replaces the small
+    model, the only one benchmarked with several processes.
     """
     if unknown := [event for event in benchmarks if event not in BENCHMARKS]:
         raise UserError(f"`events` must be of {', '.join(BENCHMARKS)}, but got {unknown[0]!r}")
@@ -66,7 +66,7 @@ def benchmark_cases(
 
 
 def run_case(case: BenchmarkCase, repeats: int, progress: Progress) -> list[dict[str, Any]]:
-    """Races in turns: every racer once, then every racer again; a row of medians for each."""
+    """Run all tools interleaved, repeatedly; return a row of medians for each."""
     jobs = {
         tool_run.racer: SubprocessJob("buttress.bench.attack_case", asdict(tool_run))
         for tool_run in case.races
@@ -101,16 +101,16 @@ def _summarize_results(
 COLUMNS = (
     "seconds",
     "of the slowest",
-    "times the bare passes",
+    "relative to bare passes",
     "passes per image (F, B)",
     "MB",
     "robust",
-    "verdicts as the reference",
+    "agreement with reference",
 )
 
 
 def attack_tables(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
-    """A Markdown table for each heat, under a title or a heading of this level."""
+    """Markdown table of each case, under a title or a heading of this level."""
     for title in dict.fromkeys(row["title"] for row in rows):
         case_rows = [row for row in rows if row["title"] == title]
         slowest = max(row["seconds"] for row in case_rows)
@@ -137,13 +137,13 @@ def _format_setup(row: dict[str, Any]) -> str:
 
 
 def _format_robust_accuracy(row: dict[str, Any]) -> str:
-    """Images that are still right, and the 95% interval of their share."""
+    """Robust images, and the 95% interval of robust accuracy."""
     low, high = wilson_interval(round(row["robust"]), row["images"])
     return f"{row['robust']:.0f} ({100 * low:.0f} to {100 * high:.0f}%)"
 
 
 def _format_agreement(row: dict[str, Any], reference: dict[str, Any] | None) -> str:
-    """The share of images on which a racer and the reference say the same."""
+    """Fraction of images with the same per-sample result as the reference."""
     if reference is None or row is reference or not all("left" in r for r in (row, reference)):
         return ""
     return f"{1 - len(set(row['left']) ^ set(reference['left'])) / row['images']:.1%}"

@@ -1,4 +1,4 @@
-"""The networks that are attacked in a race: trained for the purpose, or a checkpoint."""
+"""Models attacked in benchmarks: trained on first use, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from buttress.results.run_spec import Recipe
 from buttress.system.progress import Progress
 from buttress.training import train
 
-MAX_TRAIN_IMAGES = 10_000  # images that the networks are trained on, at most
+MAX_TRAIN_IMAGES = 10_000  # maximum number of training images
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """A network to attack, and budgets at which some of its images fall and some survive."""
+    """A model to attack, with eps at which some images are fooled and some stay robust."""
 
     title: str
     model: str  # a registered name
-    images: int  # for AutoAttack: a survivor costs the reference thousands of passes
+    images: int  # for AutoAttack: a robust image costs the reference thousands of passes
     epochs: int
     threats: tuple[str, ...] = ("Linf:4/255", "L2:0.25", "L1:5")
-    pgd_images: int = 256  # for PGD: its race is to take some seconds, with preparing
+    pgd_images: int = 256  # for PGD: a run should take some seconds, with preparation
 
 
 BENCHMARK_MODELS = {
@@ -48,7 +48,7 @@ def benchmark_model(name: str) -> BenchmarkModel:
 
 
 def benchmark_recipe(model: BenchmarkModel) -> Recipe:
-    """A few minutes of adversarial training, enough for some images to survive."""
+    """Recipe of a few minutes of adversarial training, enough for nonzero robust accuracy."""
     return Recipe.parse(
         {
             "name": "bench",
@@ -65,12 +65,12 @@ def benchmark_recipe(model: BenchmarkModel) -> Recipe:
 
 
 def cached_model_dir(name: str, data: str) -> Path:
-    """Where a trained network is kept for the next benchmark."""
+    """Folder where a trained model is cached for the next benchmark."""
     return cache_dir() / "bench" / f"{name}-{data}"
 
 
 def train_if_missing(name: str, data: str, progress: Progress) -> None:
-    """Trains a network unless that was done before."""
+    """Train a model unless it is cached."""
     benchmark, count = benchmark_model(name), len(load_dataset(data, "train"))
     limit = MAX_TRAIN_IMAGES if count > MAX_TRAIN_IMAGES else None
     train(
@@ -84,7 +84,7 @@ def train_if_missing(name: str, data: str, progress: Progress) -> None:
 
 
 def load_benchmark_model(name: str, data: str, checkpoint: str | None) -> nn.Module:
-    """The network, frozen; from ``FILE=file.py:function`` where a checkpoint is given."""
+    """Load the frozen model; from ``FILE=file.py:function`` if a checkpoint is given."""
     if checkpoint is None:
         return load_model(cached_model_dir(name, data)).eval().requires_grad_(False)
     path, _, structure = checkpoint.partition("=")

@@ -1,4 +1,4 @@
-"""Races in turns, each run in a process of its own, and the machine they ran on."""
+"""Interleaved repeats, each run in a separate process, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from buttress.studies.runner.run import interrupt_on_sigterm
 from buttress.system.cpu import available_cpus
 from buttress.system.progress import Progress
 
-MAX_REPEATED_SECONDS = 60.0  # seconds: who took longer does not run again
+MAX_REPEATED_SECONDS = 60.0  # seconds: tools that took longer are not repeated
 
 
 @dataclass(frozen=True)
 class SubprocessJob:
-    """A module that takes one argument of JSON and prints a line of it."""
+    """A module that takes one JSON argument and prints one line of JSON."""
 
     module: str
     given: Mapping[str, Any]
@@ -49,12 +49,12 @@ class SubprocessJob:
 def run_interleaved(
     title: str, jobs: Mapping[str, SubprocessJob], repeats: int, progress: Progress
 ) -> dict[str, list[dict[str, Any]]]:
-    """Everyone once, then everyone again, so that what slows the machine hits all."""
+    """Run all jobs once, then again, so that slowdowns of the machine affect all."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in jobs}
     failed: set[str] = set()
     task = progress.add_task(title, repeats * len(jobs))
     try:
-        with interrupt_on_sigterm():  # no racer outlives a race that was ended
+        with interrupt_on_sigterm():  # stop running tools if the benchmark is interrupted
             for _ in range(repeats):
                 for name, job in jobs.items():
                     if name not in failed and all(
@@ -64,7 +64,7 @@ def run_interleaved(
                             results[name].append(job.run())
                         except RunError as error:  # another tool may not work here
                             failed.add(name)
-                            progress.log(f"{name} failed: {error}; it is left out")
+                            progress.log(f"{name} failed: {error}; it is omitted")
                     task.advance(1, name)
     finally:
         task.close()
@@ -72,7 +72,7 @@ def run_interleaved(
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the numbers depend on besides the code."""
+    """Describe the machine and the versions that the numbers depend on."""
     name = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Races of trainers: an epoch of PGD-10 training, ours beside others and the bare passes."""
+"""Training benchmarks: an epoch of PGD-10 training, ours, others and bare passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEST_IMAGES = 500
 
 @dataclass(frozen=True)
 class TrainerRun:
-    """What one process does."""
+    """Settings of one process."""
 
     trainer: str
     network: str
@@ -46,8 +46,8 @@ class TrainerRun:
 @dataclass(frozen=True)
 class TrainerResult:
     seconds: float  # of training alone
-    clean: float  # accuracy afterwards
-    robust: float  # under PGD-20
+    clean: float  # clean accuracy afterwards
+    robust: float  # robust accuracy under PGD-20
     judged: int  # test images that both are shares of
 
 
@@ -56,7 +56,7 @@ TRAINERS: Registry[Trainer] = Registry("trainer")
 
 
 def trainer_recipe(trainer_run: TrainerRun) -> Recipe:
-    """What all trainers do: SGD on what PGD-10 finds at the images as they are."""
+    """Recipe of all trainers: SGD on PGD-10 adversarial images without augmentation."""
     return Recipe.parse(
         {
             "epochs": trainer_run.epochs,
@@ -100,7 +100,7 @@ TRAINERS.register("buttress, two processes", package="buttress")(_buttress_train
 
 
 def shuffled_batches(data: Dataset, epochs: int) -> list[tuple[Tensor, Tensor]]:
-    """Batches in random order, made before the clock starts."""
+    """Batches in random order, created before timing starts."""
     batches, source = [], torch.Generator().manual_seed(0)
     for _ in range(epochs):
         order = torch.randperm(len(data), generator=source)
@@ -112,7 +112,7 @@ def shuffled_batches(data: Dataset, epochs: int) -> list[tuple[Tensor, Tensor]]:
 
 @TRAINERS.register("bare passes", package="torch")
 def train_bare_passes(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
-    """Ten passes to the images and one to the weights, and nothing else."""
+    """Ten backward passes to the images and one to the weights, and nothing else."""
     model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
     started = time.perf_counter()
     for x, y in batches:
@@ -127,7 +127,7 @@ def train_bare_passes(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]
 
 
 def _textbook_trainer(input_gradient: Callable[[Tensor, Tensor], Tensor]) -> Trainer:
-    """The loop that papers print; ``input_gradient`` gives the gradient of a loss at images."""
+    """Textbook training loop; ``input_gradient`` computes the gradient of a loss at images."""
 
     def trainer(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
         model, batches = create_fresh_model(trainer_run), shuffled_batches(data, trainer_run.epochs)
@@ -151,7 +151,7 @@ def _textbook_trainer(input_gradient: Callable[[Tensor, Tensor], Tensor]) -> Tra
 
 
 def _gradient_by_backward(loss: Tensor, x: Tensor) -> Tensor:
-    """As most printed loops have it: the gradients of all weights come along."""
+    """Gradient by `backward`, which also computes the gradients of all weights."""
     loss.backward()
     assert x.grad is not None
     return x.grad
@@ -210,7 +210,7 @@ def train_robustness(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
 
 
 def run_trainer(trainer_run: TrainerRun) -> TrainerResult:
-    """Runs a lap in this process."""
+    """Run one training benchmark in this process."""
     data = load_dataset(trainer_run.data, "train", limit=trainer_run.images)
     model, seconds = TRAINERS.get(trainer_run.trainer)(trainer_run, data)
     test = load_dataset(trainer_run.data, "test")
@@ -237,7 +237,7 @@ BARE, TEXTBOOK = "bare passes", "textbook loop"
 
 
 def run_trainers(base: TrainerRun, repeats: int, progress: Progress) -> list[dict[str, Any]]:
-    """Every trainer that is installed on one network; a row of medians for each."""
+    """Run every installed trainer on one model; return a row of medians for each."""
     names = [e.name for e in TRAINERS if importlib.util.find_spec(e.metadata["package"])]
     jobs = {
         name: SubprocessJob("buttress.bench.training", {**asdict(base), "trainer": name})
@@ -261,12 +261,15 @@ def run_trainers(base: TrainerRun, repeats: int, progress: Progress) -> list[dic
 
 
 def training_tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A Markdown table for each network."""
+    """Markdown table of each model."""
     for model in dict.fromkeys(row["network"] for row in rows):
         by_trainer = {row["trainer"]: row for row in rows if row["network"] == model}
         first = next(iter(by_trainer.values()))
         yield f"\n{model}, {first['epochs']} x {first['images']} images\n"
-        yield "| | seconds | times the bare passes | times the textbook loop | clean | PGD-20 |"
+        yield (
+            "| | seconds | relative to bare passes | relative to the textbook loop | clean "
+            "| PGD-20 |"
+        )
         yield "| --- | --- | --- | --- | --- | --- |"
         for name, row in by_trainer.items():
             cells = [f"{row['seconds']:.1f}"]
