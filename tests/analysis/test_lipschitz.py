@@ -298,7 +298,7 @@ def test_the_ascent_finds_more_than_the_attack() -> None:
     model = create_model("resnet_tiny", seed=0).eval()
     found = lipschitz(AnalysisSubject(model, digits(3), Threat("Linf", 0.1))).logits.l1_linf
     assert found.ascent > found.attack >= found.result > 0
-    with pytest.raises(UserError, match="radius"):
+    with pytest.raises(UserError, match="radii"):
         RatioAscent(radii=(1.0, 2.0))
 
 

@@ -97,7 +97,7 @@ def test_a_judge_that_sees_the_class_is_always_right_and_its_opposite_never() ->
     figure = Figure(figsize=(6, 4))
     plot_semantics({"a": found}, figure)
     assert len(figure.axes[0].patches) == 2
-    said = "50.0% for those of robust networks (first five: 100.0%) (8 images"
+    said = "50.0% for those of robust models (top-5: 100.0%) (8 images"
     assert said in says_semantics(found)
 
 

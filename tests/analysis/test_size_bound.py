@@ -65,5 +65,5 @@ def test_whether_it_grows_depends_on_the_variance() -> None:
 
 @pytest.mark.parametrize("args", [{"depths": (3,)}, {"widths": (0, 2)}, {"sigma": 0.0}])
 def test_mistakes_are_named(args: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=r"must hold|needed"):
+    with pytest.raises(UserError, match=r"must hold|positive integers"):
         size_bound(SilentProgress(), **args)  # type: ignore[arg-type]

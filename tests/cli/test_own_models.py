@@ -52,7 +52,7 @@ def test_a_name_is_evaluated_with_a_warning(
 ) -> None:
     args = ["evaluate", "resnet_tiny", "--data", "digits", "--limit", "8", "--suite"]
     assert run_cli([*args, "clean,noise-linf"]) == 0
-    assert "never trained" in capsys.readouterr().out
+    assert "is not trained" in capsys.readouterr().out
 
 
 def test_finetune_goes_on_from_an_exported_folder_and_from_a_function(place: Path) -> None:

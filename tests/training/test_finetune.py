@@ -198,12 +198,15 @@ def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"source": "nowhere"}, "no checkpoint or run at .*nowhere"),
-        ({"source": "images-32"}, "not a run"),
-        ({"source": "source/best.pt"}, "say which model"),
-        ({"source": "source", "model": "vit_tiny"}, "run of the model 'vit_tiny'; leave"),
-        ({"source": "source/best.pt", "model": "resnet_tiny"}, "do not fit model 'resnet_tiny'"),
-        ({"source": "source/best.pt", "model": "vit_tiny", "recipe": None}, "name a recipe"),
+        ({"source": "nowhere"}, "nowhere' is neither a file, a run nor a registered model"),
+        ({"source": "images-32"}, "neither a run"),
+        ({"source": "source/best.pt"}, "name their architecture"),
+        (
+            {"source": "source", "model": "vit_tiny"},
+            "already defines model 'vit_tiny'; omit --model",
+        ),
+        ({"source": "source/best.pt", "model": "resnet_tiny"}, "do not match model 'resnet_tiny'"),
+        ({"source": "source/best.pt", "model": "vit_tiny", "recipe": None}, "pass --recipe"),
         ({"source": "source", "checkpoint": "worst"}, "best, last, but got 'worst'"),
     ],
 )

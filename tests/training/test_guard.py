@@ -69,7 +69,7 @@ def test_a_real_collapse_is_seen_and_a_rollback_rescues_the_run(tmp_path: Path) 
     said = Logged()
     back = go(tmp_path, "rescued", "rollback", 40, progress=said)
     assert [event["kind"] for event in back.summary["events"]] == ["rollback"]
-    assert any("back to epoch" in line for line in said.lines)
+    assert any("restored epoch" in line for line in said.lines)
     assert back.summary["last_val_robust"] > 0.15
     assert back.summary["warnings"] == []
     with pytest.raises(RunError, match="best checkpoint is kept"):

@@ -1,4 +1,4 @@
-"""Why a model holds or falls. Adding an analysis is a file here and an import line below."""
+"""Analyses of model robustness. Adding one is a file here and an import line below."""
 
 from buttress.analysis import attention as _attention  # noqa: F401
 from buttress.analysis import convergence as _convergence  # noqa: F401

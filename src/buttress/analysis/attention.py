@@ -1,4 +1,4 @@
-"""Where transformers look, and whether an attack makes them look elsewhere.
+"""Attention distance and rollout of transformers, clean and under attack.
 
 Mean attention distance: Dosovitskiy et al., arXiv:2010.11929, appendix D.7. Rollout: Abnar and
 Zuidema, "Quantifying attention flow in transformers", arXiv:2005.00928.
@@ -46,16 +46,16 @@ class AttentionLayer(Spec):
     """One layer of attention; distances are in pixels."""
 
     name: str
-    groups: int  # windows, or other groups of tokens that see each other only
+    groups: int  # windows, or other groups of tokens that attend to each other only
     tokens: int  # keys of a query
-    distance: tuple[float, ...]  # of each head; none where only class tokens ask
+    distance: tuple[float, ...]  # of each head; None where only class tokens are queries
     attacked_distance: tuple[float, ...]
-    uniform_distance: float | None  # if every token were looked at alike
-    moved: float  # share of attention that the attack moves elsewhere
+    uniform_distance: float | None  # for uniform attention
+    moved: float  # fraction of attention that the attack moves
 
 
 class AttentionExample(Spec):
-    """Where the network looked in one image; pictures are PNG in base64."""
+    """Attention rollout of one image; pictures are PNG in base64."""
 
     id: int
     label: int
@@ -65,7 +65,7 @@ class AttentionExample(Spec):
 
 
 class AttentionResult(Spec):
-    """How far heads look, how an attack moves that, and rollouts of a few images."""
+    """Attention distances, their change under attack, and rollouts of a few images."""
 
     attack: str
     threat: str
@@ -77,7 +77,7 @@ class AttentionResult(Spec):
 
 
 def plot_attention(results: Mapping[str, AttentionResult], figure: Figure) -> None:
-    """Distances by head, attention moved by layer, and rollouts below where there are any."""
+    """Plot distances by head, attention change by layer, and rollouts if there are any."""
     with_examples = [(label, r) for label, r in results.items() if r.examples]
     rows = 1 + len(with_examples)
     heights = [1.6] + [1.0] * len(with_examples)
@@ -87,7 +87,7 @@ def plot_attention(results: Mapping[str, AttentionResult], figure: Figure) -> No
     for label, result in results.items():
         places = range(1, len(result.layers) + 1)
         change_axes.plot(places, [a.moved for a in result.layers], marker="o", label=label)
-    _label_axes(change_axes, "attention moved (share)", "what the attack moves")
+    _label_axes(change_axes, "attention change (fraction)", "change under attack")
     if any(results):
         change_axes.legend(fontsize="x-small")
     for part, (label, result) in zip(subfigures[1:], with_examples, strict=True):
@@ -112,7 +112,9 @@ def _draw_distances(results: Mapping[str, AttentionResult], axes: Axes) -> None:
                 axes.hlines(
                     height, layer_position - 0.3, layer_position + 0.3, colors="grey", lw=0.8
                 )
-    _label_axes(axes, "distance (pixels)", "how far each head looks; grey: uniform attention")
+    _label_axes(
+        axes, "distance (pixels)", "mean attention distance per head; gray: uniform attention"
+    )
 
 
 def _label_axes(axes: Axes, height: str, title: str) -> None:
@@ -126,7 +128,7 @@ def _label_axes(axes: Axes, height: str, title: str) -> None:
 def attention_cost(
     subject: AnalysisSubject, *, attack: str, steps: int, limit: int, **_: Any
 ) -> PassCount:
-    """The attack, and a look at each image before and after."""
+    """Cost: the attack, and a forward pass of each image before and after."""
     images = min(limit, len(subject.data))
     return attack_passes(create_attack(attack, steps=steps), subject, images) + PassCount(
         2 * images
@@ -134,7 +136,7 @@ def attention_cost(
 
 
 def says_attention(result: AttentionResult) -> str:
-    """How far the first and the last layer look, and what the attack moves."""
+    """Summarize attention distances and their change under attack."""
     spatial_layers = [a for a in result.layers if a.distance]
     sentence = ""
     if spatial_layers:
@@ -142,14 +144,14 @@ def says_attention(result: AttentionResult) -> str:
             sum(a.distance) / len(a.distance) for a in (spatial_layers[0], spatial_layers[-1])
         )
         sentence = (
-            f"Heads look {first:.1f} pixels far in the first layer and {last:.1f} in the last "
-            f"(uniform attention: {spatial_layers[0].uniform_distance:.1f} and "
+            f"Mean attention distance: {first:.1f} pixels in the first layer and {last:.1f} "
+            f"in the last (uniform attention: {spatial_layers[0].uniform_distance:.1f} and "
             f"{spatial_layers[-1].uniform_distance:.1f}). "
         )
     most_changed = max(result.layers, key=lambda a: a.moved)
     sentence += (
-        f"{result.attack} in {result.threat} moves {most_changed.moved:.1%} of the attention in "
-        f"{most_changed.name}, where it moves most ({result.images} images)"
+        f"{result.attack} in {result.threat} changes {most_changed.moved:.1%} of the "
+        f"attention in {most_changed.name}, the most affected layer ({result.images} images)"
     )
     if result.rollout_moved is not None:
         return f"{sentence}, and {result.rollout_moved:.1%} of the rollout."
@@ -173,12 +175,12 @@ def attention(
     limit: int = 32,
     count: int = 3,
 ) -> AttentionResult:
-    r"""How far each head looks, clean and attacked, and attention rollout.
+    r"""Mean attention distance of each head, clean and under attack, and attention rollout.
 
     .. math:: D = \sum_k a_{qk} |p_q - p_k|, \qquad R = \prod_l (A_l + I) / 2
 
     D is averaged over images and queries, with class tokens left out; p is the middle of a token's
-    cell. Windows count as they are: tokens outside are never looked at. What an attack moves is
+    cell. Windows count as they are: tokens outside get no attention. The change under attack is
     half the sum of absolute changes of the weights.
 
     Departure from the paper: in talking heads the weights after the softmax are shown, before the
@@ -228,7 +230,7 @@ def attention(
 
 
 class LayerAccumulator:
-    """What is known of one layer so far."""
+    """Running means of one layer."""
 
     def __init__(self, first: AttentionMap, layout: TokenLayout | None) -> None:
         self.first, self.layout = first, layout
@@ -263,12 +265,12 @@ class LayerAccumulator:
 def _require_spatial_attention(maps: list[AttentionMap]) -> None:
     if not maps:
         raise AnalysisNotApplicable(
-            "this network has no softmax attention: there are no maps to look at"
+            "the model has no softmax attention layers, so attention maps are not defined for it"
         )
     if any(m.between_channels for m in maps):
         raise AnalysisNotApplicable(
-            "this network attends between channels, not places: its maps have no distances, and "
-            "no rollout over the image"
+            "the model attends over channels, not over image positions, so attention "
+            "distance and rollout are not defined for it"
         )
 
 
@@ -287,7 +289,7 @@ def _examples(
     sample: ImageSample, rollouts: tuple[Tensor, Tensor], count: int
 ) -> tuple[AttentionExample, ...]:
     def render(values: Tensor, image: Tensor) -> str:
-        """The image, dark where the network does not look."""
+        """The image, darkened where the rollout is low."""
         high, wide = image.shape[-2:]
         rows = max(1, round((len(values) * high / wide) ** 0.5))
         brightness = (values / values.max()).view(1, 1, rows, -1).to(image)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-EPS_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # of eps: accuracy must fall to zero
+EPS_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of eps: robust accuracy must fall to zero
 EPS_CURVE_STEPS = 10  # of the attack in each of these balls
 MIN_EPOCHS_TO_PLOT = 2  # checkpoints: more were kept on purpose
 CONVERGED_TOLERANCE = 0.01  # of the last loss
 
 
 class ConvergenceResult(Spec):
-    """The loss under attacks of more and more steps."""
+    """Loss under attacks with an increasing number of steps."""
 
     threat: str
     images: int
@@ -56,7 +56,7 @@ class ConvergenceResult(Spec):
 
 
 def plot_convergence(results: Mapping[str, ConvergenceResult], figure: Figure) -> None:
-    """The loss after each step, the gap of short attacks, and accuracy against eps."""
+    """Plot the loss per step, the gap of short attacks, and robust accuracy against eps."""
     is_by_epoch = any(
         len(_checkpoints_by_epoch(result)) > MIN_EPOCHS_TO_PLOT for result in results.values()
     )
@@ -83,7 +83,7 @@ def plot_convergence(results: Mapping[str, ConvergenceResult], figure: Figure) -
 
 
 def _best_and_last(result: ConvergenceResult) -> list[CheckpointGaps]:
-    """The best epoch and, where it is another one, the last: not those kept on the way."""
+    """The best and the last epoch, without other kept epochs."""
     return [point for point in result.checkpoints if not point.name.startswith(EPOCH_PREFIX)]
 
 
@@ -135,7 +135,7 @@ def convergence_cost(
 
 
 def _gap_trend(result: ConvergenceResult) -> str:
-    """How the gap of the training attack went over the kept epochs."""
+    """Sentence on the gap of the training attack over the kept epochs."""
     points = [point for point in _checkpoints_by_epoch(result) if point.training is not None]
     if len(points) <= MIN_EPOCHS_TO_PLOT:
         return ""
@@ -149,18 +149,18 @@ def _gap_trend(result: ConvergenceResult) -> str:
 
 
 def says_convergence(result: ConvergenceResult) -> str:
-    """How long the attack must be, and whether the one of training was strong enough."""
+    """Summarize the number of steps needed, and the strength of the training attack."""
     best = result.checkpoints[0]
     short = ", ".join(f"{g.gap:.1f}% (k={g.name.removeprefix('pgd-')})" for g in best.gaps)
     training_note = "".join(
-        f" The attack that it was trained with ends {c.training.gap:.1f}% "
+        f" The training attack ends {c.training.gap:.1f}% "
         f"{'below' if c.training.loss < c.long_loss else 'above'} ({c.name} epoch)."
         for c in _best_and_last(result)
         if c.training is not None
     ) + _gap_trend(result)
     lowest, radius = min(result.by_eps.accuracy), result.by_eps.eps[-1]
     zero_note = (
-        "" if lowest == 0 else " That it does not reach zero is a reason to distrust the attack."
+        "" if lowest == 0 else (" Robust accuracy that does not reach zero suggests a weak attack.")
     )
     reference_note = (
         f" PGD-{result.long_steps} itself, whose steps reach {result.reach:g} eps together, ends "
@@ -169,10 +169,11 @@ def says_convergence(result: ConvergenceResult) -> str:
         else ""
     )
     return (
-        f"The loss under PGD settles (within 1%) after {result.settled} of {result.long_steps} "
-        f"steps of {result.rel_step:g} eps; PGD-k differs from PGD-{result.long_steps} by {short} "
-        f"({result.images} images, {result.seeds} seeds).{reference_note}{training_note} "
-        f"Accuracy falls to {lowest:.1%} at eps {radius:.3g}.{zero_note}"
+        f"The loss under PGD converges (within 1%) after {result.settled} of "
+        f"{result.long_steps} steps of {result.rel_step:g} eps; PGD-k differs from "
+        f"PGD-{result.long_steps} by {short} ({result.images} images, {result.seeds} "
+        f"seeds).{reference_note}{training_note} Robust accuracy falls to {lowest:.1%} at eps "
+        f"{radius:.3g}.{zero_note}"
     )
 
 
@@ -201,18 +202,23 @@ def convergence(
 
     L is the mean cross-entropy at the last iterate. Along the curves every step is ``rel_step``
     times eps; an attack of k steps in the gaps has steps of ``reach / k`` times eps. Where best and
-    last epoch of a run differ, both are looked at, and so are epochs that ``--log epochs`` kept.
+    last epoch of a run differ, both are evaluated, and so are epochs that ``--log epochs`` kept.
 
-    Departures from the published code: the same images serve for curves and gaps, and images that
-    are wrong already are not left out.
+    Departures from the published code: the same images serve for curves and gaps, and misclassified
+    images are not left out.
     """
     for name, value in {"reference": reference, "seeds": seeds, "limit": limit}.items():
         if value < 1:
             raise UserError(f"`{name} >= 1` must hold, but got {name}={value}")
     if not ks or any(k < 1 for k in ks):
-        raise UserError(f"`ks` must be numbers of steps like [1, 2, 5], but got {list(ks)}")
+        raise UserError(
+            "`ks` must be a list of step counts of at least 1, such as [1, 2, "
+            f"5], but got {list(ks)}"
+        )
     if not is_differentiable(subject.model):
-        raise AnalysisNotApplicable("PGD needs gradients, which this model does not give")
+        raise AnalysisNotApplicable(
+            "PGD needs gradients, but this model provides none (black-box model)"
+        )
     checkpoint_names = run_checkpoints(subject)
     batch = subject.first_images(limit).take(torch.arange(min(limit, len(subject.data))))
     total = (reference + (reference + sum(ks)) * len(checkpoint_names)) * seeds

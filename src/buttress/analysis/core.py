@@ -1,13 +1,13 @@
-"""Analyses: a function from trained models, or none, to a frozen result; another draws it.
+"""Registry of analyses: a function from trained models to a frozen result, and its figure.
 
 A registration says: ``result``, the class of the result; ``plot``, what draws results of several
 runs in one figure; ``cost``, what it will take, from the same arguments, all of them given;
-``says``, a sentence on what a result means; ``table``, where there is one, the header and rows of
-its numbers; ``together=True`` for an analysis of a whole group of runs; and ``standalone=True`` for
-one that looks at no run: its function takes ``progress`` in their place.
+``says``, a summary sentence of a result; ``table``, where there is one, the header and rows of its
+numbers; ``together=True`` for an analysis of a group of runs; and ``standalone=True`` for one
+without a run: its function takes ``progress`` instead.
 
-``cost`` gives the passes for a subject; for a group, which networks take how many; and where no
-network is looked at, a sentence.
+``cost`` gives the passes for a subject; for a group, the passes of each model; and without a model,
+a sentence.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class AnalysisFunction(Protocol):
-    """Computes a result from a subject, a group or nothing; keyword arguments are its own."""
+    """Compute a result from a subject, a group or nothing; keyword arguments are options."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Spec: ...
 
 
 class PlotFunction(Protocol):
-    """Draws the results of one or several runs into a figure."""
+    """Plot the results of one or several runs into a figure."""
 
     def __call__(self, results: Mapping[str, Any], figure: Figure) -> None: ...
 
@@ -48,7 +48,7 @@ A = TypeVar("A", bound=AnalysisFunction)
 
 
 class Analyses(Registry[AnalysisFunction]):
-    """The table of analyses: to type checkers each keeps its own parameters and result."""
+    """Registry of analyses that keeps each function's signature for type checkers."""
 
     if TYPE_CHECKING:
 
@@ -63,7 +63,7 @@ class Analyses(Registry[AnalysisFunction]):
         ) -> Callable[[A], A]: ...
 
 
-CostFunction = Callable[..., Any]  # passes, passes of several networks, or a sentence
+CostFunction = Callable[..., Any]  # passes, passes of several models, or a sentence
 ANALYSES = Analyses("analysis")
 PROVIDED_PARAMETERS = ("subject", "group", "progress")  # parameters that are not the user's
 
@@ -80,14 +80,14 @@ def analyze(
     subject: AnalysisSubject | None = None,
     progress: Progress | None = None,
 ) -> Spec:
-    """Computes an analysis of a run and saves it in the run; a saved one that fits is returned.
+    """Compute an analysis of a run and save it in the run; a saved result is reused.
 
     Args:
         name: a registered analysis; ``buttress list analyses`` shows all.
         run: the run or its directory.
         args: arguments of the analysis.
         subject: the loaded model and data, if at hand.
-        progress: where to say what it will cost, and what is done again.
+        progress: where to report the cost, and what is recomputed.
 
     Raises:
         DoesNotApply: the analysis has no meaning for this model.
@@ -98,7 +98,7 @@ def analyze(
     if is_group_analysis(entry):
         raise UserError(f"analysis {entry.name!r} compares runs: use analyze_group")
     if is_standalone_analysis(entry):
-        raise UserError(f"analysis {entry.name!r} looks at no run: use analyse_alone")
+        raise UserError(f"analysis {entry.name!r} needs no run; call analyze_standalone")
     subject = subject or load_subject(run, progress=progress)
     identity = {
         "analysis": entry.name,
@@ -126,11 +126,11 @@ def analyze_group(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Spec:
-    """Computes an analysis of several runs and saves it as ``out/<name>.json``."""
+    """Compute an analysis of several runs and save it as ``out/<name>.json``."""
     progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
     args = resolve_args(entry, args)
     if not is_group_analysis(entry):
-        raise UserError(f"analysis {entry.name!r} looks at one run: use analyse")
+        raise UserError(f"analysis {entry.name!r} takes one run; call analyze")
     group = RunGroup(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
     group.require_one_dataset()
     keys = [[run.path.name, run.spec.key(), record_timestamps(run)] for run in group.runs]
@@ -151,7 +151,7 @@ def analyze_standalone(
     args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Spec:
-    """Computes an analysis that needs no run and saves it as ``out/<name>.json``."""
+    """Compute an analysis that needs no run and save it as ``out/<name>.json``."""
     progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
     args = resolve_args(entry, args)
     if not is_standalone_analysis(entry):
@@ -168,9 +168,9 @@ def analyze_standalone(
 def resolve_args(
     entry: RegistryEntry[AnalysisFunction], arguments: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The arguments of an analysis with its defaults, as a file keeps them.
+    """Return the arguments of an analysis with its defaults, as saved in its file.
 
-    A result is saved under all of them, so that one made with another default is not used again.
+    A result is saved with all of them, so that one with other defaults is not reused.
     """
     parameters = inspect.signature(entry.value).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -180,12 +180,12 @@ def resolve_args(
 
 
 def is_group_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
-    """Whether an analysis looks at several runs at once."""
+    """Whether an analysis compares several runs."""
     return bool(entry.metadata.get("together"))
 
 
 def is_standalone_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
-    """Whether an analysis looks at no run."""
+    """Whether an analysis needs no run."""
     return bool(entry.metadata.get("standalone"))
 
 
@@ -206,7 +206,7 @@ def _load_or_compute(
     describe_cost: Callable[[CostFunction], str],
     progress: Progress,
 ) -> Spec:
-    """The saved answer to this very question; else its cost is said, and it is computed."""
+    """Return the saved result for these arguments; else report the cost and compute it."""
     saved = _load_saved(path, identity, entry, progress)
     if saved is not None:
         return saved
@@ -223,7 +223,7 @@ def _load_saved(
     entry: RegistryEntry[AnalysisFunction],
     progress: Progress,
 ) -> Spec | None:
-    """The result at ``path`` if it is whole and answers this very question."""
+    """Return the result at ``path`` if it is intact and has the same arguments."""
     try:
         content = read_json(path)
         if {k: content.get(k) for k in identity} != dict(identity):
@@ -237,7 +237,7 @@ def _load_saved(
     except AnalysisNotApplicable:
         raise
     except (CorruptFileError, UserError, KeyError) as error:
-        progress.log(f"{error}; doing it again")
+        progress.log(f"{error}; computing it again")
         return None
 
 
@@ -247,7 +247,7 @@ def _compute_and_save(
     entry: RegistryEntry[AnalysisFunction],
     compute: Callable[[], Spec],
 ) -> Spec:
-    """Computes and writes a result with its picture; that it does not apply is a result too."""
+    """Compute and save a result with its figure; "not applicable" is saved too."""
     from buttress.analysis.figures import save_figure
 
     provenance_fields = provenance(command_line())
@@ -266,9 +266,9 @@ def _compute_and_save(
 
 
 def require_integers(minimum: int, **arguments: object) -> None:
-    """Refuses what is not a whole number of at least ``minimum``."""
+    """Raise `UserError` unless all values are integers of at least ``minimum``."""
     for name, value in arguments.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise UserError(
-                f"`{name}` must be a whole number of at least {minimum}, but got {name}={value!r}"
+                f"`{name}` must be an integer of at least {minimum}, but got {name}={value!r}"
             )

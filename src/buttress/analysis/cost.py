@@ -1,4 +1,4 @@
-"""What an analysis will cost, said before it starts."""
+"""Cost of an analysis, reported before it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMING_BATCH = 32  # images in the batch that is timed
 
 @dataclass(frozen=True)
 class PassCount:
-    """Passes of single images through the network."""
+    """Forward and backward passes of single images."""
 
     forward: float
     backward: float = 0.0  # a backward pass includes the forward pass before it
@@ -30,7 +30,7 @@ class PassCount:
 
 
 def attack_passes(attack: Attack, subject: AnalysisSubject, images: int) -> PassCount:
-    """What an attack costs at most: for images that survive it."""
+    """Upper bound of an attack's passes, reached on images that stay robust."""
     x, y, ids = subject.data.take(torch.arange(min(1, len(subject.data))))
     clean = torch.zeros(len(x), subject.data.num_classes)
     problem = Problem(subject.model, x, y, subject.threat, SampleRNG(0, "", ids), clean)
@@ -43,7 +43,7 @@ def attack_passes(attack: Attack, subject: AnalysisSubject, images: int) -> Pass
 
 
 def estimate_seconds(passes: PassCount, subject: AnalysisSubject) -> float:
-    """About how long passes take here, from one timed batch of the subject."""
+    """Estimate the seconds of passes from one timed batch of the subject."""
     x, y, _ = subject.data.take(torch.arange(min(TIMING_BATCH, len(subject.data))))
     x = to_model_device(subject.model, x)
     y = y.to(x.device)
@@ -59,7 +59,7 @@ def estimate_seconds(passes: PassCount, subject: AnalysisSubject) -> float:
 
 
 def format_cost(costs: Iterable[tuple[AnalysisSubject, PassCount]]) -> str:
-    """``12,800 forward and 12,800 backward passes, about 4 s``; each network is timed."""
+    """``12,800 forward and 12,800 backward passes, about 4 s``; each model is timed."""
     total, seconds = PassCount(0), 0.0
     for subject, passes in costs:
         total += passes
@@ -67,5 +67,5 @@ def format_cost(costs: Iterable[tuple[AnalysisSubject, PassCount]]) -> str:
     parts = [f"{total.forward:,.0f} forward"] * bool(total.forward)
     parts += [f"{total.backward:,.0f} backward"] * bool(total.backward)
     if not parts:
-        return "no passes through a network"
+        return "no forward passes"
     return f"{' and '.join(parts)} passes, about {max(seconds, 0.1):.3g} s"

@@ -1,4 +1,4 @@
-"""Accuracy against eps: how fast a model falls, and whether it falls to zero as it must."""
+"""Robust accuracy against eps, including whether it reaches zero at large eps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EpsCurve(Spec):
-    """Accuracy at each eps with its 95% interval."""
+    """Robust accuracy at each eps with its 95% interval."""
 
     attack: str
     norm: str
@@ -30,7 +30,7 @@ class EpsCurve(Spec):
 
 
 def plot_curve(results: Mapping[str, EpsCurve], figure: Figure) -> None:
-    """One line per run with its interval."""
+    """Plot one line per run with its interval."""
     axes = figure.subplots()
     for label, result in results.items():
         (line,) = axes.plot(result.eps, result.accuracy, marker="o", label=label)
@@ -44,24 +44,25 @@ def plot_curve(results: Mapping[str, EpsCurve], figure: Figure) -> None:
 def eps_curve_cost(
     subject: AnalysisSubject, *, attack: str, factors: Sequence[float], limit: int, steps: int
 ) -> PassCount:
-    """An attack in each ball, at most: an image that one breaks is not attacked in a larger one."""
+    """Cost: at most one attack per eps; a fooled image is not attacked at larger eps."""
     images = min(limit, len(subject.data))
     passes_per_eps = attack_passes(create_attack(attack, steps=steps), subject, images)
     return sum((passes_per_eps for factor in set(factors) if factor > 0), start=PassCount(images))
 
 
 def says_curve(result: EpsCurve) -> str:
-    """Where half of the accuracy is gone, and what is left at the end."""
+    """Summarize where robust accuracy halves, and its value at the largest eps."""
     first, last = result.accuracy[0], result.accuracy[-1]
     below_half = [e for e, a in zip(result.eps, result.accuracy, strict=True) if a <= first / 2]
     half = (
-        f"half of that is gone at {below_half[0]:.3g}"
+        f"it falls below half of that at {below_half[0]:.3g}"
         if below_half
-        else "more than half of that stays"
+        else "it stays above half of that"
     )
     return (
-        f"Accuracy under {result.attack} is {first:.1%} at eps {result.eps[0]:.3g} ({result.norm}, "
-        f"{result.images} images) and {last:.1%} at {result.eps[-1]:.3g}; {half}."
+        f"Robust accuracy under {result.attack} is {first:.1%} at eps {result.eps[0]:.3g} "
+        f"({result.norm}, {result.images} images) and {last:.1%} at {result.eps[-1]:.3g}; "
+        f"{half}."
     )
 
 
@@ -81,7 +82,7 @@ def eps_curve(
     limit: int = 128,
     steps: int = 10,
 ) -> EpsCurve:
-    """Accuracy under one attack at multiples of the trained eps, on the first images."""
+    """Robust accuracy under one attack at multiples of the training eps."""
     data = subject.first_images(limit)
     max_eps = 1.0 if subject.threat.norm == "Linf" else float("inf")
     radii = [min(f * subject.threat.eps, max_eps) for f in factors]

@@ -1,4 +1,4 @@
-"""What a network takes for a class: images made from noise by its gradients alone.
+"""Feature visualization: images optimized from noise for a class or a unit.
 
 Debenedetti, "Adversarially robust vision transformers", the thesis behind arXiv:2209.07399:
 targeted PGD over the whole box. Beside it the plain way: ascent on a logit or on a unit of a block.
@@ -38,18 +38,18 @@ LEARNING_RATE = 0.05  # of the ascent on logits and units
 
 
 class FeaturePicture(Spec):
-    """Images for one class, or one unit; pictures are PNG in base64."""
+    """Images optimized for one class or unit; pictures are PNG in base64."""
 
     name: str
     noise: str
     targeted: str  # by targeted PGD from the noise
-    probability: float  # that the network gives the class there
+    probability: float  # predicted probability of the class there
     unit: str  # the name of what was raised directly
     direct: str
 
 
 class FeatureResult(Spec):
-    """What one network takes for its classes."""
+    """Feature visualizations of one model."""
 
     steps: int
     step: float
@@ -78,13 +78,13 @@ def plot_feature(results: Mapping[str, FeatureResult], figure: Figure) -> None:
 
 
 def feature_cost(subject: AnalysisSubject, *, steps: int, classes: int, **_: Any) -> PassCount:
-    """A backward pass per step and image, in both ways."""
+    """Cost: a backward pass per step and image, for both methods."""
     images = min(classes, len(subject.data.classes))
     return PassCount(3 * images, 2 * images * steps)
 
 
 def says_feature(result: FeatureResult) -> str:
-    """Whether the classes are reached, and how smooth the images are."""
+    """Summarize target probabilities and how smooth the images are."""
     return (
         f"Targeted PGD-{result.steps} from noise reaches its class with a probability of "
         f"{result.probability:.1%} on average. {result.low:.1%} of the energy of its images lies "
@@ -117,7 +117,7 @@ def feature(
               \max_z u_k(\sigma(z)) - \lambda\, \mathrm{TV}(\sigma(z))
 
     u_k is the logit of class k or, with the name of a ``block``, its channel k, averaged over
-    places; lambda is ``smoothness``; TV is the mean absolute difference of neighbours. A ball of
+    places; lambda is ``smoothness``; TV is the mean absolute difference of neighbors. A ball of
     eps 15 holds the whole box, so the box alone is left.
 
     Departure from the thesis' code: its attack adds noise of 15 to the noise it is given and clips,
@@ -164,7 +164,7 @@ def feature(
 
 
 def _start_noise(subject: AnalysisSubject, count: int, start: FeatureStart) -> Tensor:
-    """(K, C, H, W) noise of its own for each class, the same for networks of one seed."""
+    """(K, C, H, W) noise of its own for each class, the same for models of one seed."""
     template = load_sample(subject.model, subject.first_images(1)).x.expand(count, -1, -1, -1)
     streams = SampleRNG(subject.seed, "feature", torch.arange(count))
     noise = streams.draw_uniform(template, 0)
@@ -203,7 +203,7 @@ def _maximize_units(
     """The names of units and images that raise them, all at once."""
     with eval_mode(units.model):
         count = min(len(noise), units.activations(noise[:1]).shape[1])
-        point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly grey
+        point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly gray
         optimizer = torch.optim.Adam([point], lr=LEARNING_RATE)
         for _ in range(steps):
             optimizer.zero_grad()
@@ -220,7 +220,7 @@ def _maximize_units(
 
 
 class NetworkUnits:
-    """The logits of a network, or the channels of one of its blocks."""
+    """Logits of a model, or channels of one of its blocks."""
 
     def __init__(self, model: nn.Module, block: str) -> None:
         self.model, self.name = model, block or "logit"
@@ -251,6 +251,6 @@ def spatial_mean(out: Tensor) -> Tensor:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """(N,) the mean absolute difference of neighbouring pixels."""
+    """(N,) the mean absolute difference of neighboring pixels."""
     down, right = x.diff(dim=2).abs(), x.diff(dim=3).abs()
     return down.flatten(1).mean(1) + right.flatten(1).mean(1)

@@ -1,4 +1,4 @@
-"""Draws results into a picture file."""
+"""Figures of analysis results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FIGURE_SIZE = (11, 4.5)
 
 
 def save_figure(plot: PlotFunction, results: Mapping[str, Any], path: Path) -> None:
-    """Writes the picture of one or several results; the file's ending says which format."""
+    """Save the figure of one or several results; the file suffix sets the format."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     suffix = path.suffix.lower()
     if suffix not in FIGURE_FORMATS:
-        raise UserError(f"a picture is .png, .svg or .pdf, but got {path}")
+        raise UserError(f"the figure file must end in .png, .svg or .pdf, but got {path}")
     # The same result gives the same file: no date, ids from the content alone.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
     with mpl.rc_context({"svg.hashsalt": "buttress"}), atomic_write(path) as temporary:

@@ -1,4 +1,4 @@
-"""A few attacked images to look at: clean, perturbation, adversarial."""
+"""Gallery of attacked images: clean, perturbation, adversarial."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GalleryExample(Spec):
 
 
 class GalleryResult(Spec):
-    """Attacked images of one model."""
+    """Adversarial examples of one model."""
 
     attack: str
     threat: str
@@ -50,7 +50,7 @@ class GalleryResult(Spec):
 
 
 def plot_gallery(results: Mapping[str, GalleryResult], figure: Figure) -> None:
-    """Three rows of pictures per run."""
+    """Plot three rows of pictures per run."""
     rows = 3 * len(results)
     columns = max(len(r.examples) for r in results.values())
     figure.set_size_inches(1.1 * max(columns, 3), 1.1 * rows)
@@ -68,7 +68,7 @@ def plot_gallery(results: Mapping[str, GalleryResult], figure: Figure) -> None:
 
 
 def gallery_cost(subject: AnalysisSubject, *, attack: str, count: int, steps: int) -> PassCount:
-    """The attack, and a look at each image before and after."""
+    """Cost: the attack, and a forward pass of each image before and after."""
     images = min(count, len(subject.data.classes))
     return attack_passes(create_attack(attack, steps=steps), subject, images) + PassCount(
         2 * images
@@ -76,13 +76,13 @@ def gallery_cost(subject: AnalysisSubject, *, attack: str, count: int, steps: in
 
 
 def says_gallery(result: GalleryResult) -> str:
-    """How many of the images are named otherwise after the attack, and how surely."""
+    """Summarize how many predictions change, and their confidence."""
     examples = result.examples
     changed = [e for e in examples if e.adversarial_prediction != e.clean_prediction]
     mean_confidence = sum(e.adversarial_confidence for e in changed) / max(len(changed), 1)
     confidence_note = f", with a confidence of {mean_confidence:.1%} on average" if changed else ""
     return (
-        f"{result.attack} in {result.threat} changes what the network says about {len(changed)} of "
+        f"{result.attack} in {result.threat} changes the prediction of {len(changed)} of "
         f"{len(examples)} images{confidence_note}."
     )
 
@@ -98,7 +98,7 @@ def says_gallery(result: GalleryResult) -> str:
 def gallery(
     subject: AnalysisSubject, *, attack: str = "pgd", count: int = 8, steps: int = 20
 ) -> GalleryResult:
-    """Clean image, perturbation (grey is no change, each in full contrast) and attacked image.
+    """Clean image, perturbation (gray is no change, each in full contrast) and attacked image.
 
     One image per class from the front of the test images, so that two models show the same ones.
     """

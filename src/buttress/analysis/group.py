@@ -1,4 +1,4 @@
-"""How well the runs of a group hold: one suite or attack, read from their evaluations."""
+"""Robust accuracy of the runs of a group, read from their evaluations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLEAN, WORST = "clean", "worst_case"
 
 
 class AccuracyInterval(Spec):
-    """A share of images with its 95% interval over the draw of images."""
+    """An accuracy with its 95% interval over the draw of images."""
 
     value: float
     low: float
@@ -36,7 +36,7 @@ class RunScore:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """The evaluated runs of a group, and what a reader must know about them."""
+    """Scores of the evaluated runs of a group, with notes on their comparability."""
 
     suite: str
     attack: str
@@ -46,10 +46,10 @@ class GroupScores:
 
 
 def group_scores(group: RunGroup, suite: str = "", attack: str = WORST) -> GroupScores:
-    """The accuracy of each run under a suite's worst case or one of its attacks.
+    """Worst-case robust accuracy of each run under a suite, or that under one attack.
 
     Raises:
-        UserError: fewer than two runs were evaluated alike.
+        UserError: fewer than two runs were evaluated with the suite.
     """
     suite_name = suite or _common_suite(group.runs)
     scores: list[RunScore] = []
@@ -65,8 +65,9 @@ def group_scores(group: RunGroup, suite: str = "", attack: str = WORST) -> Group
         scores.append(_run_score(label, run, evaluation, attack))
     if len(scores) < 2:
         raise UserError(
-            f"two runs or more must be evaluated with suite {suite_name!r}, but {len(scores)} of "
-            f"{len(group)} are; `buttress evaluate RUN --suite {suite_name}` does one"
+            f"at least two runs must be evaluated with suite {suite_name!r}, but "
+            f"{len(scores)} of {len(group)} are; run `buttress evaluate RUN --suite "
+            f"{suite_name}` on the others"
         )
     return GroupScores(
         suite_name,
@@ -81,15 +82,19 @@ def _common_suite(runs: Sequence[Run]) -> str:
     """The one suite that all evaluated runs share."""
     suites = [run.suites() for run in runs if run.suites()]
     if not suites:
-        raise UserError("no run was evaluated; `buttress evaluate RUN --suite NAME` does one")
+        raise UserError("no run has been evaluated; run `buttress evaluate RUN --suite NAME` first")
     shared = [s for s in suites[0] if all(s in suite_names for suite_names in suites)]
     if len(shared) == 1:
         return shared[0]
     all_suites = sorted({s for names in suites for s in names})
     if shared:
-        raise UserError(f"say which suite with --set suite=NAME: {', '.join(shared)}")
+        raise UserError(
+            "several suites were evaluated on all runs; choose one with --set "
+            f"suite=NAME: {', '.join(shared)}"
+        )
     raise UserError(
-        f"no suite was run on all of them; say which with --set suite=NAME: {', '.join(all_suites)}"
+        "no suite was evaluated on all runs; choose one with --set suite=NAME: "
+        f"{', '.join(all_suites)}"
     )
 
 
@@ -114,7 +119,7 @@ def _accuracy(evaluation: Evaluation, name: str) -> AccuracyInterval:
 def _comparability_notes(
     evaluations: Sequence[Evaluation], missing: Sequence[str]
 ) -> tuple[str, ...]:
-    """Why numbers of different runs may not compare."""
+    """Reasons why numbers of different runs may not be comparable."""
     notes = [f"not evaluated with this suite: {', '.join(missing)}"] if missing else []
     images = {next(iter(e.records.values())).ids.tobytes() for e in evaluations}
     if len(images) > 1:

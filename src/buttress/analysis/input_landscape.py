@@ -1,4 +1,4 @@
-"""The loss around images: along the way an attack takes, and along one that it does not.
+"""Loss landscape around images: along the attack direction and a random one.
 
 Tramer et al., "Ensemble Adversarial Training", arXiv:1705.07204, look at such a plane along a
 gradient; ours is along what an attack found.
@@ -55,7 +55,7 @@ class InputLandscapeResult(Spec):
     threat: str
     images: int
     image: int | None  # the id, if it is around one image
-    unmoved: int  # images that the attack left where they were: they have no first axis
+    unmoved: int  # images that the attack did not change: they have no first axis
     loss: LossPlane  # mean over images; [i][j]: i along the attack, j along a random direction
     accuracy: LossPlane
 
@@ -70,7 +70,7 @@ class InputLandscapeResult(Spec):
 
 
 def plot_input_landscape(results: Mapping[str, InputLandscapeResult], figure: Figure) -> None:
-    """Both axes as curves for all runs; below, each run's plane."""
+    """Plot both axes as curves for all runs; below, each run's plane."""
     left, right = split_figure(figure, len(results), 2)
     _draw_slices(results, left.subplots(2, 1))
     titles, columns = plot_titles(results), len(results)
@@ -111,14 +111,14 @@ def input_landscape_cost(
     steps: int,
     **_: Any,
 ) -> PassCount:
-    """The attack, and a look at each point for each image."""
+    """Cost: the attack, and a forward pass per grid point and image."""
     require_integers(1, limit=limit, steps=steps)
     images = 1 if image is not None else min(limit, len(subject.data))
     return PassCount(images * (len(symmetric_grid(1.0, points)) ** 2 + 2), images * steps)
 
 
 def says_input_landscape(result: InputLandscapeResult) -> str:
-    """What one eps does along each axis."""
+    """Summarize the loss at one eps along each axis."""
     i, middle = result.nearest_index(1.0), len(result.steps) // 2
     losses = (result.loss[middle][middle], result.loss[i][middle], result.loss[middle][i])
     clean_loss, attack_loss, random_loss = losses
@@ -160,7 +160,10 @@ def input_landscape(
     require_integers(1, limit=limit, steps=steps)
     grid = symmetric_grid(radius, points)
     if subject.threat.eps == 0:
-        raise AnalysisNotApplicable(f"the threat {subject.threat} leaves no room around an image")
+        raise AnalysisNotApplicable(
+            f"the threat model {subject.threat} has eps = 0, so there "
+            "is no landscape around an image"
+        )
     sample = load_sample(subject.model, _select_images(subject, limit, image))
     axes = landscape_axes(
         sample, attack_sample(subject, sample, steps, attack).x, subject.threat, subject.seed
@@ -212,8 +215,8 @@ def _select_images(subject: AnalysisSubject, limit: int, image: int | None) -> D
     rows = (subject.data.ids == image).nonzero()[:, 0]
     if len(rows) == 0:
         raise UserError(
-            f"there is no test image with the id {image!r}; ids go from "
-            f"{int(subject.data.ids.min())} to {int(subject.data.ids.max())}"
+            f"`image` must be the id of a test image ({int(subject.data.ids.min())} to "
+            f"{int(subject.data.ids.max())}), but got image={image!r}"
         )
     return subject.data.select(rows[:1])
 

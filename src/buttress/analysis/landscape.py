@@ -1,6 +1,6 @@
-"""The loss around the trained weights: how far they can be moved before it rises.
+"""Loss landscape around the trained weights, along filter-normalized directions.
 
-Directions as in Li et al., arXiv:1712.09913; networks compared by it in Tang et al., "Exploring the
+Directions as in Li et al., arXiv:1712.09913; used to compare models in Tang et al., "Exploring the
 Relationship between Architecture and Adversarially Robust Generalization", arXiv:2209.14105.
 """
 
@@ -121,7 +121,7 @@ def landscape_cost(
     adversarial: AdversarialMode,
     steps: int,
 ) -> PassCount:
-    """A look at each point; attacks at the centre or at each."""
+    """Cost: forward passes at each point; attacks at the center or at each point."""
     symmetric_grid(radius, points)
     _check_arguments(directions, limit, adversarial, steps)
     count = points + (points - 1) * (directions - 1)
@@ -132,7 +132,7 @@ def landscape_cost(
 
 
 def says_landscape(result: LandscapeResult) -> str:
-    """How much the loss rises on the way."""
+    """Summarize the rise of the loss."""
     phrases = [_loss_phrase("the loss", result.clean)]
     if result.attacked is not None:
         where = "at each point" if result.adversarial == "each" else "once, at the trained weights"
@@ -149,7 +149,7 @@ def _loss_phrase(subject: str, losses: DirectionalLosses) -> str:
 
 
 class LossPair(NamedTuple):
-    """The two losses at one point."""
+    """Clean and adversarial loss at one point."""
 
     clean: float
     attacked: float | None
@@ -231,7 +231,7 @@ def _evaluate_points(
     axes: list[Any],
     grid: tuple[float, ...],
 ) -> dict[GridPoint, LossPair]:
-    """Looks at every point once; a point on an axis belongs to the curve and to the plane."""
+    """Evaluate every point once; a point on an axis belongs to the curve and to the plane."""
     points = [_grid_point((k, a)) for k in range(len(axes)) for a in grid]
     points += [_grid_point((0, a), (1, b)) for a in grid for b in grid if len(axes) > 1]
     unique_points = list(dict.fromkeys(points))
@@ -273,7 +273,7 @@ def _directional_losses(
 
 
 def _rise_offset(points: int) -> int:
-    """How many points from the centre the rise is read: half way to the border."""
+    """How many points from the center the rise is read: half way to the border."""
     return max(1, points // 4)
 
 

@@ -1,4 +1,4 @@
-"""Lipschitz constants: measured, block by block, beside what the weights allow.
+"""Lipschitz constants: empirical ones per block, beside upper bounds from the weights.
 
 Measured as in RobustWRN (Huang et al., arXiv:2110.03825, equation 3 and figure 5); bounded by the
 spectral norms of the layers and by its theorems for Gaussian weights.
@@ -61,7 +61,7 @@ class LipschitzBlock(Spec):
 
 
 class LipschitzResult(Spec):
-    """Measured constants and bounds of one network."""
+    """Empirical Lipschitz constants and bounds of one model."""
 
     attack: str
     threat: str
@@ -77,7 +77,7 @@ class LipschitzResult(Spec):
 
 
 def plot_lipschitz(results: Mapping[str, LipschitzResult], figure: Figure) -> None:
-    """Measured constants by block; measured and bound in L2; norms of layers."""
+    """Plot empirical constants by block, constant and bound in L2, and layer norms."""
     published, bounded, layers = figure.subplots(1, 3)
     for number, (label, result) in enumerate(results.items()):
         _draw_result(result, label, f"C{number}", (published, bounded, layers))
@@ -122,7 +122,7 @@ def lipschitz_cost(
     steps: int,
     radii: tuple[float, ...],
 ) -> PassCount:
-    """The attack and two ascents; every point that they look at is read once more in every block.
+    """Cost: the attack and two ascents, plus a forward pass with block outputs per point.
 
     A round of the iterations for all norms, with and without BatchNorm, is two passes of one image.
     """
@@ -135,7 +135,7 @@ def lipschitz_cost(
 
 
 def table_lipschitz(result: LipschitzResult) -> tuple[list[str], list[list[str]]]:
-    """What was measured and what bounds it, place by place; the last four are logarithms."""
+    """Table of empirical constants and bounds per block; the last four are logarithms."""
     header = [
         "up to", "L1/Linf attack", "L1/Linf ascent", "L2/L2 largest", "log10 of it",
         "bound", "product of norms", "Gaussian weights",
@@ -155,7 +155,7 @@ def table_lipschitz(result: LipschitzResult) -> tuple[list[str], list[list[str]]
 
 
 def says_lipschitz(result: LipschitzResult) -> str:
-    """What was measured, and whether a bound is above it."""
+    """Summarize the empirical constants and the upper bound."""
     logits = result.logits
     published, l2 = logits.l1_linf, logits.l2_l2
     text = (
@@ -187,7 +187,7 @@ def lipschitz(
     steps: int = 20,
     radii: tuple[float, ...] = (1.0, 0.1),
 ) -> LipschitzResult:
-    r"""How much logits and blocks move per distance under attack, and what the weights allow.
+    r"""Empirical Lipschitz constants of logits and blocks under attack, and upper bounds.
 
     .. math:: \frac1n \sum_i \max_{x' \in B_\epsilon(x_i)}
         \frac{\|f(x_i) - f(x')\|_1}{\|x_i - x'\|_\infty}
@@ -229,7 +229,7 @@ def _lipschitz_block(
     bounds: Mapping[str, float],
     layers: Sequence[LayerNorms],
 ) -> LipschitzBlock:
-    """What was measured at a place, beside the bounds up to it."""
+    """Empirical constants of one block, with the bounds up to it."""
     last = _last_layer(layers, name)
     return LipschitzBlock(
         name=name,
@@ -247,7 +247,7 @@ def _log10(log: float | None) -> float | None:
 
 
 def _last_layer(layers: Sequence[LayerNorms], place: str) -> LayerNorms | None:
-    """The layer that is called last inside a block, or in the whole network."""
+    """The layer that is called last inside a block, or in the whole model."""
     block_layers = [
         row for row in layers if place == LOGITS or f"{row.name}.".startswith(f"{place}.")
     ]

@@ -1,7 +1,7 @@
-"""What adversarial perturbations look like, as images and by frequency.
+"""Adversarial perturbations as images, and their energy by frequency.
 
 Debenedetti, "Adversarially robust vision transformers", the thesis behind arXiv:2209.07399: robust
-networks are attacked by smooth shapes that a person can read, standard ones by noise.
+models have smooth, interpretable perturbations, standard ones noise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PerturbationExample(Spec):
     id: int
     label: int
     grey: str  # the mean over channels, over its own largest value
-    colour: str  # no change is grey, eps either way black or white
+    colour: str  # no change is gray, eps either way black or white
 
 
 class PerturbationsResult(Spec):
@@ -106,7 +106,7 @@ def perturbations_cost(
 
 
 def says_perturbations(result: PerturbationsResult) -> str:
-    """How much of the energy is smooth."""
+    """Summarize the energy at low frequencies."""
     return (
         f"{result.low:.1%} of the energy of the perturbations ({result.attack} in {result.threat}, "
         f"{result.images} images) lies below {LOW_FREQUENCY:g} cycles per pixel; in white noise "
@@ -135,10 +135,10 @@ def perturbations(
 
     .. math:: (d + \max|d|) / (2 \max|d|), \qquad (d + \epsilon) / (2 \epsilon)
 
-    The first is shown in grey, the second in colour. Without ``args`` PGD takes 20 steps of
+    The first is shown in gray, the second in colour. Without ``args`` PGD takes 20 steps of
     1.5 eps over their number.
 
-    Departures from the thesis: its grey pictures divide by max d, which leaves [0, 1] where the
+    Departures from the thesis: its gray pictures divide by max d, which leaves [0, 1] where the
     largest change is negative; it shows spectra of single images, here they are averaged.
     """
     require_integers(1, limit=limit, count=count)
@@ -157,7 +157,7 @@ def perturbations(
     is_perturbed = delta.flatten(1).abs().amax(1) > 0
     if not bool(is_perturbed.any()):
         raise AnalysisNotApplicable(
-            f"{attack} changed no image: there are no perturbations to look at"
+            f"{attack} changed no image, so there are no perturbations to analyze"
         )
     rows = first_image_per_class(sample.y.cpu(), count)
     is_box = subject.threat.norm == "Linf"
@@ -221,7 +221,7 @@ def stretch_contrast(delta: Tensor) -> Tensor:
 
 
 def mean_log_magnitude(delta: Tensor) -> Tensor:
-    """(1, H, W) the mean log-magnitude of grey images by frequency, 0 in the middle."""
+    """(1, H, W) the mean log-magnitude of gray images by frequency, 0 in the middle."""
     magnitude = torch.fft.fft2(delta.mean(1)).abs().clamp_min(TINY).log().mean(0)
     return torch.fft.fftshift(magnitude)[None]
 

@@ -1,4 +1,4 @@
-"""Which cheap figures go with robustness over many runs, and which only seem to."""
+"""Rank correlation of cheap metrics with robust accuracy over many runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MIN_RUNS = 4  # runs: under these an interval is everything
+MIN_RUNS = 4  # runs: with fewer an interval is uninformative
 SIGNIFICANCE = 0.05
 HINTS = {
     p.name: f"; `buttress analyze {p.analysis} RUNS` may give it"
@@ -35,7 +35,7 @@ MetricColumn = tuple[float | None, ...]  # a figure of each run, in the order of
 
 
 class MetricCorrelation(Spec):
-    """How one figure goes with robust accuracy, over the runs that have it."""
+    """Correlation of one metric with robust accuracy over the runs that have it."""
 
     figure: str
     attacks: bool  # takes an attack itself: near to what it predicts, and not cheap
@@ -49,12 +49,12 @@ class MetricCorrelation(Spec):
 
     @property
     def is_significant(self) -> bool:
-        """Whether it would be found in fewer than 5 of 100 families without any relation."""
+        """Whether the Holm-corrected p-value is below 0.05."""
         return self.p_holm < SIGNIFICANCE
 
 
 class PredictionResult(Spec):
-    """All figures, the strongest first."""
+    """All correlations, the strongest first."""
 
     suite: str
     attack: str
@@ -66,7 +66,7 @@ class PredictionResult(Spec):
 
 
 def plot_predict(results: Mapping[str, PredictionResult], figure: Figure) -> None:
-    """A dot and its interval per figure; filled where it holds after correction."""
+    """Plot each correlation with its interval; filled where significant after correction."""
     most = max(len(r.correlations) for r in results.values())
     figure.set_size_inches(8 * len(results), 1.8 + 0.36 * most)
     for axes, result in zip(
@@ -90,14 +90,15 @@ def _draw_correlations(result: PredictionResult, axes: Axes) -> None:
     axes.invert_yaxis()
     axes.set(xlim=(-1.05, 1.05))
     axes.set_xlabel(
-        f"Spearman's correlation with {result.attack.replace('_', ' ')} accuracy ({result.suite})\n"
-        "filled: real after Holm's correction; red: takes an attack itself",
+        f"Spearman's correlation with {result.attack.replace('_', ' ')} accuracy "
+        f"({result.suite})\nfilled: significant after Holm's correction; red: needs an attack "
+        "itself",
         fontsize="small",
     )
 
 
 def says_predict(result: PredictionResult) -> str:
-    """What holds after the correction, and what few runs cannot show."""
+    """Summarize the significant correlations and the notes."""
     real = [c for c in result.correlations if c.is_significant]
     named = "; ".join(
         f"{c.figure} {c.value:+.2f} (95%: {c.low:+.2f} to {c.high:+.2f}, p {c.p_holm:.2g})"
@@ -105,8 +106,8 @@ def says_predict(result: PredictionResult) -> str:
     )
     strongest = result.correlations[0]
     head = (
-        f"Of {len(result.correlations)} figures over {len(result.runs)} runs, {len(real)} "
-        f"{'goes' if len(real) == 1 else 'go'} with "
+        f"Of {len(result.correlations)} metrics over {len(result.runs)} runs, {len(real)} "
+        f"{'correlates' if len(real) == 1 else 'correlate'} significantly with "
         f"{result.attack.replace('_', ' ')} accuracy after Holm's correction"
     )
     tail = (
@@ -121,7 +122,7 @@ def says_predict(result: PredictionResult) -> str:
 def predict_cost(
     group: RunGroup, *, suite: str, attack: str, compute: tuple[str, ...]
 ) -> Iterator[tuple[AnalysisSubject, PassCount]]:
-    """What the analyses named in ``compute`` take in runs that do not have them."""
+    """Cost of the analyses in ``compute`` for the runs that do not have them."""
     for score in group_scores(group, suite, attack).found:
         reader = MetricReader(score, _check_compute(compute), group.progress)
         yield reader.subject, reader.cost()
@@ -143,12 +144,11 @@ def predict(
     attack: str = WORST,
     compute: tuple[str, ...] = ("sparsity",),
 ) -> PredictionResult:
-    """Spearman's correlation of cheap figures with robust accuracy, over runs.
+    """Spearman correlation of cheap metrics with robust accuracy, over runs.
 
-    Figures come from analyses that are saved in the runs; those named in ``compute`` are computed
-    where they are missing, also for the weights that training began with. Each p-value is by
-    permutation and is corrected for all figures (Holm): many figures and few runs make chance
-    correlations that look strong.
+    Metrics come from analyses that are saved in the runs; those named in ``compute`` are computed
+    where they are missing, also for the initial weights. Each p-value is by permutation and is
+    corrected for all metrics (Holm): many metrics and few runs give strong correlations by chance.
     """
     scores = group_scores(group, suite, attack)
     columns, attacks = collect_metrics(scores, _check_compute(compute), group)
@@ -156,7 +156,8 @@ def predict(
     correlations, skipped = correlate(columns, robust, attacks)
     if not correlations:
         raise UserError(
-            "no figure has a correlation: " + "; ".join(f"{k}: {v}" for k, v in skipped.items())
+            "no metric can be correlated with robust accuracy: "
+            + "; ".join(f"{k}: {v}" for k, v in skipped.items())
         )
     return PredictionResult(
         suite=scores.suite,
@@ -170,18 +171,20 @@ def predict(
 
 
 def _check_compute(compute: Sequence[str]) -> tuple[str, ...]:
-    """The names of analyses as they are registered; one that gives no figure is an error."""
+    """Return the registered names in ``compute``; raise for analyses without a metric."""
     available = list(dict.fromkeys(p.analysis for p in PREDICTORS))
     names = tuple(ANALYSES.entry(name).name for name in compute)
     if unknown := [name for name in names if name not in available]:
-        raise UserError(f"`compute` takes {', '.join(available)}, but got {unknown[0]!r}")
+        raise UserError(
+            f"`compute` must name analyses among {', '.join(available)}, but got {unknown[0]!r}"
+        )
     return names
 
 
 def collect_metrics(
     scores: GroupScores, compute: Sequence[str], group: RunGroup
 ) -> tuple[dict[str, MetricColumn], frozenset[str]]:
-    """Figure -> its value in each run, and which figures take an attack themselves."""
+    """Map each metric to its value in each run; also which metrics need an attack."""
     rows: list[dict[str, float | None]] = []
     task = group.progress.add_task("predict", len(scores.found))
     for score in scores.found:
@@ -201,7 +204,7 @@ def correlate(
     robust: Sequence[float],
     attacks: frozenset[str] = frozenset(),
 ) -> tuple[tuple[MetricCorrelation, ...], dict[str, str]]:
-    """The correlation of each figure, strongest first, and why others have none."""
+    """Correlation of each metric, strongest first, and why others have none."""
     skipped: dict[str, str] = {}
     pairs: dict[str, tuple[list[float], list[float]]] = {}
     for name, column in columns.items():
@@ -235,12 +238,12 @@ def correlate(
 
 
 def _recipe_note(scores: GroupScores) -> tuple[str, ...]:
-    """Runs that were trained in different ways differ in everything at once."""
+    """Note on runs of several recipes: a metric may follow the recipe."""
     specs = [s.run.spec for s in scores.found]
     kinds = sorted({s.recipe.name or s.recipe.objective.name for s in specs})
     if len(kinds) == 1:
         return ()
     return (
-        f"the runs were trained in {len(kinds)} ways ({', '.join(kinds)}), so a figure may follow "
-        "the training and not robustness; look at runs of one recipe too",
+        f"the runs were trained in {len(kinds)} ways ({', '.join(kinds)}), so a metric may "
+        "follow the recipe rather than robustness; compare runs of one recipe too",
     )

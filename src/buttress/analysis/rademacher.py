@@ -1,4 +1,4 @@
-"""Why weights with a small l1 norm help against an Linf adversary: complexity against dimension."""
+"""Adversarial Rademacher complexity of linear classes against dimension, by weight norm."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def plot_rademacher(results: Mapping[str, RademacherResult], figure: Figure) -> 
 
 
 def says_rademacher(result: RademacherResult) -> str:
-    """What the slopes say."""
+    """Summarize the slopes."""
     parts = [f"{_format_signed(c.adversarial_slope)} for p = {c.p}" for c in result.classes]
     without = [f"{_format_signed(c.natural_slope)}" for c in result.classes]
     first, last = (result.classes[0].rows[i].dimension for i in (0, -1))
@@ -179,7 +179,9 @@ def _check_arguments(
 ) -> tuple[int, ...]:
     unique_dimensions = tuple(sorted({int(d) for d in dimensions}))
     if len(unique_dimensions) < 2 or unique_dimensions[0] < 1:
-        raise UserError(f"`dimensions` must be two or more whole numbers, but got {dimensions!r}")
+        raise UserError(
+            f"`dimensions` must be at least two positive integers, but got {dimensions!r}"
+        )
     if not (math.isfinite(eps) and eps >= 0):
         raise UserError(f"`eps >= 0` must hold, but got eps={eps!r}")
     if count < 1 or draws < 2:

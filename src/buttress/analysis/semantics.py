@@ -1,4 +1,4 @@
-"""Whether perturbations show what they attack: other networks name the class from them alone.
+"""Semantics of perturbations: do other models predict the class from them alone?
 
 Debenedetti, "Adversarially robust vision transformers", the thesis behind arXiv:2209.07399.
 """
@@ -33,7 +33,7 @@ JUDGE_BATCH = 256
 
 
 class TopAccuracy(Spec):
-    """How often a judge is right about the image behind a perturbation."""
+    """Top-1 and top-5 accuracy of a judge on perturbations."""
 
     top1: float
     top5: float
@@ -43,12 +43,12 @@ class JudgedPerturbations(Spec):
     """The perturbations of one run, by the names of the models that judge them."""
 
     label: str
-    is_robust: bool  # trained against an adversary
+    is_robust: bool  # adversarially trained
     judges: dict[str, TopAccuracy]
 
 
 class SemanticsResult(Spec):
-    """What standard networks see in the perturbations of each run."""
+    """Accuracy of standard models on the perturbations of each run."""
 
     attack: str
     steps: int
@@ -70,30 +70,29 @@ def plot_semantics(results: Mapping[str, SemanticsResult], figure: Figure) -> No
             heights = [row.judges[judge].top5 if judge in row.judges else 0.0 for row in rows]
             axis.bar(positions, heights, 0.8 / len(judges), label=judge, align="edge")
         axis.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right")
-        axis.set(ylabel="right among the first five", ylim=(0, 1), title=label)
+        axis.set(ylabel="top-5 accuracy", ylim=(0, 1), title=label)
         axis.legend(fontsize="small")
 
 
 def says_semantics(result: SemanticsResult) -> str:
-    """Robust runs against the others."""
+    """Summarize the accuracy on perturbations of robust and of standard models."""
     parts = []
     for is_robust, words in ((True, "robust"), (False, "standard")):
         rows = [row for row in result.by_run.values() if row.is_robust is is_robust]
         scores = [(s.top1, s.top5) for row in rows for s in row.judges.values()]
         if scores:
             first, five = (sum(s[k] for s in scores) / len(scores) for k in (0, 1))
-            parts.append(f"{first:.1%} for those of {words} networks (first five: {five:.1%})")
+            parts.append(f"{first:.1%} for those of {words} models (top-5: {five:.1%})")
     return (
-        f"Shown a perturbation alone, other networks name the class of its image: "
-        f"{', '.join(parts)} ({result.images} images, {result.attack}-{result.steps} in "
-        f"{result.threat})."
+        f"Top-1 accuracy of other models on perturbations alone: {', '.join(parts)} "
+        f"({result.images} images, {result.attack}-{result.steps} in {result.threat})."
     )
 
 
 def semantics_cost(
     group: RunGroup, *, judges: Sequence[str], attack: str, steps: int, limit: int
 ) -> Iterator[tuple[AnalysisSubject, PassCount]]:
-    """The attack on each network that makes perturbations; a judge looks at all of them."""
+    """Cost: the attack on each source model; each judge classifies all perturbations."""
     attack_object, judging = create_attack(attack, steps=steps), _judge_indices(group, judges)
     for index, (_label, subject) in enumerate(group.subjects()):
         images = min(limit, len(subject.data))
@@ -121,7 +120,7 @@ def semantics(
     steps: int = 100,
     limit: int = 5000,
 ) -> SemanticsResult:
-    """Accuracy of other networks on perturbations as images, (x - x' + eps) / (2 eps).
+    """Accuracy of other models on perturbations as images, (x - x' + eps) / (2 eps).
 
     Every run's perturbations are judged by the runs of the models ``judges``, or by all that were
     trained without an adversary; never by the run itself. All are made in the usual Linf ball of
@@ -176,7 +175,7 @@ def semantics(
 
 
 def perturbations_as_images(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
-    """Perturbations on the scale of images: no change is grey, eps either way black or white."""
+    """Perturbations on the scale of images: no change is gray, eps either way black or white."""
     return ((x - x_adv + eps) / (2 * eps)).clamp(0, 1)
 
 
@@ -193,7 +192,7 @@ def top_accuracy(model: torch.nn.Module, batch: Batch) -> TopAccuracy:
 
 
 def _is_standard_training(run: Run) -> bool:
-    """Whether training had no adversary; a recipe may name a threat for its validation only."""
+    """Whether a run used standard training; its threat model may serve validation only."""
     return not OBJECTIVES.get(run.spec.recipe.objective.name).needs_threat
 
 
@@ -209,7 +208,8 @@ def _judge_indices(group: RunGroup, names: Sequence[str]) -> list[int]:
     if missing or not indices:
         models_phrase = f"of {', '.join(sorted(missing))}" if missing else "of any model"
         raise UserError(
-            f"semantics needs judges: no run {models_phrase} was trained without an adversary"
+            "semantics needs at least one run with standard training as a judge, but there "
+            f"is none {models_phrase}"
         )
     return indices
 

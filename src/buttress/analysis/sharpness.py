@@ -1,8 +1,8 @@
-"""How sharp the minimum is: curvature at the trained weights and the highest loss near them.
+"""Sharpness of the minimum: curvature and the highest loss near the trained weights.
 
-In units of filters, so that a network with its layers rescaled, which computes the same, has the
-same figures. Plain curvature, which depends on that scale (Dinh et al., arXiv:1703.04933), is
-beside them.
+In units of filters, so that rescaling layers without changing the function does not change the
+result. Plain curvature, which depends on that scale (Dinh et al., arXiv:1703.04933), is beside
+them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PASSES_PER_HESSIAN_PRODUCT = 2  # backward passes that a product with a Hessian 
 
 
 class HessianSpectrum(Spec):
-    """The ends of a Hessian's spectrum."""
+    """Extreme eigenvalues and trace of a Hessian."""
 
     largest: float
     lowest: float
@@ -90,7 +90,7 @@ class SharpnessResult(Spec):
 
 
 def plot_sharpness(results: Mapping[str, SharpnessResult], figure: Figure) -> None:
-    """The rise against the radius, and the largest eigenvalues."""
+    """Plot the loss rise against the radius, and the largest eigenvalues."""
     left, right = figure.subplots(1, 2)
     labels, values = [], []
     for number, (label, result) in enumerate(results.items()):
@@ -127,7 +127,7 @@ def sharpness_cost(
     directions: int,
     radii: tuple[float, ...],
 ) -> PassCount:
-    """Products with two Hessians, and the points in each ball, for one loss or two."""
+    """Cost: products with two Hessians, and the points in each ball, for one loss or two."""
     _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
     kinds = 2 if steps else 1
     products = 2 * (lanczos_steps + probes)
@@ -137,7 +137,7 @@ def sharpness_cost(
 
 
 def says_sharpness(result: SharpnessResult) -> str:
-    """The largest eigenvalue and the rise in the middle ball."""
+    """Summarize the largest eigenvalue and the loss rise at the middle radius."""
     sentences = [_sharpness_sentence("The clean loss", result.clean)]
     if result.attacked is not None:
         sentences.append(
@@ -149,9 +149,10 @@ def says_sharpness(result: SharpnessResult) -> str:
 def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:
     rise = figures.rises[len(figures.rises) // 2]
     return (
-        f"{what} is {figures.loss:.3g}; where each filter may move by {rise.radius:g} of its "
-        f"length, a rise of {rise.largest:.3g} was found. The largest eigenvalue is "
-        f"{figures.relative.largest:.3g} in units of filters, {figures.hessian.largest:.3g} plain."
+        f"{what} is {figures.loss:.3g}; it rises by up to {rise.largest:.3g} where each "
+        f"filter may move by {rise.radius:g} of its length. The largest eigenvalue is "
+        f"{figures.relative.largest:.3g} in units of filters, {figures.hessian.largest:.3g} "
+        "plain."
     )
 
 

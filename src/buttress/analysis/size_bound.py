@@ -2,7 +2,7 @@ r"""How a bound on the Lipschitz constant grows with depth and width (arXiv:2110
 
 Huang et al., "Exploring Architectural Ingredients of Adversarially Robust Deep Neural Networks".
 The bound is the product over layers with independent weights :math:`N(0, \sigma^2)`; shortcuts,
-normalisation and activations are left out, as in the theorem.
+normalization and activations are left out, as in the theorem.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class LayerSize(NamedTuple):
 class GrowthDirection(Spec):
     """The bound as one stage gets deeper or wider.
 
-    Steps are of its decimal logarithm, between neighbours in a grid of all three stages.
+    Steps are of its decimal logarithm, between neighbors in a grid of all three stages.
     """
 
     direction: str
     sizes: tuple[int, ...]
     log10: tuple[float, ...]  # of the bound, with the other stages as in WRN-34-10
-    smallest_step: float  # with the same variance in all networks
+    smallest_step: float  # with the same variance in all models
     smallest_step_he: float  # with He's variance, which falls with the width
     sigma_needed: float  # every step is positive if weights deviate by more than this
 
@@ -84,7 +84,7 @@ def plot_size_bound(results: Mapping[str, SizeBoundResult], figure: Figure) -> N
 
 
 def says_size_bound(result: SizeBoundResult) -> str:
-    """Where the bound grows, and where only because the variance is held."""
+    """Summarize where the bound grows, and where only at fixed variance."""
     falling = [one.direction for one in result.directions if one.smallest_step <= 0]
     scaled = [one.direction for one in result.directions if one.smallest_step_he <= 0]
     least = min(result.directions, key=lambda one: one.smallest_step)
@@ -103,11 +103,11 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def size_bound_cost(*, depths: Sequence[int], widths: Sequence[int], **_: Any) -> str:
-    """A formula for each network of both grids."""
+    """Cost: a formula for each model of both grids."""
     networks = sum(
         len(_check_sizes(sizes)) ** len(WRN_34_10["depth"]) for sizes in (depths, widths)
     )
-    return f"a formula for {networks:,} networks, none of which is built"
+    return f"a formula for {networks:,} models, none of which is built"
 
 
 @ANALYSES.register(
@@ -129,7 +129,7 @@ def size_bound(
 ) -> SizeBoundResult:
     """The Lipschitz bound of WideResNets for Gaussian weights, by depth and width of each stage.
 
-    Every network of the grid of ``depths`` at the widths of WRN-34-10, and of ``widths`` at its
+    Every model of the grid of ``depths`` at the widths of WRN-34-10, and of ``widths`` at its
     depths. ``sigma`` is the deviation of all weights: by default that of He's start for the widest
     layer of WRN-34-10, the smallest in it.
     """
@@ -151,7 +151,9 @@ def size_bound(
 def _check_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     unique_sizes = tuple(sorted({int(size) for size in sizes}))
     if len(unique_sizes) < 2 or unique_sizes[0] < 1:
-        raise UserError(f"two or more sizes from 1 on are needed, but got {sizes!r}")
+        raise UserError(
+            f"`depths` and `widths` must each be at least two positive integers, but got {sizes!r}"
+        )
     return unique_sizes
 
 
@@ -197,7 +199,7 @@ def log10_bound(network: Sequence[LayerSize], sigma: float | None) -> float:
 
 
 def _minimum_sigma(smaller: Sequence[LayerSize], larger: Sequence[LayerSize]) -> float:
-    """The deviation from which on the larger network has the larger bound."""
+    """The deviation from which on the larger model has the larger bound."""
     more, gain = len(larger) - len(smaller), log10_bound(larger, 1.0) - log10_bound(smaller, 1.0)
     if more == 0:
         return 0.0 if gain > 0 else math.inf

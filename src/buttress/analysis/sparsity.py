@@ -1,4 +1,4 @@
-"""Weight sparsity: in arXiv:2209.14105 the more robust networks had more weights near zero.
+"""Weight sparsity: in arXiv:2209.14105 more robust models have more weights near zero.
 
 Tang et al., "Exploring the Relationship between Architecture and Adversarially Robust
 Generalization".
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# How the parts of a network are grouped; what is in none of them is "rest".
+# How the parts of a model are grouped; what is in none of them is "rest".
 COMPONENT_GROUPS = ("convolution", "attention_qkv", "attention_output", "feed_forward")
 OTHER, ALL = "rest", "all"
 
@@ -36,7 +36,7 @@ class ComponentSparsity(Spec):
 
 
 class LayerSparsity(Spec):
-    """The sparsity of one kernel or matrix, against the largest weight of the network."""
+    """The sparsity of one kernel or matrix, against the largest weight of the model."""
 
     name: str
     component: str
@@ -47,17 +47,17 @@ class LayerSparsity(Spec):
 class SparsityMeasures(Spec):
     """Share of weights below a threshold: of all, by component and by layer; histograms."""
 
-    largest: float  # largest |w| of the network
+    largest: float  # largest |w| of the model
     ratio: float
     weights: int
     components: tuple[ComponentSparsity, ...]
-    layers: tuple[LayerSparsity, ...]  # in the order of the network
+    layers: tuple[LayerSparsity, ...]  # in the order of the model
     edges: tuple[float, ...]
     counts: dict[str, tuple[int, ...]]
 
 
 class SparsityResult(SparsityMeasures):
-    """The figures of the trained weights, and those of the weights that training began with."""
+    """Sparsity of the trained and of the initial weights."""
 
     threshold: float  # relative to the largest
     initial: SparsityMeasures | None
@@ -103,12 +103,12 @@ def _draw_components(axes: Axes, results: Mapping[str, SparsityResult]) -> None:
 
 
 def sparsity_cost(subject: AnalysisSubject, **_: Any) -> PassCount:
-    """It reads weights only."""
+    """Cost: none, it reads weights only."""
     return PassCount(0)
 
 
 def says_sparsity(result: SparsityResult) -> str:
-    """The share of small weights now and before training."""
+    """Summarize the fraction of weights near zero, trained and initial."""
     initial = result.initial
     text = (
         f"{result.ratio:.1%} of {result.weights:,} weights are below {result.threshold:g} of the "
@@ -134,10 +134,10 @@ def sparsity(
     r"""Share of weights that are nearly zero: :math:`|w| < 0.01 \max |w|`.
 
     Taken over all weight tensors with two or more dimensions (kernels and matrices, not biases or
-    normalisation), with one largest weight for the whole network, so that components and layers
-    compare. The paper does not say which of these it took. The initial weights are measured in
-    the same way, against their own largest: what is small by the way a network begins is not a
-    result of training.
+    normalization), with one largest weight for the whole model, so that components and layers
+    compare. The paper does not say which of these it took. The initial weights are measured in the
+    same way, against their own largest: weights that are small at initialization are not a result
+    of training.
     """
     initial, reason = None, ""
     try:
@@ -151,7 +151,7 @@ def sparsity(
 
 
 def measure_sparsity(model: torch.nn.Module, threshold: float, bins: int) -> SparsityMeasures:
-    """The figures of the weights that a network has now."""
+    """Measure the sparsity of a model's current weights."""
     groups = weight_groups(model)
     everything = torch.cat(list(groups.values())) if groups else torch.zeros(0)
     largest = float(everything.abs().max()) if len(everything) else 0.0
@@ -182,7 +182,7 @@ def measure_sparsity(model: torch.nn.Module, threshold: float, bins: int) -> Spa
 
 
 def weight_groups(model: torch.nn.Module) -> dict[str, Tensor]:
-    """All kernels and matrices of a network, flat, by component; only components it has."""
+    """All kernels and matrices of a model, flat, by component; only components it has."""
     tensors_by_group: dict[str, list[Tensor]] = {name: [] for name in (*COMPONENT_GROUPS, OTHER)}
     components = parameter_components(model)
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""Perturbation stability: whose prediction an attack cannot move (RobustWRN, arXiv:2110.03825).
+"""Perturbation stability: images whose prediction an attack cannot change (arXiv:2110.03825).
 
 Huang et al., "Exploring Architectural Ingredients of Adversarially Robust Deep Neural Networks",
 section 4.5.
@@ -33,7 +33,7 @@ STABILITY_BATCH = 256
 
 
 class CountInterval(Spec):
-    """A share of images with its 95% interval."""
+    """A fraction of images with its 95% interval."""
 
     count: int
     share: float
@@ -52,7 +52,7 @@ class ClassStability(Spec):
 
 
 class StabilityResult(Spec):
-    """All images split by whether they are right and whether an attack moves them."""
+    """Images by whether they are correct and whether an attack changes the prediction."""
 
     attack: str
     threat: str
@@ -70,15 +70,15 @@ class StabilityResult(Spec):
 
 # What is drawn: field, words, colour.
 STABILITY_PARTS = (
-    ("correct_and_stable", "right and stable (robust accuracy)", "#3a7d44"),
-    ("correct_and_unstable", "right, but moved", "#b7d7b9"),
-    ("wrong_and_stable", "wrong and stable", "#8c4a3c"),
-    ("wrong_and_unstable", "wrong, and moved", "#e3b7ab"),
+    ("correct_and_stable", "correct and stable (robust accuracy)", "#3a7d44"),
+    ("correct_and_unstable", "correct, unstable", "#b7d7b9"),
+    ("wrong_and_stable", "incorrect, stable", "#8c4a3c"),
+    ("wrong_and_unstable", "incorrect, unstable", "#e3b7ab"),
 )
 
 
 def plot_stability(results: Mapping[str, StabilityResult], figure: Figure) -> None:
-    """A bar per run, cut into the four kinds of images; classes beside it where they are known."""
+    """Plot a bar per run by the four kinds of images, and classes if known."""
     by_class = any(r.per_class for r in results.values())
     axes = figure.subplots(1, 2 if by_class else 1, squeeze=False)[0]
     _draw_parts(results, axes[0])
@@ -118,7 +118,7 @@ def stability_cost(
     limit: int,
     **_: Any,
 ) -> PassCount:
-    """The attack, and a look at each image before and after."""
+    """Cost: the attack, and a forward pass of each image before and after."""
     images = min(limit, len(subject.data))
     return attack_passes(create_attack(attack, **(args or {})), subject, images) + PassCount(
         2 * images
@@ -126,13 +126,13 @@ def stability_cost(
 
 
 def says_stability(result: StabilityResult) -> str:
-    """The robust accuracy as a product."""
+    """Summarize stability, and robust accuracy as a product."""
     robust, stable = result.correct_and_stable, result.stable
     return (
         f"{stable.share:.1%} of {result.images} images are stable under {result.attack} in "
         f"{result.threat} (95%: {stable.low:.1%} to {stable.high:.1%}). Robust accuracy "
-        f"{robust.share:.1%} = {result.correct.share:.1%} right x "
-        f"{result.stable_if_correct.share:.1%} of those stable."
+        f"{robust.share:.1%} = clean accuracy {result.correct.share:.1%} x stability of "
+        f"correct images {result.stable_if_correct.share:.1%}."
     )
 
 
@@ -154,16 +154,16 @@ def stability(
     against: StabilityReference = "prediction",
     per_class: bool = False,
 ) -> StabilityResult:
-    r"""Share of images whose prediction an attack cannot move, and robust accuracy split by it.
+    r"""Fraction of images whose prediction an attack cannot change; its part in robust accuracy.
 
     .. math:: \{x : \arg\max f(x') = \arg\max f(x)\ \forall x' \in B_\epsilon(x)\}
 
-    Robust accuracy is the share of images that are right and stable.
+    Robust accuracy is the fraction of images that are correct and stable.
 
-    Departure from the published code: it attacks the label, so an image that is wrong already is
-    pushed further from its label, not away from its prediction, and looks more stable than it is.
-    Here the prediction is attacked, which is the same for the images that are right;
-    ``against="label"`` is the published way.
+    Departure from the published code: it attacks the label, so a misclassified image is pushed
+    further from its label, not away from its prediction, and looks more stable than it is. Here the
+    prediction is attacked, which is the same for correct images; ``against="label"`` is the
+    published way.
     """
     if against not in ("prediction", "label"):
         raise UserError(f"`against` must be prediction or label, but got {against!r}")
@@ -209,7 +209,7 @@ def stability(
 
 
 def predict_classes(model: nn.Module, x: Tensor) -> Tensor:
-    """(N,) the classes a model says, on the CPU."""
+    """(N,) predicted classes, on the CPU."""
     with eval_mode(model), torch.no_grad():
         classes = [
             model(to_model_device(model, part)).argmax(1).cpu() for part in x.split(STABILITY_BATCH)
@@ -218,7 +218,7 @@ def predict_classes(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def count_interval(mask: Tensor) -> CountInterval:
-    """How many of a mask are set; of none, nothing is known."""
+    """Count the true entries of a mask, with an interval."""
     count, n = int(mask.sum()), len(mask)
     low, high = wilson_interval(count, n)
     return CountInterval(count=count, share=count / n if n else 0.0, low=low, high=high)

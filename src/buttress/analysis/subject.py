@@ -1,4 +1,4 @@
-"""What an analysis looks at: one trained model with its images, or a group of them."""
+"""Subjects of analyses: a trained model with its images, or a group of runs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from buttress.training.train import build_model
 
 
 class AnalysisNotApplicable(UserError):
-    """An analysis that has no meaning for a model; the message says why."""
+    """Raised if an analysis does not apply to a model; the message says why."""
 
 
 @dataclass(frozen=True)
 class AnalysisSubject:
-    """A trained model, the images it is looked at with, and the ball it is attacked in."""
+    """A trained model with its test images and threat model."""
 
     model: nn.Module
     data: Dataset
     threat: Threat  # the one it was trained on, or the usual one of its data
     seed: int = 0
-    run: Run | None = None  # where it comes from; None for a model that is no run
+    run: Run | None = None  # None for a model that is not a run
     progress: Progress = field(default_factory=SilentProgress, compare=False)
 
     def first_images(self, count: int) -> Dataset:
@@ -50,14 +50,14 @@ class AnalysisSubject:
         return load_dataset(self.run.spec.dataset, "train", limit=count)
 
     def build_initial_model(self) -> nn.Module:
-        """The network with the weights that training began with."""
+        """Build the model with its initial weights."""
         if self.run is None:
             raise AnalysisNotApplicable(
-                "initial weights are known for a run only, not for a bare model"
+                "initial weights are only known for a run, not for a bare model"
             )
         if self.run.spec.start is not None:
             raise AnalysisNotApplicable(
-                "the run began with the weights of another, not with fresh ones"
+                "the run was fine-tuned from other weights, so it has no random initial weights"
             )
         return build_model(self.run.spec).eval()
 
@@ -75,14 +75,14 @@ def load_subject(
 
 
 def default_threat(spec: RunSpec, data: Dataset) -> Threat:
-    """What a run was trained against; for standard training the usual Linf ball of its data."""
+    """Threat model of a run's training; for standard training the default Linf one of its data."""
     trained = spec.recipe.threat
     return Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Several runs that are looked at together. Models are loaded one at a time, when asked for."""
+    """Several runs that are compared. Models are loaded lazily, one at a time."""
 
     runs: tuple[Run, ...]
     limit: int | None = None  # test images
@@ -90,19 +90,18 @@ class RunGroup:
 
     def __post_init__(self) -> None:
         if len(self.runs) < 2:
-            raise UserError(f"this analysis compares runs: give two or more, not {len(self.runs)}")
+            raise UserError(
+                f"this analysis compares runs: give at least two, but got {len(self.runs)}"
+            )
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def require_one_dataset(self) -> None:
-        """Refuses runs of different data sets."""
+        """Raise `UserError` for runs of different datasets."""
         names = sorted({run.spec.dataset for run in self.runs})
         if len(names) > 1:
-            raise UserError(
-                f"the runs must share a data set, but they have {', '.join(names)}; "
-                "name runs of one"
-            )
+            raise UserError(f"all runs must use the same dataset, but got {', '.join(names)}")
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -117,7 +116,7 @@ class RunGroup:
 
 
 def run_labels(runs: Sequence[Run]) -> tuple[str, ...]:
-    """A short name for each run; the folder tells runs apart that share model and recipe."""
+    """A short name for each run; the folder is added if runs share model and recipe."""
     labels: list[str] = []
     for run in runs:
         spec = run.spec
@@ -131,7 +130,7 @@ SAMPLE_BATCH = 128
 
 @dataclass(frozen=True)
 class ImageSample:
-    """Images on the device of the network."""
+    """Images on the device of the model."""
 
     x: Tensor  # (N, C, H, W)
     y: Tensor  # (N,)
@@ -145,9 +144,11 @@ class ImageSample:
 
 
 def load_sample(model: nn.Module, data: Dataset) -> ImageSample:
-    """All images of a data set."""
+    """All images of a dataset."""
     if len(data) == 0:
-        raise UserError("need at least one image, but there is none; give a larger `limit`")
+        raise UserError(
+            "at least one image is needed, but the dataset is empty; use a larger `limit`"
+        )
     x, y, ids = data.take(torch.arange(len(data)))
     x = to_model_device(model, x)
     with eval_mode(model):
@@ -158,7 +159,7 @@ def load_sample(model: nn.Module, data: Dataset) -> ImageSample:
 def attack_sample(
     subject: AnalysisSubject, sample: ImageSample, steps: int, attack: str = "pgd"
 ) -> ImageSample:
-    """The same images after an attack on the network as it is now."""
+    """Attack the sample with the current model."""
     chosen_attack = create_attack(attack, steps=steps)
     out = run_attack(
         chosen_attack,
@@ -173,7 +174,7 @@ def attack_sample(
 
 
 def mean_loss(model: nn.Module, sample: ImageSample) -> float:
-    """The mean cross-entropy of a network in evaluation mode."""
+    """Mean cross-entropy of a model in evaluation mode."""
     total = 0.0
     with torch.no_grad():
         for x, y in sample.batches():

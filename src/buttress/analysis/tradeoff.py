@@ -1,4 +1,4 @@
-"""What robustness costs: accuracy, parameters, computation and training of many runs."""
+"""Trade-off of robust accuracy with clean accuracy, size and cost over many runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What robustness is held against: field, words, whether more is better.
+# Axes of the trade-off: field, label, whether more is better.
 TRADEOFF_AXES = (
     ("clean", "clean accuracy", True),
     ("parameters", "parameters", False),
@@ -44,15 +44,15 @@ class TradeoffPoint(Spec):
 
 
 class TradeoffFront(Spec):
-    """Who is best for a price: runs that no other beats in robustness and on one axis."""
+    """Pareto front of robust accuracy and one axis."""
 
     axis: str
     runs: tuple[str, ...]  # from the most robust on
-    within_chance: tuple[str, ...]  # beaten, but not beyond the 95% intervals
+    within_chance: tuple[str, ...]  # dominated, but not beyond the 95% intervals
 
 
 class TradeoffResult(Spec):
-    """Many runs, and the front on each axis."""
+    """All runs, and the Pareto front on each axis."""
 
     suite: str
     attack: str
@@ -66,7 +66,7 @@ class TradeoffResult(Spec):
 
 
 def plot_tradeoff(results: Mapping[str, TradeoffResult], figure: Figure) -> None:
-    """Robust accuracy against each price, with intervals; a line joins the front."""
+    """Plot robust accuracy against each axis, with intervals and the Pareto front."""
     figure.set_size_inches(11, 4.2 * len(results) * 2)
     panels = figure.subplots(2 * len(results), 2, squeeze=False)
     for row, result in enumerate(results.values()):
@@ -111,7 +111,7 @@ def _axis_value(point: TradeoffPoint, name: str) -> float:
 
 
 def says_tradeoff(result: TradeoffResult) -> str:
-    """The front of robust against clean accuracy, and the cheapest run on others."""
+    """Summarize the Pareto front of robust and clean accuracy, and the smallest model."""
     best, clean = result.points[0], result.front("clean")
     named = ", ".join(
         f"{p.label} ({p.robust.value:.1%} / {p.clean.value:.1%})"
@@ -120,16 +120,17 @@ def says_tradeoff(result: TradeoffResult) -> str:
     )
     small = result.front("parameters").runs[-1]
     return (
-        f"{best.label} is the most robust of {len(result.points)} runs: {best.robust.value:.1%} "
-        f"(95%: {best.robust.low:.1%} to {best.robust.high:.1%}) {result.attack.replace('_', ' ')} "
-        f"accuracy under {result.suite}. The front of robust and clean accuracy: {named}"
+        f"{best.label} is the most robust of {len(result.points)} runs: "
+        f"{best.robust.value:.1%} (95%: {best.robust.low:.1%} to {best.robust.high:.1%}) "
+        f"{result.attack.replace('_', ' ')} accuracy under {result.suite}. The Pareto front "
+        f"of robust and clean accuracy: {named}"
         + (f"; within chance of it: {', '.join(clean.within_chance)}" * bool(clean.within_chance))
-        + f". The smallest network on the front with parameters is {small}."
+        + f". The smallest model on the Pareto front with parameters is {small}."
     )
 
 
 def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, PassCount]]:
-    """It reads records, and counts what a network computes without attacking it."""
+    """Cost: none, it reads saved results and counts MACs."""
     return ()
 
 
@@ -143,10 +144,11 @@ def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, 
     together=True,
 )
 def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST) -> TradeoffResult:
-    """Robustness of evaluated runs against clean accuracy, size, computation and training.
+    """Robust accuracy of evaluated runs against clean accuracy, size and cost.
 
-    Robustness is the worst case of a suite, or one attack of it. A run is on a front if no other
-    run is at least as robust and at least as good on that axis, and better in one of them.
+    Robust accuracy is the worst case over a suite, or that under one of its attacks. A run is on a
+    front if no other run is at least as robust and at least as good on that axis, and better in one
+    of them.
     """
     scores = group_scores(group, suite, attack)
     task = group.progress.add_task("tradeoff", len(scores.found))

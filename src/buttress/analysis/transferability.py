@@ -1,4 +1,4 @@
-"""Whether examples made on one network fool another, and which networks they fool."""
+"""Transferability of adversarial examples between runs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ TransferMatrix = tuple[tuple[float, ...], ...]
 
 
 class TransferabilityResult(Spec):
-    """How often examples made on one run (rows) fool another (columns)."""
+    """Success rate of adversarial examples from one run (rows) on another (columns)."""
 
     attack: str
     args: dict[str, Any]
     threat: str
     images: int
     runs: tuple[str, ...]
-    right: tuple[int, ...]  # of the images, those that each run has right when they are clean
+    right: tuple[int, ...]  # clean accuracy of each run on these images
     fooled: TransferMatrix  # [made on][scored on]: share of the images that the second had right
     low: TransferMatrix  # ends of the 95% intervals
     high: TransferMatrix
-    masked: tuple[str, ...]  # runs that examples of another fool surely more than their own
+    masked: tuple[
+        str, ...
+    ]  # runs that examples of another run fool significantly more than their own
 
     @property
     def mean_transfer_rate(self) -> tuple[float, ...]:
@@ -63,7 +65,7 @@ class TransferabilityResult(Spec):
 
 
 def plot_transferability(results: Mapping[str, TransferabilityResult], figure: Figure) -> None:
-    """A matrix per result; the diagonal is the attack on the network itself."""
+    """Plot a matrix per result; the diagonal is the white-box attack."""
     most = max(len(r.runs) for r in results.values())
     figure.set_size_inches((3.5 + 0.75 * most) * len(results), 2.5 + 0.55 * most)
     for axes, result in zip(
@@ -88,31 +90,32 @@ def _draw_matrix(result: TransferabilityResult, axes: Axes) -> None:
 
 
 def says_transferability(result: TransferabilityResult) -> str:
-    """White box against transfer, the best source, and what that says of gradients."""
+    """Summarize white-box and transfer success, the best source, and gradient masking."""
     n = len(result.runs)
     white_box_rate = sum(result.fooled[i][i] for i in range(n)) / n
     transfer_rate = sum(result.mean_transfer_rate) / n
     source = max(range(n), key=lambda i: result.mean_transfer_rate[i])
     target = max(range(n), key=lambda j: result.mean_received_rate[j])
     tail = (
-        f" Examples of others fool {', '.join(result.masked)} more than an attack on the network "
-        "itself does: its gradients mislead that attack, so its robustness is overstated."
+        f" Examples of others fool {', '.join(result.masked)} more than a white-box attack "
+        "does, which indicates gradient masking: its robust accuracy is overestimated."
         if result.masked
         else ""
     )
     return (
-        f"{result.attack} in {result.threat} fools a network on {white_box_rate:.1%} of the images "
-        f"it had right, examples made on another of the {n} runs {transfer_rate:.1%} "
-        f"({result.images} images). Those of {result.runs[source]} carry over best "
-        f"({result.mean_transfer_rate[source]:.1%}), and {result.runs[target]} is fooled by others "
-        f"most ({result.mean_received_rate[target]:.1%}).{tail}"
+        f"{result.attack} in {result.threat} has a white-box success rate of "
+        f"{white_box_rate:.1%} on correctly classified images, and a transfer success rate of "
+        f"{transfer_rate:.1%} between the {n} runs ({result.images} images). Adversarial "
+        f"examples from {result.runs[source]} transfer best "
+        f"({result.mean_transfer_rate[source]:.1%}), and {result.runs[target]} is fooled most "
+        f"by those of others ({result.mean_received_rate[target]:.1%}).{tail}"
     )
 
 
 def transferability_cost(
     group: RunGroup, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
 ) -> Iterator[tuple[AnalysisSubject, PassCount]]:
-    """On each network the attack, then a look at the clean images and at the examples of all."""
+    """Cost: the attack on each model, then forward passes of clean images and all examples."""
     attack_object = create_attack(attack, **(args or {}))
     for _label, subject in group.subjects():
         images = min(limit, len(subject.data))
@@ -140,11 +143,11 @@ def transferability(
     threat: str = "",
     limit: int = 256,
 ) -> TransferabilityResult:
-    """Share of the images that a run had right and examples made on another run turn wrong.
+    """Fraction of a run's correct images that adversarial examples from another run fool.
 
-    All runs see the same images and the same ball, by default that of the first run. An attack goes
-    on after its own network is fooled, to the point with the largest margin, which carries over
-    better.
+    All runs use the same images and threat model, by default that of the first run. An attack
+    continues after its source model is fooled, to the point with the largest margin, which
+    transfers better.
     """
     first = group.subject(0)
     common_threat = Threat.parse(threat) if threat else first.threat
@@ -158,7 +161,7 @@ def transferability(
 def measure_transfer(
     group: RunGroup, data: Dataset, threat: Threat, attack: str, args: dict[str, Any]
 ) -> TransferabilityResult:
-    """Makes examples on each run, then scores all of them on each; one network at a time."""
+    """Attack each run, then evaluate all examples on each run; one model at a time."""
     x, y, ids = data.take(torch.arange(len(data)))
     attack_object, options = create_attack(attack, **args), AttackOptions(batch_size=TRANSFER_BATCH)
     adversarial_sets: list[Tensor] = []
@@ -192,9 +195,9 @@ def measure_transfer(
 def success_rates(
     is_correct: Sequence[Tensor], is_fooled: Sequence[Sequence[Tensor]]
 ) -> tuple[TransferMatrix, TransferMatrix, TransferMatrix]:
-    """[made on][scored on]: the share of the images that were right and are wrong, with its ends.
+    """[made on][scored on]: the success rate on correct images, with its interval.
 
-    ``is_fooled`` is [scored on][made on]. A network that has no image right cannot be fooled: 0,
+    ``is_fooled`` is [scored on][made on]. A model without a correct image cannot be fooled: 0,
     with an interval of everything.
     """
     counts = [
@@ -215,6 +218,6 @@ def success_rates(
 def likely_masked_runs(
     labels: Sequence[str], low: TransferMatrix, high: TransferMatrix
 ) -> tuple[str, ...]:
-    """Runs that some other run's examples fool more than their own, beyond the intervals."""
+    """Runs that another run's examples fool significantly more than their own."""
     n = range(len(labels))
     return tuple(labels[j] for j in n if any(low[i][j] > high[j][j] for i in n if i != j))

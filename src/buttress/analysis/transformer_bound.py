@@ -1,4 +1,4 @@
-"""The generalisation bound of arXiv:2209.14105 for an attention block, with and without l1.
+"""Generalization bound of arXiv:2209.14105 for an attention block, with and without l1.
 
 Tang et al., "Exploring the Relationship between Architecture and Adversarially Robust
 Generalization", Theorem 1, after Yin et al., arXiv:1810.11914.
@@ -108,12 +108,12 @@ def plot_transformer_bound(results: Mapping[str, TransformerBoundResult], figure
     right.set(xscale="log", yscale="log", xlabel="gamma", title="bound on the error under attack")
     for axis in (left, right):
         axis.axhline(1, color="black", linestyle=":")
-    right.annotate("1: says nothing above", (0.02, 1.2), xycoords=("axes fraction", "data"))
+    right.annotate("1: vacuous above", (0.02, 1.2), xycoords=("axes fraction", "data"))
     right.legend(fontsize="small")
 
 
 def says_transformer_bound(result: TransformerBoundResult) -> str:
-    """What the bounds say, and what they do not."""
+    """Summarize the bounds."""
     sentence = "; ".join(
         f"l1 penalty {b.penalty:g}: {b.bound:.3g}, {b.test_accuracy:.1%} clean, "
         f"{b.attacked_accuracy:.1%} attacked, {b.certified_accuracy:.1%} certified"
@@ -123,12 +123,14 @@ def says_transformer_bound(result: TransformerBoundResult) -> str:
     parts = [f"Bound on the error under attack, and accuracy on test images: {sentence}."]
     if loose:
         which_bounds = "Every bound" if loose == len(result.blocks) else f"{loose} of the bounds"
-        parts.append(f"{which_bounds} is above 1 and so says nothing about the error itself.")
+        parts.append(f"{which_bounds} is above 1 and therefore vacuous.")
     if len(result.blocks) > 1:
         least = min(result.blocks, key=lambda b: b.bound)
         best = max(result.blocks, key=lambda b: b.attacked_accuracy)
-        agrees = "the same block holds" if least is best else f"penalty {best.penalty:g} holds"
-        parts.append(f"It is smallest for penalty {least.penalty:g}; {agrees} best under attack.")
+        agrees = "the same block has" if least is best else f"penalty {best.penalty:g} has"
+        parts.append(
+            f"It is smallest for penalty {least.penalty:g}; {agrees} the highest robust accuracy."
+        )
     return " ".join(parts)
 
 
@@ -147,7 +149,7 @@ def transformer_bound_cost(
 
 @dataclass(frozen=True)
 class BoundSetting:
-    """What all blocks share."""
+    """Settings that all blocks share."""
 
     train: Dataset
     test: Dataset
@@ -178,13 +180,13 @@ def transformer_bound(
     steps: int = 400,
     limit: int | None = None,
 ) -> TransformerBoundResult:
-    """Generalisation bound of a one-block attention network that is trained here on digits.
+    """Generalization bound of a one-block attention model, trained on digits.
 
     Blocks are trained alike but for the penalty on the l1 norms of their two matrices. ``eps`` is
     the usual Linf budget of the data if not given; ``gamma`` is a margin chosen before looking;
     ``form="printed"`` takes the matrix of the paper, which is no limit (see `coupling_matrix`).
     """
-    import_cvxpy()  # says at once if it is not installed
+    import_cvxpy()  # fails early if it is not installed
     setting = _create_setting(eps, gamma, form, steps, limit)
     if not penalties or min(penalties) < 0:
         raise UserError(f"`penalties` must be numbers of 0 or more, but got {penalties!r}")

@@ -14,7 +14,7 @@ from buttress.results.run_spec import WeightAveragingSpec
 
 
 class AveragedWeights:
-    """The averaged network of a run; before its first epoch it is the network itself."""
+    """Weight average of a run; before its first epoch it is the model itself."""
 
     def __init__(self, model: nn.Module, spec: WeightAveragingSpec) -> None:
         average_fn = (
@@ -24,17 +24,17 @@ class AveragedWeights:
         self.averaged_model = AveragedModel(model, multi_avg_fn=average_fn, use_buffers=True)
 
     def update(self, epoch: float) -> None:
-        """Takes in the weights after a step."""
+        """Update the average with the weights after a step."""
         if epoch >= self.start_epoch:
             self.averaged_model.update_parameters(self.module)
 
     @property
     def evaluated_module(self) -> nn.Module:
-        """The network to judge."""
+        """The module to evaluate."""
         return self.averaged_model.module if int(self.averaged_model.n_averaged) else self.module
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: the judged weights, and those that training goes on with."""
+        """State for a checkpoint: the evaluated weights, and those that training resumes with."""
         return {
             "model": self.evaluated_module.state_dict(),
             "raw": self.module.state_dict(),

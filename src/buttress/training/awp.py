@@ -17,11 +17,11 @@ def perturbed_weights(
     gamma: float,
     all_reduce_mean: Callable[[Tensor], Tensor],
 ) -> Iterator[None]:
-    r"""Weights at :math:`w + \gamma\,\lVert w \rVert\, g / \lVert g \rVert`, moved back afterwards.
+    r"""Move weights to :math:`w + \gamma\,\lVert w \rVert\, g / \lVert g \rVert`; restore them.
 
     g is the gradient of ``loss``, averaged over processes by ``all_reduce_mean``, for each tensor
-    of more than one dimension; BatchNorm statistics stay as they are while it is computed. A step
-    taken inside is kept: what is taken back is the displacement, not the step.
+    of more than one dimension; BatchNorm statistics stay as they are while it is computed. An
+    optimizer step taken inside is kept: only the displacement is subtracted again.
     """
     weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     with frozen_batchnorm_statistics(model):
@@ -48,7 +48,7 @@ def perturbed_weights(
 
 @contextlib.contextmanager
 def frozen_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
-    """BatchNorm uses the statistics of the batch, but does not remember them."""
+    """Let BatchNorm use the statistics of the batch without updating its running statistics."""
     batchnorms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     saved_state = [(m, m.track_running_stats, m.running_mean, m.running_var) for m in batchnorms]
     try:

@@ -1,4 +1,4 @@
-"""What a run's training took: seconds, and passes of images through the network."""
+"""Cost of a run's training: seconds, and forward passes of single images."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def training_passes(run: Run) -> float | None:
     if not epochs or not all({"seconds", "images_per_second"} <= e.keys() for e in epochs):
         return None
     images = sum(e["seconds"] * e["images_per_second"] for e in epochs)
-    return float(images * deleted(run.spec))
+    return float(images * passes_per_image(run.spec))
 
 
-def deleted(spec: RunSpec) -> float:
-    """How often an image goes through the network for one step of training."""
+def passes_per_image(spec: RunSpec) -> float:
+    """Forward passes per image in one training step."""
     recipe, model = spec.recipe, build_model(spec)
     objective = OBJECTIVES.get(recipe.objective.name)(**recipe.objective.args)
     threat = Threat.parse(recipe.threat) if recipe.threat else None
@@ -58,7 +58,7 @@ def deleted(spec: RunSpec) -> float:
 
 @contextlib.contextmanager
 def count_forward_images(model: nn.Module) -> Iterator[list[int]]:
-    """The number of images in each call of a network."""
+    """Record the number of images in each call of a model."""
     batch_sizes: list[int] = []
 
     def record_batch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -1,7 +1,7 @@
-"""Several processes that train one model: `--devices n` starts them, torchrun brings its own.
+"""Distributed training: `--devices n` starts the processes, or torchrun does.
 
-The process that was asked is the first; it starts the others and shows what happens. If one of
-them dies, all end, and the same command goes on from the last checkpoint.
+The process of the command is rank 0; it starts the others and shows progress. If one of them dies,
+all end, and the same command resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def is_distributed_process() -> bool:
 
 
 def is_rank_zero() -> bool:
-    """Whether this process, of several or alone, is the one that writes and speaks."""
+    """Whether this process writes files and shows progress (rank 0, or the only one)."""
     return not is_distributed_process() or os.environ.get("RANK", os.environ["LOCAL_RANK"]) == "0"
 
 
 def create_fabric(device: str, devices: int, precision: str) -> Fabric:
-    """Where training runs: one device, or one process for each of several."""
+    """Create the Fabric: one device, or one process for each of several."""
     if not is_distributed_process():
         try:
             return Fabric(accelerator=device, devices=1, precision=precision)
         except (ValueError, RuntimeError) as error:  # of no such device, or none here
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"the device {device!r} cannot be used here: {reason}") from None
+            raise UserError(f"device {device!r} is not available: {reason}") from None
     world_size, local_world_size = (
         int(os.environ["WORLD_SIZE"]),
         int(os.environ.get("LOCAL_WORLD_SIZE", devices)),
@@ -82,7 +82,7 @@ def _buffer_sync_argument() -> str:
 
 @contextlib.contextmanager
 def worker_processes(out: Path, device: str, devices: int) -> Iterator[None]:
-    """The other processes of a run whose ``run.json`` lies in ``out``, while this one trains."""
+    """Start the worker processes of the run in ``out`` while this process trains."""
     if devices == 1 or is_distributed_process():
         yield
         return
@@ -144,8 +144,8 @@ def _worker_error(code: int, log: tempfile._TemporaryFileWrapper[bytes]) -> str:
     lines = Path(log.name).read_text(errors="replace").strip().splitlines()
     last_line = f": {lines[-1]}" if lines else ""
     return (
-        f"one of the training processes ended with code {code}{last_line}; the same command goes "
-        "on from the last checkpoint"
+        f"a training process exited with code {code}{last_line}; run the same command again "
+        "to resume from the last checkpoint"
     )
 
 

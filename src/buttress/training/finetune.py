@@ -1,4 +1,4 @@
-"""Fine-tuning: a run that begins with the weights of another run, or of anyone's checkpoint."""
+"""Fine-tuning: a run that starts from the weights of another run or of a checkpoint."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     progress: Progress | None = None,
     checkpoint: CheckpointName = "best",
 ) -> Run:
-    """Trains on from given weights, on other images; called again, it goes on where it stopped.
+    """Fine-tune given weights on other images; called again, it resumes where it stopped.
 
-    What fits is loaded, positions and patches are resized, the rest is new: see ``finetuned_from``
-    in the run's header.
+    Matching tensors are loaded, position and patch embeddings are resized, the rest is initialized:
+    see ``finetuned_from`` in the run's header.
 
     Args:
         source: a run, a checkpoint, or whatever else names trained weights: see `load_model`.
-        dataset: a data set's name or ``folder:PATH``.
+        dataset: a dataset's name or ``folder:PATH``.
         recipe: a recipe's name, a YAML file, or a `Recipe`; with None, that of the source run.
         out: the new run's directory.
         model: what a checkpoint's weights belong to; a run knows its own.
         pretrained: begin with the weights that timm publishes for a ``timm:NAME``.
         model_args: further arguments of the model, like ``{"patch": 4}``, beside those of the run.
-        seed: decides new weights, order, augmentation and attack noise.
+        seed: seed of new weights, order, augmentation and attack noise.
         limit: train on the first images only.
         overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device.
-        compile: compile the network with torch.
-        loggers: who is told of each epoch.
+        compile: compile the model with torch.
+        loggers: called after each epoch.
         progress: where to show progress.
         checkpoint: the ``best`` or the ``last`` epoch of a run.
     """
@@ -80,7 +80,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     )
     chosen_recipe = initial.recipe if recipe is None else recipe
     if chosen_recipe is None:
-        raise UserError(f"{source} is no run with a recipe of its own; name a recipe")
+        raise UserError(f"{source} is not a run with a recipe; pass --recipe")
     spec = resolve_run_spec(
         initial.model, dataset, load_recipe(chosen_recipe, overrides), seed=seed, limit=limit,
         model_args={**initial.model_args, **(model_args or {})},
@@ -99,7 +99,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
 def build_initial_state(
     spec: RunSpec, initial: InitialWeights
 ) -> tuple[dict[str, Tensor], TransferReport]:
-    """The weights a run begins with: those given as far as they fit, and what became of them."""
+    """Initial weights of a run: the given ones where they match, and a transfer report."""
     network = build_model(spec)
     transfer_report = transfer_weights(network, initial.weights)
     return network.state_dict(), transfer_report
@@ -113,7 +113,7 @@ def finetune_run(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Run:
-    """Trains the run ``spec``, whose start is named already, from the best weights of another."""
+    """Train the run ``spec`` from the best weights of another run."""
     initial = load_initial_weights(str(source), ModelRequest(), "best")
     initial_state, transfer_report = build_initial_state(spec, initial)
     return train_run(
@@ -126,10 +126,10 @@ def finetune_run(
 def load_initial_weights(
     source: str, request: ModelRequest, checkpoint: CheckpointName
 ) -> InitialWeights:
-    """The weights to begin with, from a run or from any other source of trained weights."""
+    """Load the initial weights from a run or from any other source of trained weights."""
     if checkpoint not in CHECKPOINT_NAMES:
         raise UserError(
-            f"which must be one of {', '.join(CHECKPOINT_NAMES)}, but got {checkpoint!r}"
+            f"`checkpoint` must be one of {', '.join(CHECKPOINT_NAMES)}, but got {checkpoint!r}"
         )
     path = Path(source).expanduser()
     run = Run(path)
@@ -147,8 +147,8 @@ def _load_run_weights(run: Run, model: str | None, checkpoint: CheckpointName) -
     spec = run.spec
     if model is not None:
         raise UserError(
-            f"{run.path} is a run of the model {spec.model!r}; leave the model out, or name the "
-            f"file {run.checkpoint(checkpoint)} to load its weights into another"
+            f"{run.path} already defines model {spec.model!r}; omit --model, or pass "
+            f"{run.checkpoint(checkpoint)} to load its weights into another model"
         )
     reject_embedded_code(spec.model, run.path)
     weights = read_run_checkpoint(run, checkpoint)
@@ -158,7 +158,7 @@ def _load_run_weights(run: Run, model: str | None, checkpoint: CheckpointName) -
 
 
 def transfer_record(transfer_report: TransferReport) -> dict[str, Any]:
-    """What a run's header says; tensors that were loaded as they are are only counted."""
+    """Transfer record for a run's header; tensors loaded unchanged are only counted."""
     other_names = {
         "resized": list(transfer_report.resized),
         "new": list(transfer_report.initialized),

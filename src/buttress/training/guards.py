@@ -1,4 +1,4 @@
-"""What can go wrong while training, noticed from its history."""
+"""Detection of failed training from its history: collapse, divergence, no learning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EpochMetrics = dict[str, Any]
 
 
 def has_collapsed(history: Sequence[EpochMetrics]) -> bool:
-    """Whether the last epoch lost its robustness while its own attack looked beaten.
+    """Whether the last epoch shows catastrophic overfitting.
 
     Accuracy on held-out images under the (stronger) validation attack fell to less than half of its
     best, and accuracy on training images under the training attack did not fall: catastrophic
@@ -41,7 +41,7 @@ def has_diverged(history: Sequence[EpochMetrics], loss: float) -> bool:
 
 
 def training_warnings(history: Sequence[EpochMetrics], num_classes: int) -> list[str]:
-    """What a finished run must say about itself."""
+    """Warnings about a finished run."""
     warnings = []
     clean_accuracies = [row["val_clean"] for row in history if row["val_clean"] is not None]
     chance = 1 / num_classes
@@ -49,13 +49,13 @@ def training_warnings(history: Sequence[EpochMetrics], num_classes: int) -> list
         CHANCE_FACTOR * chance, chance + CHANCE_MARGIN
     ):
         warnings.append(
-            f"training failed: accuracy on held-out images never exceeded "
-            f"{max(clean_accuracies):.1%}, and guessing gives {1 / num_classes:.1%}; lower the "
-            "learning rate or warm eps up"
+            f"training failed: validation accuracy never exceeded {max(clean_accuracies):.1%} "
+            f"(chance: {1 / num_classes:.1%}); lower the learning rate or set "
+            "eps_warmup_epochs"
         )
     if any(has_collapsed(history[: end + 1]) for end in range(len(history))):
         warnings.append(
-            "catastrophic overfitting: accuracy under a stronger attack collapsed while that under "
-            "the training attack rose; use more attack steps or on_collapse: rollback"
+            "catastrophic overfitting: validation robust accuracy collapsed while accuracy "
+            "under the training attack rose; use more attack steps or on_collapse: rollback"
         )
     return warnings

@@ -1,4 +1,4 @@
-"""Who is told how training goes: a seam for TensorBoard, Weights & Biases, MLflow or your own."""
+"""Epoch loggers: TensorBoard, Weights & Biases, MLflow or your own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buttress.system.files import atomic_write
 
 
 class EpochLogger(Protocol):
-    """Is told of each epoch of a run, in the main process."""
+    """Callback for each epoch of a run, in the main process."""
 
     def on_start(self, path: Path, spec: Mapping[str, Any]) -> None: ...
 
@@ -25,7 +25,7 @@ class EpochLogger(Protocol):
 
 
 class LoggerGroup:
-    """A run, and who hears of it."""
+    """A run and its loggers."""
 
     def __init__(self, run: Run, spec: RunSpec, loggers: Sequence[EpochLogger]) -> None:
         self.run, self.loggers = run, loggers
@@ -50,7 +50,7 @@ def create_logger(name: str) -> EpochLogger:
 
 
 def scalar_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The entries of a row that can be drawn."""
+    """The numeric entries of an epoch's metrics."""
     excluded = ("epoch", "val_images")
     scalars = {
         k: v for k, v in metrics.items() if isinstance(v, (int, float)) and k not in excluded
@@ -60,7 +60,7 @@ def scalar_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 @LOGGERS.register("epochs")
 class CheckpointLogger:
-    """The checkpoint of every epoch in ``epochs/`` of the run's folder."""
+    """Keep the checkpoint of every epoch in ``epochs/`` of the run's folder."""
 
     def on_start(self, path: Path, spec: Mapping[str, Any]) -> None:
         self.run = Run(path)
@@ -70,18 +70,20 @@ class CheckpointLogger:
             shutil.copyfile(self.run.checkpoint("last"), temporary)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 @LOGGERS.register("tensorboard")
 class TensorBoardLogger:
-    """Curves in ``tensorboard/`` of the run's folder."""
+    """Log to ``tensorboard/`` in the run's folder."""
 
     def on_start(self, path: Path, spec: Mapping[str, Any]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UserError("this needs TensorBoard: pip install tensorboard") from None
+            raise UserError(
+                "logging to TensorBoard needs the package tensorboard: pip install tensorboard"
+            ) from None
         self.writer = SummaryWriter(str(path / "tensorboard"))
 
     def on_epoch(self, metrics: Mapping[str, Any]) -> None:
@@ -94,13 +96,15 @@ class TensorBoardLogger:
 
 @LOGGERS.register("wandb")
 class WandbLogger:
-    """A run in the project that ``WANDB_PROJECT`` names."""
+    """Log to the Weights & Biases project ``WANDB_PROJECT``."""
 
     def on_start(self, path: Path, spec: Mapping[str, Any]) -> None:
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError:
-            raise UserError("this needs Weights & Biases: pip install wandb") from None
+            raise UserError(
+                "logging to Weights & Biases needs the package wandb: pip install wandb"
+            ) from None
         self.run = wandb.init(name=path.name, dir=str(path), config=dict(spec), resume="allow")
 
     def on_epoch(self, metrics: Mapping[str, Any]) -> None:
@@ -113,13 +117,15 @@ class WandbLogger:
 
 @LOGGERS.register("mlflow")
 class MLflowLogger:
-    """A run where ``MLFLOW_TRACKING_URI`` says."""
+    """Log to the MLflow server at ``MLFLOW_TRACKING_URI``."""
 
     def on_start(self, path: Path, spec: Mapping[str, Any]) -> None:
         try:
             import mlflow  # type: ignore[import-not-found]
         except ImportError:
-            raise UserError("this needs MLflow: pip install mlflow") from None
+            raise UserError(
+                "logging to MLflow needs the package mlflow: pip install mlflow"
+            ) from None
         self.mlflow = mlflow
         mlflow.start_run(run_name=path.name)
         mlflow.log_params({k: str(v)[:500] for k, v in spec.items()})

@@ -1,4 +1,4 @@
-"""The training loop: epochs over a data set on Lightning Fabric, resumable at every epoch."""
+"""The training loop: epochs over a dataset on Lightning Fabric, resumable at every epoch."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ FINITE_CHECK_INTERVAL = (
 
 @dataclass
 class TrainingState:
-    """How far a run is: what a checkpoint holds beside weights and optimiser."""
+    """Training state that a checkpoint holds beside weights and optimizer."""
 
     epoch: int = 0
     best_epoch: int = 0
     best_score: tuple[float, float] = (-1.0, -1.0)  # what epochs are compared by, then the other
     history: list[dict[str, Any]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)  # what guards noticed and did
+    events: list[dict[str, Any]] = field(default_factory=list)  # events of the guards
 
     @property
     def num_rollbacks(self) -> int:
@@ -80,7 +80,7 @@ class Trainer:
         self.state = TrainingState()
 
     def _create_objective(self, rollbacks: int) -> Objective:
-        """The recipe's, with a longer attack after each time that it was deceived."""
+        """Create the recipe's objective, with a longer attack after each collapse."""
         spec = self.recipe.objective
         objective: Objective = OBJECTIVES.create(spec.name, spec.args)
         for _ in range(rollbacks):
@@ -88,7 +88,7 @@ class Trainer:
         return objective
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Resume from a checkpoint."""
         if self.averaged_weights is None:
             self.module.load_state_dict(state["model"])
         else:
@@ -106,7 +106,7 @@ class Trainer:
     def fit(
         self, sampler: BatchSampler, val_data: Dataset, progress: Progress, on_epoch: EpochCallback
     ) -> None:
-        """Trains the epochs that are missing."""
+        """Train the remaining epochs."""
         self.fast_model = Twin(self.module, sampler.first_images(8).to(self.fabric.device))
         task = progress.add_task(
             f"train {self.spec.model}", self.recipe.epochs * sampler.num_images
@@ -161,15 +161,15 @@ class Trainer:
         }
 
     def _rank_salt(self) -> tuple[int, ...]:
-        """What makes the dropout of the further processes another; the first has none."""
+        """Salt of a rank's dropout seed; rank 0 has none."""
         return (self.fabric.global_rank,) if self.fabric.global_rank else ()
 
     def _require_finite(self, loss: float) -> None:
-        """A loss that is not finite ends training at once."""
+        """Raise `RunError` if the loss is not finite."""
         if math.isfinite(loss):
             return
         raise RunError(
-            f"the loss is not finite in epoch {self.state.epoch + 1} of {self.run.path}; the "
+            f"the loss is not finite in epoch {self.state.epoch + 1} of {self.run.path}. The "
             f"checkpoint of epoch {self.state.epoch} is kept; lower the learning rate "
             "(optimiser.lr) and train again"
         )
@@ -177,7 +177,7 @@ class Trainer:
     def _train_step(
         self, sampler: BatchSampler, shard: BatchShard, epoch: int, epoch_fraction: float
     ) -> tuple[Tensor, Tensor]:
-        """One step of the optimiser: the loss of this process's images, and how many are right."""
+        """Take one optimizer step; return this process's loss and number of correct images."""
         self.optimizer.zero_grad(set_to_none=True)
         micro_batches = [
             self._prepare_batch(sampler, p, epoch, epoch_fraction)
@@ -212,7 +212,7 @@ class Trainer:
                 weighted_loss = loss.loss * (len(batch.y) / len(shard))
                 if self.recipe.l1 and is_last:
                     weighted_loss = weighted_loss + self.recipe.l1 * weight_l1_norm(self.module)
-                # Processes average their gradients; images, not processes, weigh alike.
+                # DDP averages gradients over processes; every image must have the same weight.
                 self.fabric.backward(
                     weighted_loss * (len(shard) * self.fabric.world_size / shard.batch_size)
                 )
@@ -227,7 +227,7 @@ class Trainer:
         adversarial: list[AdversarialBatch | None],
         epoch: float,
     ) -> contextlib.AbstractContextManager[None]:
-        """The weights at which the gradient is taken: those of now, or moved against the loss."""
+        """Context with the weights for the gradient: the current ones, or perturbed by AWP."""
         spec = self.recipe.awp
         if spec is None or epoch < spec.from_epoch:
             return contextlib.nullcontext()
@@ -248,7 +248,7 @@ class Trainer:
     def _prepare_batch(
         self, sampler: BatchSampler, shard: BatchShard, epoch: int, epoch_fraction: float
     ) -> TrainingBatch:
-        """The images of a piece as the objective sees them."""
+        """Load and augment the images of a micro-batch."""
         batch, fractional_epoch = sampler.load(shard.indices), epoch + epoch_fraction
         streams = SampleRNG(self.spec.seed, f"train/{epoch}", batch.ids)
         augmentation = self.augmentation
@@ -289,7 +289,7 @@ class Trainer:
         )
 
     def _threat_at(self, epoch: float) -> Threat | None:
-        """The adversary at a (fractional) epoch: weaker while eps warms up."""
+        """The threat model at a (fractional) epoch, with eps scaled during warm-up."""
         recipe = self.recipe
         if recipe.eps_by_epoch:
             epoch = math.floor(epoch)
@@ -307,7 +307,7 @@ class Trainer:
             group["lr"] = base_lr * factor
 
     def _validate(self, val_data: Dataset) -> dict[str, Any]:
-        """Clean and robust accuracy on images that training never sees."""
+        """Compute clean and robust accuracy on validation images."""
         spec, epoch = self.recipe.validation, self.state.epoch + 1
         is_due = epoch % spec.every == 0 and epoch >= spec.from_epoch
         if not is_due and epoch != self.recipe.epochs:
@@ -347,14 +347,14 @@ class Trainer:
     def _end_epoch(
         self, metrics: dict[str, Any], progress: Progress, on_epoch: EpochCallback
     ) -> None:
-        """Ends an epoch: guards, the best checkpoint, the last one, then the readable history."""
+        """End an epoch: run the guards, save best and last checkpoint, write the history."""
         state = self.state
         if has_diverged(state.history, metrics["loss"]):
             raise RunError(
-                f"the loss grew to {metrics['loss']:.3g} in epoch {metrics['epoch']} of "
-                f"{self.run.path}, from {state.history[0]['loss']:.3g} in the first; the "
-                f"checkpoint of epoch {state.epoch} is kept; lower the learning rate "
-                "(optimiser.lr) and train again"
+                f"training diverged: the loss rose to {metrics['loss']:.3g} in epoch "
+                f"{metrics['epoch']} of {self.run.path} from {state.history[0]['loss']:.3g} "
+                f"in the first. The checkpoint of epoch {state.epoch} is kept; lower the "
+                "learning rate (optimiser.lr) and train again"
             )
         robust_and_clean = (metrics["val_robust"] or 0.0, metrics["val_clean"] or 0.0)
         score = (
@@ -373,25 +373,29 @@ class Trainer:
             on_epoch(metrics)
 
     def _handle_collapse(self, metrics: dict[str, Any], progress: Progress) -> bool:
-        """Says so, and goes back to the best epoch if the recipe wants that: then True."""
+        """Report catastrophic overfitting; return True if the best epoch was restored."""
         state, action = self.state, self.recipe.on_collapse
         message = (
-            f"epoch {metrics['epoch']}: catastrophic overfitting: {metrics['val_robust']:.0%} "
-            f"under the validation attack, {metrics['train_accuracy']:.0%} under the "
-            "training attack"
+            f"epoch {metrics['epoch']}: catastrophic overfitting: robust accuracy "
+            f"{metrics['val_robust']:.0%} on validation images, "
+            f"{metrics['train_accuracy']:.0%} on training images under the training attack"
         )
         if action == "stop":
-            raise RunError(f"{message}; the best checkpoint is kept; use more attack steps")
+            raise RunError(
+                f"{message}. Training stopped; the best checkpoint is kept. Use more attack steps"
+            )
         if action == "warn" or state.num_rollbacks >= MAX_ROLLBACKS:
             state.events = [*state.events, {"kind": "collapse", "epoch": metrics["epoch"]}]
-            progress.log(f"{message}; use more attack steps or on_collapse: rollback")
+            progress.log(f"{message}; use more attack steps or set on_collapse: rollback")
             return False
         event = {"kind": "rollback", "epoch": metrics["epoch"], "to": state.best_epoch}
         events = [*state.events, event]
         self.fabric.barrier()
         self.load_state({**load_checkpoint(self.run.checkpoint("best")), "events": events})
-        progress.log(f"{message}; back to epoch {state.best_epoch} with {self.objective}")
-        self._save_checkpoint("last")  # so that a kill from here on goes on from here
+        progress.log(
+            f"{message}; restored epoch {state.best_epoch} and continuing with {self.objective}"
+        )
+        self._save_checkpoint("last")  # so that an interrupted run resumes from here
         return True
 
     def _save_checkpoint(self, name: Any) -> None:
@@ -415,7 +419,7 @@ class Trainer:
         }
 
     def _gather_objective_memory(self) -> dict[str, Tensor]:
-        """What objectives keep; each process holds the rows of its own images, and zeros."""
+        """Gather the memory of objectives; each process holds the rows of its own images."""
         world_size = self.fabric.world_size
         if world_size == 1 or not self.objective_memory:
             return self.objective_memory
@@ -437,7 +441,7 @@ class Trainer:
 
 
 class AutocastModel(nn.Module):
-    """A network in the precision of training."""
+    """A model that runs in the precision of training."""
 
     def __init__(self, inner: nn.Module, fabric: Fabric) -> None:
         super().__init__()
@@ -450,7 +454,7 @@ class AutocastModel(nn.Module):
 
 
 def weight_l1_norm(model: nn.Module) -> Tensor:
-    """The sum of the sizes of all weights; biases and norms, which have one dimension, are not."""
+    """L1 norm of all weights with two or more dimensions (no biases, no norm layers)."""
     return torch.stack([p.abs().sum() for p in model.parameters() if p.ndim > 1]).sum()
 
 

@@ -19,26 +19,25 @@ def list_recipes() -> list[str]:
 
 
 def load_recipe(name: str | Path | Recipe, overrides: tuple[str, ...] = ()) -> Recipe:
-    """A recipe by name or from a YAML file, with ``key=value`` changes, fully checked."""
+    """Load and validate a recipe by name or from a YAML file, with ``key=value`` overrides."""
     if isinstance(name, Recipe):
         raw: dict[str, Any] = name.model_dump(mode="json")
         origin = f"recipe {name.name or 'given'}"
     else:
         origin, raw = RECIPES.load(name)
         if not isinstance(raw, dict):
-            raise UserError(
-                f"{origin}: a recipe is a mapping of keys, but got {type(raw).__name__}"
-            )
+            raise UserError(f"{origin}: a recipe must be a mapping, but got {type(raw).__name__}")
     recipe = Recipe.parse(apply_overrides(raw, overrides), origin)
     _check_recipe(recipe, origin)
     return recipe
 
 
 def _check_recipe(recipe: Recipe, origin: str) -> None:
-    """Names and arguments are tried before anything starts."""
+    """Validate names and arguments of a recipe before anything starts."""
     objective = OBJECTIVES.create(recipe.objective.name, recipe.objective.args)
     ATTACKS.create(recipe.validation.attack.name, recipe.validation.attack.args)
     if objective.needs_threat and recipe.threat is None:
         raise UserError(
-            f"{origin}: objective {recipe.objective.name!r} needs a threat, like threat: Linf:8/255"
+            f"{origin}: objective {recipe.objective.name!r} needs a threat model, for example "
+            "threat: Linf:8/255"
         )

@@ -1,4 +1,4 @@
-"""Which images make the batches of an epoch, and which of them a process takes."""
+"""Batches of an epoch, and their sharding over processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buttress.data.mixed import MixedDataset
 
 @dataclass(frozen=True)
 class BatchShard:
-    """The images of a batch that one process takes."""
+    """The shard of a batch of one process."""
 
     indices: Tensor  # (N,) positions in the data
     batch_positions: Tensor  # (N,) positions in the whole batch
@@ -24,7 +24,7 @@ class BatchShard:
         return len(self.indices)
 
     def split(self, num_parts: int) -> list[BatchShard]:
-        """Pieces of about the same size that pass one after the other."""
+        """Split into micro-batches of about the same size."""
         pairs = zip(
             self.indices.tensor_split(num_parts),
             self.batch_positions.tensor_split(num_parts),
@@ -35,7 +35,7 @@ class BatchShard:
 
 @dataclass(frozen=True)
 class BatchSampler:
-    """Training images, in an order that belongs to (seed, epoch)."""
+    """Batch sampler of training images; the order depends on (seed, epoch)."""
 
     data: Dataset
     batch_size: int
@@ -48,7 +48,7 @@ class BatchSampler:
         return len(self.data)
 
     def epoch_batches(self, epoch: int) -> list[Tensor]:
-        """The positions of each batch; what is left after the last whole batch waits."""
+        """Yield the positions of each batch; an incomplete last batch is dropped."""
         if self.mixed_dataset is not None:
             batches = self.mixed_dataset.epoch_batches(self.batch_size, self.seed, epoch)
         else:
@@ -61,7 +61,7 @@ class BatchSampler:
         return len(self.epoch_batches(0))
 
     def shard(self, indices: Tensor, rank: int, world_size: int) -> BatchShard:
-        """What one of several processes takes: no two take the same image."""
+        """Return the shard of one process; shards are disjoint."""
         batch_positions = torch.arange(rank, len(indices), world_size)
         return BatchShard(indices[batch_positions], batch_positions, len(indices))
 
@@ -71,5 +71,5 @@ class BatchSampler:
         )
 
     def first_images(self, count: int) -> Tensor:
-        """Some images, to try a network on."""
+        """Return a few images, to try a model on."""
         return self.data.take(torch.arange(min(count, len(self.data)))).x

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules, made from a recipe."""
+"""Optimizers and learning-rate schedules, made from a recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buttress.results.run_spec import LRScheduleSpec, OptimizerSpec, Recipe, Val
 
 
 def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
-    """SGD or AdamW; the recipe says what weight decay leaves out."""
+    """Build SGD or AdamW with the recipe's exemptions from weight decay."""
     decay: list[nn.Parameter] = []
     no_decay: list[nn.Parameter] = []
     for name, weight in model.named_parameters():
@@ -32,7 +32,7 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimi
 
 
 def learning_rate_factor(spec: LRScheduleSpec, epoch: float, epochs: int) -> float:
-    """The learning rate at a (fractional) epoch, as a factor of its peak."""
+    """Learning rate at a (fractional) epoch, relative to the base learning rate."""
     if spec.by_epoch:
         epoch = math.floor(epoch)
     if spec.name == "points":
@@ -57,10 +57,10 @@ def learning_rate_factor(spec: LRScheduleSpec, epoch: float, epochs: int) -> flo
 
 
 def scale_recipe_epochs(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe with its whole schedule in ``epochs``; with its own number it is the same recipe.
+    """Return the recipe with its whole schedule scaled to ``epochs``.
 
-    The learning rate still falls to its end and eps still grows to its full size, so that networks
-    of short trainings can be compared with each other. The best epoch is chosen from about as many.
+    The learning rate still decays fully and eps still warms up fully, so that models of short
+    trainings can be compared with each other. About as many epochs are validated.
     """
     if not 1 <= epochs <= recipe.epochs:
         raise UserError(f"`1 <= epochs <= {recipe.epochs}` must hold, but got epochs={epochs}")

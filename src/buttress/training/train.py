@@ -1,4 +1,4 @@
-"""Training a run: from names to a directory of files."""
+"""Training of a run: from a model, dataset and recipe to a run directory."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
     loggers: Sequence[EpochLogger] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Trains a model, or goes on where an earlier call stopped; a finished run returns at once.
+    """Train a model, or resume an interrupted run; a finished run is returned at once.
 
     Args:
         model: a registered name, ``timm:NAME`` or ``file.py:function``.
-        dataset: a data set's name or ``folder:PATH``.
+        dataset: a dataset's name or ``folder:PATH``.
         recipe: a recipe's name, a YAML file, or a `Recipe`.
         out: the run's directory.
-        seed: decides weights, order, augmentation and attack noise.
+        seed: seed of weights, order, augmentation and attack noise.
         limit: train on the first images only.
         model_args: further arguments of the model.
         overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device; the numbers stay nearly the same.
-        compile: compile the network with torch, which takes a minute and a compiler.
-        loggers: who is told of each epoch.
+        compile: compile the model with torch, which takes a minute and a compiler.
+        loggers: called after each epoch.
         progress: where to show progress.
     """
     progress = progress or SilentProgress()
@@ -104,7 +104,7 @@ def resolve_run_spec(
     limit: int | None = None,
     model_args: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """Everything that decides a run's numbers, from the names of its parts."""
+    """Resolve the names of model, dataset and recipe to a `RunSpec`."""
     data = dataset_facts(dataset)
     channels, height, _ = data.shape
     mean, std = {
@@ -129,7 +129,7 @@ def resolve_run_spec(
 
 
 def build_model(spec: RunSpec) -> Classifier:
-    """The network of a run with its initial weights."""
+    """Build the model of a run with its initial weights."""
     return create_model(
         spec.model,
         num_classes=spec.num_classes,
@@ -154,15 +154,15 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     loggers: Sequence[EpochLogger] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Trains what a spec says into a directory, from the weights ``initial_state`` if given.
+    """Train the run of a spec in a directory, from the weights ``initial_state`` if given.
 
-    ``finetuned_from`` says where these came from; the run keeps it and is the same run without it.
+    ``finetuned_from`` records their source; it is not part of the run's identity.
     """
     progress, run = progress or SilentProgress(), Run(out)
     max_devices = max(available_cpus(), torch.cuda.device_count(), 8)
     if not 1 <= devices <= max_devices:
         raise UserError(
-            f"`1 <= devices <= {max_devices}` must hold here, but got devices={devices}"
+            f"`1 <= devices <= {max_devices}` must hold on this machine, but got devices={devices}"
         )
     build_model(spec)  # a wrong name or size is an error before anything is written ...
     check_extra_data(spec)
@@ -196,12 +196,12 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     for warning in run.summary["warnings"]:
         progress.log(warning)
     if is_distributed_process():
-        distributed.barrier()  # those who follow return when the run is whole
+        distributed.barrier()  # workers return when the run is complete
     return run
 
 
 def train_as_worker(run: Run, spec: RunSpec, device: str, compile: bool) -> Run:
-    """What all processes but the first do where torchrun has started them: they write nothing."""
+    """Train as a worker started by torchrun (rank > 0), which writes no files."""
     if not is_finished(run, SilentProgress()):
         train_in_process(run, spec, device, compile=compile)
         distributed.barrier()
@@ -217,7 +217,7 @@ def train_in_process(
     progress: Progress | None = None,
     logger_group: LoggerGroup | None = None,
 ) -> None:
-    """Trains in this process, which may be one of several."""
+    """Train in this process, which may be one of several."""
     disable_malloc_trim()
     fabric = create_fabric(device, int(os.environ.get("WORLD_SIZE", "1")), spec.recipe.precision)
     progress = progress or SilentProgress()
@@ -238,7 +238,7 @@ def train_in_process(
 
 
 def load_training_data(spec: RunSpec, progress: Progress) -> tuple[BatchSampler, Dataset]:
-    """The training batches of a run, and the images that its best epoch is chosen by."""
+    """Load the training batches and the validation images of a run."""
     recipe, size = spec.recipe, spec.image_size
     train_split = (
         "train" if recipe.select_on == "val" else "train+val"
@@ -259,15 +259,15 @@ def check_extra_data(spec: RunSpec) -> None:
     objective = OBJECTIVES.get(spec.recipe.objective.name)
     if objective.needs_extra_data and spec.recipe.extra is None:
         raise UserError(
-            f"objective {spec.recipe.objective.name!r} needs more images, like "
-            "--set extra.dataset=npz:PATH"
+            f"objective {spec.recipe.objective.name!r} needs extra training images; set "
+            "extra.dataset, for example --set extra.dataset=npz:PATH"
         )
 
 
 def save_initial_weights(
     run: Run, spec: RunSpec, initial_state: Mapping[str, Any], progress: Progress
 ) -> None:
-    """Writes the weights that a run begins with, unless they are there and whole."""
+    """Save the initial weights of a run, unless the file exists and is intact."""
     try:
         load_initial_checkpoint(run, spec)
     except FileNotFoundError:
@@ -278,18 +278,18 @@ def save_initial_weights(
 
 
 def load_initial_checkpoint(run: Run, spec: RunSpec) -> dict[str, Any]:
-    """The weights that a run begins with."""
+    """Load the initial weights of a run."""
     weights: dict[str, Any] = load_checkpoint(run.checkpoint("start"))["model"]
     is_named = (spec.start or "").startswith("run:")  # in a study, before they are known
     if not is_named and content_digest(weights) != spec.start:
         raise CorruptFileError(
-            f"{run.checkpoint('start')} holds other weights than the run began with"
+            f"{run.checkpoint('start')} does not contain the weights this run started from"
         )
     return weights
 
 
 def summarize_run(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
-    """How a run ended: what ``done.json`` holds."""
+    """Summarize a finished run for ``done.json``."""
     rows = run.history
     best = next(row for row in reversed(rows) if row["best"])
     last = next(row for row in reversed(rows) if row["val_clean"] is not None)
@@ -329,7 +329,7 @@ SUMMARY_KEYS = {"best_epoch", "best_val_clean", "best_val_robust", "last_val_rob
 
 
 def load_resume_state(run: Run, progress: Progress) -> dict[str, Any] | None:
-    """The state to go on from; a damaged checkpoint is named and what it held is done again."""
+    """Load the state to resume from; a damaged checkpoint is reported and retrained."""
     states: dict[CheckpointName, dict[str, Any] | None] = {}
     for name in CHECKPOINT_NAMES:
         try:
@@ -338,7 +338,7 @@ def load_resume_state(run: Run, progress: Progress) -> dict[str, Any] | None:
         except FileNotFoundError:
             states[name] = None
         except CorruptFileError as error:
-            progress.log(f"{error}; training that part again")
+            progress.log(f"{error}; training again from the last intact checkpoint")
             run.checkpoint(name).unlink()
             states[name] = None
     best, last = states["best"], states["last"]
@@ -353,7 +353,7 @@ def _check_checkpoint_owner(run: Run, name: CheckpointName, state: dict[str, Any
 
 
 def is_finished(run: Run, progress: Progress) -> bool:
-    """Whether a run is complete; files that belong to it are opened, not only counted."""
+    """Whether a run is complete; its files are opened and verified."""
     if not run.is_trained:
         return False
     try:
@@ -362,7 +362,7 @@ def is_finished(run: Run, progress: Progress) -> bool:
         for name in CHECKPOINT_NAMES:
             _check_checkpoint_owner(run, name, load_checkpoint(run.checkpoint(name)))
     except (CorruptFileError, FileNotFoundError) as error:
-        progress.log(f"{error}; doing it again")
+        progress.log(f"{error}; recomputing")
         is_complete = False
     if not is_complete:
         (run.path / DONE_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The other processes of a run: ``python -m buttress.training.worker RUN DEVICE``."""
+"""Worker process of a distributed run: ``python -m buttress.training.worker RUN DEVICE``."""
 
 from __future__ import annotations
 

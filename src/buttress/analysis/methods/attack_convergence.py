@@ -1,4 +1,4 @@
-"""The loss along an attack: what its last point would be had it stopped after any step."""
+"""Loss along the iterates of an attack, and the gap of short attacks to a long one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def losses_per_step(
 
     The last iterate, as training uses it, not the best one: so the loss may fall. Steps of a set
     length make the first k points the same for an attack of k steps and for a longer one. All seeds
-    pass together: small batches leave a processor idle.
+    pass together: small batches leave a CPU idle.
     """
     count = len(seeds)
     x = to_model_device(model, batch.x).repeat(count, 1, 1, 1)
@@ -121,7 +121,7 @@ class CheckpointGaps(Spec):
 
 @dataclass(frozen=True)
 class AttackLengths:
-    """The numbers of steps, and how far their steps reach together."""
+    """Step counts of the attacks, and the total length of their steps."""
 
     short: tuple[int, ...]
     long: int
@@ -142,7 +142,7 @@ def run_checkpoints(subject: AnalysisSubject) -> dict[str, CheckpointName | int]
 
 
 def checkpoint_model(subject: AnalysisSubject, checkpoint: CheckpointName | int) -> nn.Module:
-    """The network with the weights of a checkpoint; the best ones are the subject's own."""
+    """The model with the weights of a checkpoint; the best ones are the subject's own."""
     if checkpoint == "best" or subject.run is None:
         return subject.model
     model = build_model(subject.run.spec).eval()
@@ -159,7 +159,7 @@ def checkpoint_gaps(
     subject: AnalysisSubject,
     attacks: AttackLengths,
 ) -> CheckpointGaps:
-    """The gap of each short attack, and of the one that the run was trained with."""
+    """Gap of each short attack and of the training attack to the long attack."""
 
     def final_losses(steps: int) -> Tensor:
         return ascents.losses(model, steps, attacks.reach / steps)[:, -1]
@@ -196,7 +196,7 @@ def attack_gap(name: str, losses: Tensor, long: Tensor) -> AttackGap:
 def training_attack_losses(
     model: nn.Module, ascents: AttackTrajectories, run: Run | None
 ) -> Tensor | None:
-    """(seeds,) the mean loss at what the run's own objective finds; None if it does not attack."""
+    """(seeds,) mean loss on the images of the run's own objective; None if it does not attack."""
     if run is None:
         return None
     recipe = run.spec.recipe

@@ -1,4 +1,4 @@
-"""Attention maps of any network: every softmax over tokens, caught while images pass through.
+"""Attention maps of any model: every softmax over tokens, captured in a forward pass.
 
 Products with fused attention are computed step by step, and softmaxes over the last of four
 dimensions are taken as they come. The classes of modules are asked for two things only, by name.
@@ -28,12 +28,12 @@ class AttentionMap:
 
     name: str
     weights: Tensor
-    between_channels: bool  # the rows are channels, not places
+    between_channels: bool  # the rows are channels, not positions
     is_strided: bool  # groups of tokens are spread over the whole image, not windows of it
 
 
 class AttentionCapture(TorchFunctionMode):
-    """Keeps the attention weights of what runs inside it."""
+    """Capture the attention weights of forward passes inside the context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def attention_weights(
 
 
 def attention_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, list[AttentionMap]]:
-    """The output for a batch, and the maps in the order of the network."""
+    """Output of a batch, and its attention maps in execution order."""
     capture = AttentionCapture()
     with torch.no_grad(), _track_modules(model, capture.module_stack), capture:
         out = model(x)
@@ -116,7 +116,7 @@ def attention_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, list[AttentionM
 
 @contextlib.contextmanager
 def _track_modules(model: nn.Module, module_stack: list[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Keeps ``module_stack`` at the modules that are running."""
+    """Keep ``module_stack`` at the modules that are running."""
 
     def entering(name: str) -> Callable[..., None]:
         return lambda module, inputs: module_stack.append((name, module))
@@ -137,7 +137,7 @@ def _track_modules(model: nn.Module, module_stack: list[tuple[str, nn.Module]]) 
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Where the queries and keys of a map are: distances in pixels, class tokens first."""
+    """Positions of queries and keys of a map: distances in pixels, class tokens first."""
 
     distance: Tensor  # (queries, keys) without class tokens
     queries: int  # class tokens among the queries
@@ -148,7 +148,7 @@ class TokenLayout:
 def token_layout(
     attention_map: AttentionMap, images: int, size: tuple[int, int]
 ) -> TokenLayout | None:
-    """Places tokens in the middle of their cells; None where no query has a place."""
+    """Place tokens at the center of their cells; None if no query has a position."""
     count, _, queries, keys = attention_map.weights.shape
     if attention_map.between_channels or count % images:
         return None
@@ -191,23 +191,23 @@ def _cell_centers(grid: tuple[int, int], extent: tuple[float, float]) -> Tensor:
 
 
 def mean_attention_distance(weights: Tensor, layout: TokenLayout) -> Tensor:
-    """(heads,) how far heads look: the mean over images and queries, class tokens left out."""
+    """(heads,) mean attention distance over images and queries, without class tokens."""
     spatial = weights[:, :, layout.queries :, layout.keys :].double()
     spatial = spatial / spatial.sum(-1, keepdim=True).clamp_min(1e-12)
     return (spatial * layout.distance.to(spatial.device)).sum(-1).mean((0, 2)).cpu()
 
 
 def attention_change(clean: Tensor, adversarial: Tensor) -> float:
-    """The share of attention that went elsewhere: half the sum of changes, averaged."""
+    """Mean total variation distance between two attention maps."""
     return float((clean - adversarial).abs().sum(-1).double().mean() / 2)
 
 
 def attention_rollout(maps: Sequence[Tensor], aspect_ratio: float = 1.0) -> Tensor | None:
-    """(N, places) which places the output reads, through all layers (arXiv:2005.00928).
+    """(N, positions) attention rollout through all layers (arXiv:2005.00928).
 
-    The residual is half of each layer. The class token reads where there is one, or layers of
-    class attention at the end; otherwise the mean over tokens. None where tokens change on the way.
-    ``aspect_ratio`` is height over width of the image.
+    The residual is half of each layer. The row of the class token is used where there is one, or
+    layers of class attention at the end; otherwise the mean over tokens. None where tokens change
+    on the way. ``aspect_ratio`` is height over width of the image.
     """
     self_attention = [m.mean(1) for m in maps if m.shape[-1] == m.shape[-2]]
     class_attention = [m.mean(1) for m in maps if m.shape[-1] != m.shape[-2]]

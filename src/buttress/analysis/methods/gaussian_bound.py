@@ -1,8 +1,8 @@
-r"""The bounds for Gaussian weights of RobustWRN (arXiv:2110.03825, theorems 1 and 2).
+r"""Lipschitz bounds for Gaussian weights of RobustWRN (arXiv:2110.03825, theorems 1 and 2).
 
 Huang et al., "Exploring Architectural Ingredients of Adversarially Robust Deep Neural Networks".
 Both bound the expected norm of a layer with independent weights :math:`N(0, \sigma^2)` in L2, and
-the network by the product over its layers.
+the model by the product over its layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one-block attention network of the bound: a matrix, a ReLU and a matrix.
+"""One-block attention model of the generalization bound: a matrix, a ReLU and a matrix.
 
 Tang et al., "Exploring the Relationship between Architecture and Adversarially Robust
 Generalization", arXiv:2209.14105: f(x) = W phi(A x) with A = softmax(Q K^T / sqrt(d) + B) V.
@@ -34,7 +34,7 @@ class BoundAttentionBlock(nn.Module):
     def __init__(self, image_size: int, patch: int, classes: int, seed: int) -> None:
         super().__init__()
         if patch < 1 or image_size % patch:
-            raise UserError(f"`patch` must divide the image size {image_size}, but got {patch}")
+            raise UserError(f"`patch` must divide image_size={image_size}, but got patch={patch}")
         self.patch = patch
         tokens, pixels = (image_size // patch) ** 2, patch**2
         rng = make_generator("attention block", seed)
@@ -50,7 +50,7 @@ class BoundAttentionBlock(nn.Module):
         )
 
     def attention(self) -> Tensor:
-        """(T, T) the shares each token takes from each."""
+        """(T, T) attention weights of the tokens."""
         return (self.query @ self.key.T / math.sqrt(QUERY_WIDTH) + self.bias).softmax(1)
 
     def inner_matrix(self) -> Tensor:
@@ -58,7 +58,7 @@ class BoundAttentionBlock(nn.Module):
         return torch.kron(self.attention(), self.value.T.contiguous())
 
     def flatten_images(self, images: Tensor) -> Tensor:
-        """(N, d) grey images, token by token."""
+        """(N, d) gray images, token by token."""
         return F.unfold(images.mean(1, keepdim=True), self.patch, stride=self.patch).mT.flatten(1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class BoundAttentionBlock(nn.Module):
 
 
 def train_block(block: BoundAttentionBlock, data: Dataset, *, penalty: float, steps: int) -> None:
-    """Trains on all images at once: cross-entropy plus ``penalty`` times the l1 norms."""
+    """Train on all images at once: cross-entropy plus ``penalty`` times the l1 norms."""
     x, y, _ = data.take(torch.arange(len(data)))
     optimizer = torch.optim.Adam(block.parameters(), lr=LEARNING_RATE)
     for _ in range(steps):
@@ -87,7 +87,7 @@ def train_block(block: BoundAttentionBlock, data: Dataset, *, penalty: float, st
 MARGIN, SAMPLE_SIZE_TERM, CAPACITY, ADVERSARY, CONFIDENCE = (
     "margin", "4/n^1.5", "capacity", "adversary", "confidence",
 )  # fmt: skip
-MAX_IMAGES = 1e30  # images: no use in looking further
+MAX_IMAGES = 1e30  # images
 
 
 class BlockNorms(Spec):
@@ -110,7 +110,7 @@ def block_norms(inner: Tensor, outer: Tensor) -> BlockNorms:
 
 @dataclass(frozen=True)
 class BoundSample:
-    """What the bound takes from the training images and the shape of the network."""
+    """What the bound takes from the training images and the shape of the model."""
 
     count: int
     squares: float  # mean of the squared length of an image
@@ -153,7 +153,7 @@ def bound_terms(
 def images_needed(
     norms: BlockNorms, sample: BoundSample, gamma: float, margin_fraction: float
 ) -> float | None:
-    """About how many images would bring the bound below one, were all else the same."""
+    """Approximate number of images at which the bound falls below one."""
     if margin_fraction >= 1:
         return None
     count = float(sample.count)

@@ -22,7 +22,7 @@ class LossHessian:
     """The Hessian H of the mean loss at the weights as they are now; the model is not changed.
 
     With ``relative`` it is D H D, where D multiplies each weight by the length of its filter: the
-    Hessian in units of filters. Rescaling a filter where the network undoes it changes nothing.
+    Hessian in units of filters. Rescaling a filter where the model undoes it changes nothing.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class LossHessian:
 
 @contextlib.contextmanager
 def require_second_derivatives() -> Iterator[None]:
-    """Fused attention has no second derivative; its plain form does. Who has none is told so."""
+    """Use plain attention, which has second derivatives; raise if an operation has none."""
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
@@ -126,5 +126,6 @@ def require_second_derivatives() -> Iterator[None]:
             raise
         reason = str(error).strip().splitlines()[0]
         raise AnalysisNotApplicable(
-            f"an operation of the network has no second derivative: {reason}"
+            "the Hessian cannot be computed: an operation of the model has no second "
+            f"derivative ({reason})"
         ) from None

@@ -24,10 +24,11 @@ class ExtremeEigenvalues(NamedTuple):
 def lanczos(
     product: MatrixVectorProduct, start: Tensor, *, steps: int, tolerance: float = 1e-3
 ) -> ExtremeEigenvalues:
-    """The largest and the lowest eigenvalue that a Krylov space of the start vector shows.
+    """Largest and smallest eigenvalue by the Lanczos method.
 
-    Each new vector is made orthogonal to all before it, twice, since float32 forgets; so up to
-    ``steps`` vectors are kept. Ends early when the residual is below ``tolerance`` times the value.
+    Each new vector is made orthogonal to all before it, twice, because of float32 rounding; so up
+    to ``steps`` vectors are kept. Ends early when the residual is below ``tolerance`` times the
+    value.
     """
     steps = min(steps, len(start))
     basis = start.new_empty(steps, len(start))

@@ -1,4 +1,4 @@
-r"""An upper bound of a network's Lipschitz constant in L2, followed through its graph.
+r"""Upper bound of a model's L2 Lipschitz constant, propagated through its graph.
 
 Layer after layer constants multiply; where branches are added they add, where they are joined
 the squares add: :math:`L(f + g) \le L(f) + L(g)`, :math:`L([f, g]) \le \sqrt{L(f)^2 + L(g)^2}`. So
@@ -47,7 +47,7 @@ ACTIVATION_FUNCTIONS = (
 
 
 class NoLipschitzBound(Exception):
-    """Why a network has no bound here."""
+    """Why a model has no upper bound."""
 
 
 def lipschitz_upper_bounds(
@@ -67,8 +67,8 @@ def lipschitz_upper_bounds(
             walk.run(x[:1])
         except NoLipschitzBound as error:
             reason = str(error)
-        except Exception as error:  # any user's network may refuse in its own way
-            reason = f"the network cannot be traced ({type(error).__name__}: {_one_line(error)})"
+        except Exception as error:  # a user's model may raise anything
+            reason = f"the model cannot be traced ({type(error).__name__}: {_one_line(error)})"
     if reason and has_attention:
         reason = "attention multiplies activations with each other and has no Lipschitz constant"
     return ({} if walk is None else walk.bounds), reason
@@ -79,7 +79,7 @@ def _one_line(error: Exception) -> str:
 
 
 class LipschitzInterpreter(fx.Interpreter):
-    """Runs a graph and keeps the logarithm of each node's constant beside its value."""
+    """Run a graph and keep the logarithm of each node's Lipschitz constant."""
 
     def __init__(
         self, graph: fx.GraphModule, norms: SpectralNorms, outputs: Mapping[str, Tensor]
@@ -149,7 +149,7 @@ class LipschitzInterpreter(fx.Interpreter):
         if isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
             return normalization_constant(module.weight, module.eps)
         raise NoLipschitzBound(
-            f"{name or 'the network'} ({type(module).__name__}) has no known constant"
+            f"{name or 'the model'} ({type(module).__name__}) has no known Lipschitz constant"
         )
 
     def _function_constant(self, node: fx.Node, value: Any, moving: list[fx.Node]) -> float:
@@ -170,7 +170,9 @@ class LipschitzInterpreter(fx.Interpreter):
             return _log_sum([2 * self.log_constants[a] for a in _graph_nodes(node.args[0])]) / 2
         factor = self._elementwise_constant(name, node, value, self.env[moving[0]])
         if factor is None or len(moving) > 1:
-            raise NoLipschitzBound(f"the operation {name} at {node.name} has no known constant")
+            raise NoLipschitzBound(
+                f"the operation {name} at {node.name} has no known Lipschitz constant"
+            )
         return logs[0] + _safe_log(factor)
 
     def _elementwise_constant(
@@ -222,7 +224,7 @@ class LipschitzInterpreter(fx.Interpreter):
 def _normalization_args(
     rest: Any, given: Any, weight: int, eps: int
 ) -> tuple[Tensor | None, float]:
-    """Weight and eps of a call to a normalisation function."""
+    """Weight and eps of a call to a normalization function."""
     weight_value = given.get("weight", rest[weight] if len(rest) > weight else None)
     return weight_value, float(given.get("eps", rest[eps] if len(rest) > eps else 1e-5))
 
@@ -240,7 +242,7 @@ def max_pool_constant(kernel: Any, stride: Any) -> float:
 
 
 def max_derivative(function: Any) -> float:
-    """The largest slope of a function of one number, looked for on a fine grid."""
+    """Largest derivative of a scalar function, searched on a fine grid."""
     with torch.enable_grad():
         points = torch.linspace(-30, 30, 60_001, dtype=torch.float64, requires_grad=True)
         (slopes,) = torch.autograd.grad(function(points * 1).sum(), points)

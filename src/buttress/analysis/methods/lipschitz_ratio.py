@@ -1,4 +1,4 @@
-"""Empirical Lipschitz constants: how far outputs move per distance, where attacks go."""
+"""Empirical Lipschitz constants: output change per input distance, along attacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUTPUT_NORM: dict[Norm, Norm] = {of_input: of_output for of_output, of_input in 
 
 @dataclass(frozen=True)
 class OutputHooks:
-    """Where in a network outputs are read: some of its modules, and the logits."""
+    """Hooks on the outputs of some modules and the logits of a model."""
 
     model: nn.Module
     modules: dict[str, nn.Module]
@@ -83,7 +83,7 @@ class RatioTracker:
         return ratios
 
     def update(self, x_t: Tensor, rows: Tensor) -> None:
-        """Keeps what is larger; a sample may be in several rows."""
+        """Keep the larger ratios; a sample may be in several rows."""
         for name, ratios in self.ratios(x_t, rows).items():
             index = rows.expand_as(ratios)
             self.best[name].scatter_reduce_(1, index, ratios, "amax")
@@ -95,7 +95,7 @@ def _vector_norm(delta: Tensor, norm: Norm) -> Tensor:
 
 @dataclass(frozen=True)
 class TrackedProblem(Problem):
-    """A problem that shows a watch every point an attack looks at."""
+    """A problem that records every point an attack evaluates."""
 
     watch: RatioTracker | None = field(default=None, repr=False)
 
@@ -119,7 +119,7 @@ class RatioAscentState(AttackState):
 
 @dataclass(frozen=True)
 class RatioAscent(ProjectedGradientAttack):
-    r"""Raises the ratio itself: :math:`\max_{|x' - x| \le r} |f(x') - f(x)| / r` for several r.
+    r"""Ascent on the ratio: :math:`\max_{|x' - x| \le r} |f(x') - f(x)| / r` for several r.
 
     The output is measured in L1 where the ball is Linf and in L2 where it is L2. Inside a ball of
     radius r = ``radii`` * eps the best point for the numerator is at its border, so each radius
@@ -131,7 +131,7 @@ class RatioAscent(ProjectedGradientAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.radii or not all(0 < r <= 1 for r in self.radii):
-            raise UserError(f"each radius must be in (0, 1], as a share of eps; got {self.radii}")
+            raise UserError(f"`radii` must be fractions of eps in (0, 1], but got {self.radii}")
 
     def num_runs(self, problem: Problem) -> int:
         return len(self.radii)

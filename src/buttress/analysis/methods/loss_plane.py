@@ -1,4 +1,4 @@
-"""A grid of points around a centre, and pictures of a loss over it."""
+"""Grid of points around a center, and plots of a loss over it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ NUM_LEVELS = 12
 def symmetric_grid(radius: float, points: int) -> tuple[float, ...]:
     """Points from -radius to radius with one exactly at 0."""
     if not isinstance(points, int) or points < 3 or points % 2 == 0:
-        raise UserError(f"`points` must be odd and 3 or more, so that one is 0, but got {points!r}")
+        raise UserError(
+            "`points` must be an odd integer of at least 3 (the center is one of "
+            f"them), but got points={points!r}"
+        )
     if not isinstance(radius, (int, float)) or not 0 < radius < math.inf:
         raise UserError(f"`radius > 0` must hold, but got radius={radius!r}")
     half = points // 2
@@ -30,7 +33,7 @@ def symmetric_grid(radius: float, points: int) -> tuple[float, ...]:
 
 def require_finite(values: Sequence[float], location: str) -> None:
     if not all(math.isfinite(v) for v in values):
-        raise UserError(f"the loss is not finite at some {location}; give a smaller `radius`")
+        raise UserError(f"the loss is not finite at some {location}; use a smaller `radius`")
 
 
 def draw_contours(
@@ -69,7 +72,7 @@ def draw_surface(
     plane: LossPlane,
     levels: Sequence[float],
 ) -> None:
-    """The same as a hill, on a log scale: near a minimum a loss spans powers of ten."""
+    """Draw the plane as a surface on a log scale."""
     import numpy as np
 
     axes: Any = figure.add_subplot(*subplot_position, projection="3d")
@@ -84,7 +87,7 @@ def draw_surface(
 
 
 def add_legend_above(axes: Axes) -> None:
-    """Names of lines where they hide none."""
+    """Add the legend above the axes."""
     axes.legend(fontsize="x-small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
@@ -105,12 +108,12 @@ def log_levels(planes: Sequence[LossPlane]) -> list[float]:
 
 
 def _transpose_and_clip(plane: LossPlane, levels: Sequence[float]) -> list[list[float]]:
-    """As pictures want it: the second axis first; and no value below the lowest level."""
+    """Transpose for plotting (second axis first) and clip below the lowest level."""
     return [[max(v, levels[0]) for v in column] for column in zip(*plane, strict=True)]
 
 
 def mean_rise(curve: Sequence[float], offset: int) -> float:
-    """How much higher than the centre a curve is ``offset`` points from it, mean of both sides."""
+    """How much higher than the center a curve is ``offset`` points from it, mean of both sides."""
     middle = len(curve) // 2
     return (curve[middle - offset] + curve[middle + offset]) / 2 - curve[middle]
 

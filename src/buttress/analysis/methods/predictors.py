@@ -1,4 +1,4 @@
-"""Cheap figures of a run that might tell how robust it is: where each is read, in plain words."""
+"""Cheap metrics of a run that may predict robust accuracy, and where each is read."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PredictorTime = Literal["initial", "trained"]
 
 @dataclass(frozen=True)
 class Predictor:
-    """A number in the result of an analysis; ``path`` leads to it."""
+    """A metric in the result of an analysis, at ``path``."""
 
     name: str
     analysis: str
     path: tuple[str | int, ...]
     when: PredictorTime = "trained"
-    attacks: bool = False  # takes an attack itself, so that it is near to what it predicts
+    attacks: bool = False  # needs an attack itself, so that it is close to what it predicts
 
 
 PREDICTORS = (
@@ -81,7 +81,7 @@ def number_at(result: Any, path: Sequence[str | int]) -> float | None:
 
 
 class MetricReader:
-    """The figures of one run; its network is loaded only if something has to be computed."""
+    """Metrics of one run; its model is loaded only if something must be computed."""
 
     def __init__(self, score: RunScore, compute: Sequence[str], progress: Progress) -> None:
         self.score, self.compute, self.progress = score, compute, progress
@@ -107,7 +107,7 @@ class MetricReader:
         return None if result is None else number_at(result, predictor.path)
 
     def cost(self) -> PassCount:
-        """What it takes to compute all that is not saved."""
+        """Cost of computing all metrics that are not saved."""
         total = PassCount(0)
         for name, when in dict.fromkeys((p.analysis, p.when) for p in PREDICTORS):
             if name in self.compute and self._load_stored(name, when) is None:
@@ -118,7 +118,7 @@ class MetricReader:
         return total
 
     def _load_or_compute(self, name: str, when: PredictorTime) -> Mapping[str, Any] | None:
-        """A saved result, or one computed now where that was asked for."""
+        """Return a saved result, or compute it if requested."""
         stored = self._load_stored(name, when)
         if stored is not None or name not in self.compute:
             return stored
@@ -136,14 +136,14 @@ class MetricReader:
         return computed.model_dump(mode="json")
 
     def _load_stored(self, name: str, when: PredictorTime) -> Mapping[str, Any] | None:
-        """The result in the run, whatever its arguments were; None if it is not there or broken."""
+        """Return the result saved in the run, with any arguments; None if missing or damaged."""
         result = self._read_analysis_file(name).get("result")
         if isinstance(result, Mapping) and when == "initial":
             result = result.get("initial")
         return result if isinstance(result, Mapping) else None
 
     def _stored_arguments(self, name: str, when: PredictorTime) -> dict[str, Any]:
-        """Initial weights are looked at as the trained ones were, so that the two compare."""
+        """Arguments of the saved result, reused for the initial weights so that both compare."""
         saved = self._read_analysis_file(name).get("args")
         parameters = inspect.signature(ANALYSES.get(name)).parameters
         if when == "trained" or not isinstance(saved, Mapping):

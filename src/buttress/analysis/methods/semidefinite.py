@@ -1,4 +1,4 @@
-"""How much a network with one hidden layer can change: a semidefinite limit, with its proof.
+"""Semidefinite bound on the output change of a one-hidden-layer model.
 
 The relaxation is that of Raghunathan, Steinhardt and Liang, "Certified Defenses against Adversarial
 Examples", arXiv:1801.09344, as Yin et al. (arXiv:1810.11914) and Tang et al. (arXiv:2209.14105)

@@ -1,4 +1,4 @@
-"""Norms of single layers as maps in L2, at the size of the inputs they really get."""
+"""Spectral norms of layers in L2, at their actual input size."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def matrix_norm(weight: Tensor) -> float:
 
 def batchnorm_scale(norm: _BatchNorm) -> Tensor:
     """(C,) what a BatchNorm multiplies each channel with in evaluation mode."""
-    if norm.running_var is None:  # it then normalises by the batch, which is no map of one image
+    if norm.running_var is None:  # it then normalizes by the batch, which is no map of one image
         raise ValueError("a BatchNorm without running statistics has no fixed scale")
     scale = (norm.running_var.detach().double() + norm.eps).rsqrt()
     return scale if norm.weight is None else scale * norm.weight.detach().double()
@@ -212,7 +212,7 @@ def layer_norms(model: nn.Module, x: Tensor, norms: SpectralNorms) -> tuple[Laye
 def _folded_batchnorms(model: nn.Module) -> dict[str, tuple[str, _BatchNorm]]:
     try:
         return foldable_batchnorms(trace_layers(model))
-    except Exception:  # any user's network may refuse to be traced; then no BatchNorm is folded
+    except Exception:  # a user's model may not be traceable; then no BatchNorm is folded
         return {}
 
 

@@ -1,6 +1,6 @@
-"""Directions among weights whose length means the same in every network, and moving along them.
+"""Filter-normalized directions in weight space, and moving along them.
 
-Filter normalisation: Li et al., "Visualizing the Loss Landscape of Neural Nets", arXiv:1712.09913.
+Filter normalization: Li et al., "Visualizing the Loss Landscape of Neural Nets", arXiv:1712.09913.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from buttress.system.rng import make_generator
 
 WeightDirection = Mapping[str, Tensor]  # by the name of the parameter
 WeightStep = tuple[float, WeightDirection]  # how far along which direction
-WeightMove = Callable[..., None]  # takes steps, all from the centre
+WeightMove = Callable[..., None]  # takes steps, all from the center
 
-NORM_EPSILON = 1e-10  # in the published normalisation: a direction of length zero stays zero
+NORM_EPSILON = 1e-10  # in the published normalization: a direction of length zero stays zero
 
 
 def filter_weights(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -34,7 +34,7 @@ def filter_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     }
     if not parameters:
         raise AnalysisNotApplicable(
-            "the network has no kernel or matrix whose weights could be moved"
+            "the model has no weight tensor with two or more dimensions to move"
         )
     return parameters
 
@@ -46,7 +46,7 @@ def filter_norms(weight: Tensor) -> Tensor:
 
 
 def normalize_filters(direction: WeightDirection, weights: WeightDirection) -> dict[str, Tensor]:
-    """The direction with each filter stretched to the length of the network's own filter."""
+    """Rescale each filter of a direction to the norm of the model's own filter."""
     return {
         name: direction[name] * (filter_norms(w) / (filter_norms(direction[name]) + NORM_EPSILON))
         for name, w in weights.items()
@@ -54,7 +54,7 @@ def normalize_filters(direction: WeightDirection, weights: WeightDirection) -> d
 
 
 def random_direction(weights: WeightDirection, *purpose: int | str) -> dict[str, Tensor]:
-    """A Gaussian direction, filter-normalised; one purpose and one network give the same one."""
+    """A Gaussian direction, filter-normalized; deterministic per purpose and model."""
     gaussian = {
         name: torch.randn(w.shape, generator=make_generator(*purpose, name)).to(w)
         for name, w in weights.items()
@@ -65,7 +65,7 @@ def random_direction(weights: WeightDirection, *purpose: int | str) -> dict[str,
 def clip_to_filter_ball(
     offset: WeightDirection, weights: WeightDirection, radius: float
 ) -> dict[str, Tensor]:
-    """The offset with each filter no longer than ``radius`` times the network's own filter."""
+    """Clip each filter of an offset to ``radius`` times the norm of the model's own filter."""
     return {
         name: offset[name]
         * (radius * filter_norms(w) / (filter_norms(offset[name]) + NORM_EPSILON)).clamp_max(1)
@@ -75,9 +75,9 @@ def clip_to_filter_ball(
 
 @contextlib.contextmanager
 def movable_weights(weights: Mapping[str, nn.Parameter]) -> Iterator[WeightMove]:
-    """Gives a function that puts the weights anywhere around where they are now.
+    """Yield a function that moves the weights along directions.
 
-    They are back where they were afterwards, bit for bit, also after an error or Ctrl-C.
+    They are restored bit for bit afterwards, also after an error or Ctrl-C.
     """
     center = {name: p.detach().clone() for name, p in weights.items()}
 

@@ -22,7 +22,7 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 @OBJECTIVES.register("alp", paper="arXiv:1803.06373", tags=("adversarial",))
 @dataclass(frozen=True)
 class ALP(AdversarialObjective):
-    r"""Cross-entropy on clean and attacked images, and their logits pulled together.
+    r"""Cross-entropy on clean and adversarial images, plus a squared distance of their logits.
 
     .. math:: \tfrac12\bigl(\mathrm{CE}(f(x), y) + \mathrm{CE}(f(x'), y)\bigr)
               + \lambda\, \overline{(f(x) - f(x'))^2}

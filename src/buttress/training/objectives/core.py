@@ -1,4 +1,4 @@
-"""A training loss. The loop knows none of them; an objective knows nothing of the loop."""
+"""Base classes of training objectives; the loop and the objectives are independent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from buttress.threats.norm_ball import Threat
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What an objective is given: a batch, and the adversary to train against."""
+    """Input of an objective: a batch, and the threat model to train against."""
 
     x: Tensor  # (N, C, H, W) in [0, 1]
     y: Tensor  # (N,)
@@ -28,13 +28,17 @@ class TrainingBatch:
     eps_fraction: float = 1.0  # of the adversary while eps warms up, as a share of its eps
     step_scale: float = 1.0  # of the attack's steps, where they do not shrink with eps
     label_smoothing: float = 0.0  # share of a label that is spread evenly over all classes
-    mixing: Mixing | None = None  # with whom each image was mixed
+    mixing: Mixing | None = None  # mixing partners of the images
     batch_positions: Tensor | None = None  # (N,) where the images stand in the whole batch
-    memory: dict[str, Tensor] = field(default_factory=dict)  # what an objective keeps: by place
-    attack_model: nn.Module | None = None  # the network that attacks see, if it is another form
+    memory: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # memory of an objective, by position in the batch
+    attack_model: nn.Module | None = (
+        None  # the model that attacks use, if it is an inference-optimized one
+    )
 
     def with_attack_labels(self) -> TrainingBatch:
-        """The same for an attack, which aims away from the label with the larger share."""
+        """Return the batch with the label of larger weight, as attacks use it."""
         if self.mixing is None:
             return self
         keeps_own_label = self.mixing.weight >= 0.5
@@ -44,14 +48,14 @@ class TrainingBatch:
 
 
 class AdversarialBatch(NamedTuple):
-    """What the attack of an objective found: images, and in what they weigh."""
+    """Result of an objective's attack: adversarial images and sample weights."""
 
     x: Tensor
     sample_weights: Tensor | None = None  # (N,)
 
 
 class LossOutput(NamedTuple):
-    """What an objective returns: what to minimise, and the logits whose accuracy is logged."""
+    """Output of an objective: the loss, and the logits whose accuracy is logged."""
 
     loss: Tensor
     logits: Tensor
@@ -59,17 +63,17 @@ class LossOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """The arguments of a training loss, and its formula: an attack, then a loss on what it found.
+    """A training objective: an inner attack, then a loss on its adversarial images.
 
-    The two are apart so that several losses can be taken of one attack, at other weights.
+    The two are separate so that several losses can use one attack, at perturbed weights.
     """
 
     needs_threat = False
-    needs_extra_data = False  # more images than the data set has
-    repeats = 1  # steps of the optimiser on each batch
+    needs_extra_data = False  # whether it needs extra images
+    repeats = 1  # optimizer steps per batch
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch | None:
-        """The images to train on, with the model as it is; None if these are the given ones."""
+        """Find adversarial images for the current model; None if the clean ones are used."""
         return None
 
     @abstractmethod
@@ -79,23 +83,23 @@ class Objective(ABC):
         """The loss of a batch, with the model in training mode."""
 
     def after_backward(self, batch: TrainingBatch, adversarial: AdversarialBatch | None) -> None:  # noqa: B027 - most learn nothing
-        """Is called after the backward pass, for objectives that use its gradients."""
+        """Called after the backward pass, for objectives that use its gradients."""
 
     def with_stronger_attack(self) -> Objective:
-        """The same with a longer attack, for when training has learnt to deceive this one."""
+        """Return the objective with a longer attack, used after catastrophic overfitting."""
         return self
 
 
 def adversarial_images(adversarial: AdversarialBatch | None) -> Tensor:
-    """The images that an attack found, where there must have been one."""
+    """Return the adversarial images; raise if there was no attack."""
     assert adversarial is not None
     return adversarial.x
 
 
 def cross_entropy(logits: Tensor, batch: TrainingBatch, reduction: str = "mean") -> Tensor:
-    """The cross-entropy that is trained on; attacks use the plain one.
+    """Cross-entropy with label smoothing and mixing; attacks use the plain one.
 
-    Logits of several forms of the batch, one after the other, are all held against its labels.
+    Logits of several versions of the batch, concatenated, are all compared with its labels.
     """
     num_copies = len(logits) // len(batch.y)
     loss = _per_sample_cross_entropy(logits, batch.y.repeat(num_copies), batch.label_smoothing)

@@ -16,9 +16,9 @@ class FastAT(PGDAT):
     .. math:: \mathrm{CE}(f(x'), y), \quad
               x' = \Pi\bigl(u + 1.25\,\epsilon\, s(\nabla_u \mathrm{CE}(f(u), y))\bigr)
 
-    It can collapse: accuracy under stronger attacks falls to zero while that under its own rises.
-    BatchNorm statistics move once. Departure from the authors' code: the network is in evaluation
-    mode while the step is computed.
+    It is prone to catastrophic overfitting: robust accuracy under stronger attacks falls to zero
+    while accuracy under its own attack rises. BatchNorm statistics move once. Departure from the
+    authors' code: the model is in evaluation mode while the step is computed.
     """
 
     steps: int = 1

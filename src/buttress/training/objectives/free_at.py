@@ -24,13 +24,13 @@ PERTURBATION_KEY = "delta"
 @OBJECTIVES.register("free", paper="arXiv:1904.12843", tags=("adversarial",))
 @dataclass(frozen=True)
 class FreeAT(Objective):
-    r"""Cross-entropy on perturbed images; the gradient that moves the weights moves them too.
+    r"""Cross-entropy on perturbed images; one gradient updates weights and perturbations.
 
     .. math:: \delta \leftarrow \Pi\bigl(\delta + \epsilon\, s(\nabla_\delta
               \mathrm{CE}(f(x + \delta), y))\bigr)
 
     Each batch is repeated ``repeats`` times, and the next batch begins with the perturbations of
-    the last one. So an epoch costs ``repeats`` passes: train for as many epochs less. BatchNorm
+    the last one. So an epoch costs ``repeats`` passes: divide the number of epochs by it. BatchNorm
     statistics move at every repeat.
     """
 
@@ -77,7 +77,7 @@ def _batch_positions(batch: TrainingBatch) -> Tensor:
 
 
 def _store_perturbations(batch: TrainingBatch, delta: Tensor) -> None:
-    """Perturbations by the place of an image in the batch; the room grows as it is needed."""
+    """Store perturbations by position in the batch; the buffer grows as needed."""
     positions, stored = _batch_positions(batch), batch.memory.get(PERTURBATION_KEY)
     num_rows = int(positions.max()) + 1
     if stored is None or len(stored) < num_rows:

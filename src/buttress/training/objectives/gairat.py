@@ -22,14 +22,15 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 @OBJECTIVES.register("gairat", paper="arXiv:2010.01736", tags=("adversarial",))
 @dataclass(frozen=True)
 class GAIRAT(AdversarialObjective):
-    r"""Weighted cross-entropy on attacked images; images that fall early weigh most.
+    r"""Weighted cross-entropy on adversarial images; images fooled early have most weight.
 
     .. math:: \overline{w\, \mathrm{CE}(f(x'), y)}, \quad
               w \propto \tfrac12\bigl(1 + \tanh(\lambda + 5\,(1 - 2\kappa / K))\bigr)
 
-    :math:`\kappa` is the number of the K points of PGD, before each step, that are still right;
-    weights average one. Before the epoch ``burn_in`` all weights are one. BatchNorm statistics move
-    once. It resists PGD better than stronger attacks: see its evaluations by others.
+    :math:`\kappa` is the number of the K points of PGD, before each step, that are still classified
+    correctly; weights average one. Before the epoch ``burn_in`` all weights are one. BatchNorm
+    statistics move once. Its robust accuracy under PGD is higher than under stronger attacks: see
+    its later evaluations.
     """
 
     shift: float = -1.0

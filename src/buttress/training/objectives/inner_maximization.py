@@ -1,4 +1,4 @@
-"""The inner problem of adversarial training: the worst images near those of a batch."""
+"""Inner maximization of adversarial training: the attack on a batch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run_inner_attack(
     threat: Threat | None = None,
     freeze_samples: HoldRule = None,
 ) -> Tensor:
-    """The last point of an attack on the frozen network in evaluation mode; ``x`` if eps is zero.
+    """Run an attack on the frozen model in evaluation mode; return its last iterate.
 
-    The attack moves no BatchNorm statistics and leaves no gradients. It sees the faster form of the
-    network that the step brings along, if there is one. ``threat`` stands for the step's own;
-    ``freeze_samples`` sees each step and may hold samples where they are.
+    The attack updates no BatchNorm statistics and leaves no gradients. It uses the
+    inference-optimized model of the batch, if there is one. ``threat`` replaces that of the batch;
+    ``freeze_samples`` is called at each step and may stop samples. Returns ``x`` if eps is zero.
     """
     threat, batch = threat or batch.threat, batch.with_attack_labels()
     assert threat is not None
@@ -50,7 +50,7 @@ def run_inner_attack(
 
 
 def _run_in_threads(attack: Attack, problem: Problem) -> Tensor:
-    """A part of the batch in each thread, which is faster than all threads in each operation."""
+    """Attack a part of the batch in each thread, faster than intra-op threads."""
     num_threads = min(torch.get_num_threads(), len(problem.x) // MIN_IMAGES_PER_THREAD)
     if num_threads <= 1:
         return last_iterate(attack, problem)
@@ -65,7 +65,7 @@ def _thread_pool(count: int) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class AdversarialObjective(Objective):
-    """An objective that trains on what PGD finds."""
+    """Base class of objectives that train on PGD adversarial images."""
 
     needs_threat = True
     steps: int = 10
@@ -77,7 +77,7 @@ class AdversarialObjective(Objective):
         PGD(steps=self.steps, rel_step=self.rel_step, start=self.start, noise=self.noise)
 
     def create_attack(self, batch: TrainingBatch, **attack_args: Any) -> PGD:
-        """The attack, with steps that follow eps or stay as they are while it warms up."""
+        """Create the attack; its steps scale with eps during warm-up or stay fixed."""
         rel_step = self.rel_step * batch.step_scale
         return PGD(
             steps=self.steps, rel_step=rel_step, start=self.start, noise=self.noise, **attack_args
@@ -87,5 +87,5 @@ class AdversarialObjective(Objective):
         return AdversarialBatch(run_inner_attack(model, batch, self.create_attack(batch)))
 
     def with_stronger_attack(self) -> AdversarialObjective:
-        """Twice as many steps, which reach as far."""
+        """Return the objective with twice as many steps of half the length."""
         return replace(self, steps=2 * self.steps, rel_step=max(self.rel_step / 2, 0.25))

@@ -1,4 +1,4 @@
-"""MART (Wang et al., ICLR 2020): more weight on images that are hard without an attack."""
+"""MART (Wang et al., ICLR 2020): more weight on misclassified clean images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY = 1e-12
 @OBJECTIVES.register("mart", tags=("adversarial",))
 @dataclass(frozen=True)
 class MART(AdversarialObjective):
-    r"""A boosted cross-entropy on attacked images, and a KL weighted by clean mistakes.
+    r"""Boosted cross-entropy on adversarial images, and a KL term weighted by clean errors.
 
     .. math:: -\log p_y(x') - \log\bigl(1 - \max_{k \ne y} p_k(x')\bigr)
               + \lambda\, \mathrm{KL}(p(x) \,\Vert\, p(x'))\,(1 - p_y(x))

@@ -29,7 +29,7 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 @OBJECTIVES.register("multi_norm", paper="arXiv:1904.13000", tags=("adversarial",))
 @dataclass(frozen=True)
 class MultiNorm(AdversarialObjective):
-    r"""Cross-entropy on the worst images of several balls.
+    r"""Cross-entropy on the worst adversarial images of several threat models.
 
     With ``how="max"`` each image is the one of the norm with the largest loss, with ``"avg"`` the
     loss is the mean over norms, with ``"random"`` each batch is attacked in one norm, drawn from
@@ -45,7 +45,7 @@ class MultiNorm(AdversarialObjective):
         if self.how not in ("max", "avg", "random"):
             raise UserError(f"`how` must be max, avg or random, but got {self.how!r}")
         if not self.threats:
-            raise UserError("`threats` must name at least one threat, but it is empty")
+            raise UserError("`threats` must name at least one threat model, but is empty")
         for text in self.threats:
             Threat.parse(text)
 
@@ -71,7 +71,7 @@ class MultiNorm(AdversarialObjective):
 
 
 def _select_worst(model: nn.Module, batch: TrainingBatch, candidates: Sequence[Tensor]) -> Tensor:
-    """Each image from the attack under which its loss is largest."""
+    """Select for each image the attack with the largest loss."""
     worst_x, worst_loss = candidates[0], None
     with eval_mode(model), torch.no_grad():
         for x_adv in candidates:

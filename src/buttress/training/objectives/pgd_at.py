@@ -20,11 +20,11 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 @OBJECTIVES.register("pgd_at", paper="arXiv:1706.06083", tags=("adversarial",))
 @dataclass(frozen=True)
 class PGDAT(AdversarialObjective):
-    r"""Cross-entropy on the worst images that PGD finds in the ball.
+    r"""Cross-entropy on PGD adversarial images.
 
     .. math:: \max_{x' \in B_\epsilon(x)} \mathrm{CE}(f(x'), y)
 
-    The attack sees the network in evaluation mode, so it moves no BatchNorm statistics; the
+    The attack uses the model in evaluation mode, so it updates no BatchNorm statistics; the
     adversarial batch then passes once in training mode. Any norm.
     """
 

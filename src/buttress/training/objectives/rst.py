@@ -1,4 +1,4 @@
-"""Robust self-training (Carmon et al., arXiv:1905.13736): TRADES with pseudo-labelled images."""
+"""Robust self-training (Carmon et al., arXiv:1905.13736): TRADES with pseudo-labeled images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buttress.training.objectives.trades import TRADES
 @OBJECTIVES.register("rst", paper="arXiv:1905.13736", tags=("adversarial",))
 @dataclass(frozen=True)
 class RST(TRADES):
-    r"""TRADES on batches of which a part is extra images with labels that a network gave them.
+    r"""TRADES on batches with a fraction of extra, pseudo-labeled images.
 
     .. math:: \frac{1}{|B|} \sum_{(x, y) \in B} \mathrm{CE}(f(x), y)
               + \beta\, \mathrm{KL}(p(x) \,\Vert\, p(x'))

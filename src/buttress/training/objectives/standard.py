@@ -1,4 +1,4 @@
-"""Training without an adversary."""
+"""Standard training, without an adversary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from buttress.training.objectives.core import (
 @OBJECTIVES.register("standard", tags=("natural",))
 @dataclass(frozen=True)
 class StandardTraining(Objective):
-    r"""Cross-entropy on the images as they are: :math:`\mathrm{CE}(f(x), y)`."""
+    r"""Cross-entropy on clean images: :math:`\mathrm{CE}(f(x), y)`."""
 
     def loss(
         self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None

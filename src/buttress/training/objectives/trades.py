@@ -1,4 +1,4 @@
-"""TRADES (Zhang et al., arXiv:1901.08573): accuracy and stability as two terms."""
+"""TRADES (Zhang et al., arXiv:1901.08573): clean loss plus a robustness regularizer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 @OBJECTIVES.register("trades", paper="arXiv:1901.08573", tags=("adversarial",))
 @dataclass(frozen=True)
 class TRADES(AdversarialObjective):
-    r"""Cross-entropy on the images, and beta times how far predictions can be moved.
+    r"""Cross-entropy on clean images plus beta times the KL divergence to adversarial predictions.
 
     .. math:: \mathrm{CE}(f(x), y) + \beta\, \mathrm{KL}(p(x) \,\Vert\, p(x'))
 
-    x' maximises the same KL from a start with Gaussian noise of 0.001. Both batches pass once in
-    training mode, so BatchNorm statistics move twice. The accuracy that is logged is the clean one.
+    x' maximizes the same KL from a start with Gaussian noise of 0.001. Both batches pass once in
+    training mode, so BatchNorm statistics move twice. The logged accuracy is clean accuracy.
     """
 
     start: StartRule = "gaussian"
