@@ -198,7 +198,7 @@ def test_an_argument_that_does_not_fit_is_an_error_before_the_cost() -> None:
     for given, said in (
         ({"point": 5}, "has no argument 'point'"),
         ({"subject": 5}, "has no argument 'subject'; it takes radius"),
-        ({"points": "many"}, "must be an integer"),
+        ({"points": "many"}, "must be a whole number"),
     ):
         with pytest.raises(UserError, match=said):
             resolve_args(entry, given)

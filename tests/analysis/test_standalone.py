@@ -70,6 +70,6 @@ def test_the_command_takes_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run_cli(["analyse", "rademacher", *small, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rademacher"]["draws"] == 10
     assert run_cli(["analyse", "rademacher", str(tmp_path)]) == 2
-    assert "needs no run" in capsys.readouterr().err
+    assert "looks at no run" in capsys.readouterr().err
     assert run_cli(["analyse", "sparsity"]) == 2
-    assert "needs runs" in capsys.readouterr().err
+    assert "looks at runs" in capsys.readouterr().err
