@@ -147,7 +147,7 @@ def test_other_attacks_images_and_labels_are_refused() -> None:
         bt.compare(one, evaluation({"clean": [1, 1], "pgd": [1, 0]}, ids=[5, 6]))
     with pytest.raises(UserError, match="no attack 'apgd'; it has clean, pgd and worst_case"):
         bt.compare(one, one, attack="apgd")
-    with pytest.raises(UserError, match="not complete: apgd missing"):
+    with pytest.raises(UserError, match="incomplete .missing: apgd"):
         bt.compare(one, evaluation({"pgd": [1, 0]}, suite_attacks=["pgd", "apgd"]))
     mixed = evaluation({"clean": [1, 1], "pgd": [1, 0]})
     mixed.records["pgd"].meta["weights"] = "other"  # type: ignore[index]
@@ -210,7 +210,7 @@ def test_runs_and_folders_of_records_give_the_same(runs: Path) -> None:
     assert again.rows == found.rows
     assert found.a.label == f"{a} (vit_tiny, pgd_at, seed 0)"
     assert "the runs differ in model" in found.notes
-    assert any("another training seed" in note for note in found.notes)
+    assert any("depend on the training seed" in note for note in found.notes)
     with pytest.raises(UserError, match="no evaluation 'slow', it has quick"):
         bt.compare(a, b, suite="slow")
 

@@ -181,7 +181,7 @@ def test_a_rung_at_guessing_level_is_said() -> None:
 
     result = summarize_search(asked, found, successive_halving(found.drawn, halving, late))
     (note,) = result.notes
-    assert "after rung 1 fewer than 9 did better than guessing (10%)" in note
+    assert "rung 1: fewer than 9 candidates significantly above chance level (10%)" in note
     nobody = summarize_search(
         asked, found,
         successive_halving(found.drawn, halving, lambda _, left: {i: score(0.05) for i in left}),
