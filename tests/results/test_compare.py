@@ -147,7 +147,7 @@ def test_other_attacks_images_and_labels_are_refused() -> None:
         bt.compare(one, evaluation({"clean": [1, 1], "pgd": [1, 0]}, ids=[5, 6]))
     with pytest.raises(UserError, match="no attack 'apgd'; it has clean, pgd and worst_case"):
         bt.compare(one, one, attack="apgd")
-    with pytest.raises(UserError, match="incomplete .missing: apgd"):
+    with pytest.raises(UserError, match=r"incomplete \(missing: apgd\)"):
         bt.compare(one, evaluation({"pgd": [1, 0]}, suite_attacks=["pgd", "apgd"]))
     mixed = evaluation({"clean": [1, 1], "pgd": [1, 0]})
     mixed.records["pgd"].meta["weights"] = "other"  # type: ignore[index]

@@ -186,7 +186,7 @@ def test_a_rung_at_guessing_level_is_said() -> None:
         asked, found,
         successive_halving(found.drawn, halving, lambda _, left: {i: score(0.05) for i in left}),
     )  # fmt: skip
-    assert "after rung 2 nobody did better than guessing" in nobody.notes[1]
+    assert "rung 2: no candidate significantly above chance level" in nobody.notes[1]
 
 
 def test_a_search_of_many_rungs_is_drawn(tmp_path: Path) -> None:
