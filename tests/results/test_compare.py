@@ -211,7 +211,7 @@ def test_runs_and_folders_of_records_give_the_same(runs: Path) -> None:
     assert found.a.label == f"{a} (vit_tiny, pgd_at, seed 0)"
     assert "the runs differ in model" in found.notes
     assert any("depend on the training seed" in note for note in found.notes)
-    with pytest.raises(UserError, match="no evaluation 'slow', it has quick"):
+    with pytest.raises(UserError, match="no evaluation 'slow', only quick"):
         bt.compare(a, b, suite="slow")
 
 
