@@ -150,7 +150,7 @@ def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "numbers.json"
     code = run_cli(
-        ["bench", "attacks", "--networks", "small", "--data", "digits", "--events", "pgd",
+        ["bench", "attacks", "--models", "small", "--data", "digits", "--cases", "pgd",
          "--images", "8", "--repeats", "1", "--out", str(out)]
     )  # fmt: skip
     assert code == 0
