@@ -196,9 +196,9 @@ def test_what_it_costs_is_said_before_it_starts(tmp_path: Path) -> None:
 def test_an_argument_that_does_not_fit_is_an_error_before_the_cost() -> None:
     entry = ANALYSES.entry("landscape")
     for given, said in (
-        ({"point": 5}, "has no argument 'point'"),
-        ({"subject": 5}, "has no argument 'subject'; it takes radius"),
-        ({"points": "many"}, "must be a whole number"),
+        ({"point": 5}, "unknown argument 'point'"),
+        ({"subject": 5}, "unknown argument 'subject'; accepted: radius"),
+        ({"points": "many"}, "must be an integer"),
     ):
         with pytest.raises(UserError, match=said):
             resolve_args(entry, given)

@@ -255,7 +255,7 @@ def test_the_landscape_of_one_image_and_of_many_agree() -> None:
         ("landscape", {"points": 4}, "odd"),
         ("landscape", {"radius": -1}, "radius > 0"),
         ("landscape", {"adversarial": "some"}, "centre, each, none"),
-        ("landscape", {"limit": "many"}, "whole number"),
+        ("landscape", {"limit": "many"}, "an integer"),
         ("landscape", {"radius": 1e30, "points": 3, "limit": 2, "steps": 1}, "smaller `radius`"),
         ("input_landscape", {"steps": 0}, "an integer"),
         ("sharpness", {"radii": [0.0]}, "above 0"),

@@ -224,7 +224,7 @@ def test_attention_and_products_of_activations_have_no_bound() -> None:
 
     model, x = Square(), torch.rand(1, 3, 2, 2)
     bounds, reason = lipschitz_upper_bounds(model, x, SpectralNorms(model, x), {})
-    assert (bounds, reason) == ({}, "the operation mul at mul has no known constant")
+    assert (bounds, reason) == ({}, "the operation mul at mul has no known Lipschitz constant")
 
 
 def test_what_comes_before_attention_keeps_its_bound() -> None:

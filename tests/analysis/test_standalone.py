@@ -50,11 +50,11 @@ def test_a_saved_result_is_used_again_if_it_answers_the_question(tmp_path: Path)
 
 
 def test_each_kind_of_analysis_is_asked_for_in_its_own_way(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="needs runs"):
+    with pytest.raises(UserError, match="looks at runs"):
         analyze_standalone("sparsity", tmp_path)
     with pytest.raises(UserError, match="needs no run"):
         analyze("rademacher", tmp_path)
-    with pytest.raises(UserError, match="no argument 'epsilon'"):
+    with pytest.raises(UserError, match="unknown argument 'epsilon'"):
         analyze_standalone("rademacher", tmp_path, args={"epsilon": 1})
     with pytest.raises(UserError):
         analyze_group("rademacher", [], tmp_path)
@@ -70,6 +70,6 @@ def test_the_command_takes_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run_cli(["analyse", "rademacher", *small, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rademacher"]["draws"] == 10
     assert run_cli(["analyse", "rademacher", str(tmp_path)]) == 2
-    assert "looks at no run" in capsys.readouterr().err
+    assert "takes no runs" in capsys.readouterr().err
     assert run_cli(["analyse", "sparsity"]) == 2
-    assert "looks at runs" in capsys.readouterr().err
+    assert "needs at least one run folder" in capsys.readouterr().err

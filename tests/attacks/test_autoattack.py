@@ -88,7 +88,10 @@ def test_a_custom_list_takes_names_and_mappings() -> None:
         ({"version": "custom", "attacks": ["autoattack"]}, "another ensemble"),
         ({"version": "custom", "attacks": ["apgd-ec"]}, "did you mean 'apgd-ce'"),
         ({"version": "custom", "attacks": [{"steps": 3}]}, "needs `attack: NAME`"),
-        ({"version": "custom", "attacks": [{"attack": "pgd", "step": 3}]}, "no argument 'step'"),
+        (
+            {"version": "custom", "attacks": [{"attack": "pgd", "step": 3}]},
+            "unknown argument 'step'",
+        ),
         ({"steps": 0}, "steps >= 1"),
         ({"queries": 0}, "queries >= 1"),
     ],
@@ -303,7 +306,7 @@ def test_sources_come_back_as_they_were() -> None:
         ({"sources": Linear(4, 2)}, "needs `sources"),
         ({"sources": [Linear(4, 2)], "attack": "transfer"}, "cannot be `transfer`"),
         ({"sources": [Linear(4, 2)], "attack": "pdg"}, "did you mean 'pgd'"),
-        ({"sources": [Linear(4, 2)], "args": {"step": 2}}, "no argument 'step'"),
+        ({"sources": [Linear(4, 2)], "args": {"step": 2}}, "unknown argument 'step'"),
     ],
 )
 def test_mistakes_with_sources_are_explained(args: dict[str, Any], word: str) -> None:

@@ -207,7 +207,7 @@ def test_mistakes_are_explained() -> None:
         bt.attack("pgd", model, x * 255, y, threat="Linf:8/255")
     with pytest.raises(UserError, match="labels must be integers"):
         bt.attack("pgd", model, x, y[:2], threat="Linf:8/255")
-    with pytest.raises(UserError, match="8/255 if you meant"):
+    with pytest.raises(UserError, match="write 8/255 if"):
         bt.attack("pgd", model, x, y, threat="Linf:8")
     with pytest.raises(UserError, match="did you mean 'pgd'"):
         bt.attack("pdg", model, x, y, threat="Linf:8/255")

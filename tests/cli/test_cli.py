@@ -101,7 +101,7 @@ def test_finetune_says_what_it_took(
     low, high = found["best_val_clean_interval"]
     assert low <= found["best_val_clean"] <= high
     assert found["val_images"] == 16
-    assert re.search(r"clean, [\d.]+% \([\d.]+ to [\d.]+\) under attack \(16 validation", said)
+    assert re.search(r"clean, [\d.]+% \([\d.]+ to [\d.]+\) robust \(16 validation", said)
     args = ["finetune", weights, "--data", "digits", "--recipe", "quickstart-standard", *QUICK]
     args += ["--model", "vit_tiny", "--out", str(tmp_path / "r3")]
     fails([*args, "--model-arg", "patch=4"], capsys, "'patch'", "activation")
@@ -109,7 +109,11 @@ def test_finetune_says_what_it_took(
     capsys.readouterr()
     run = json.loads((tmp_path / "r3" / "run.json").read_text())
     assert run["spec"]["model_args"] == {"activation": "silu"}
-    fails(["finetune", weights, *args[2:6], "--out", str(tmp_path / "r4")], capsys, "which model")
+    fails(
+        ["finetune", weights, *args[2:6], "--out", str(tmp_path / "r4")],
+        capsys,
+        "contains weights only; name their architecture",
+    )
 
 
 def test_mistakes_are_one_line(
@@ -121,7 +125,11 @@ def test_mistakes_are_one_line(
     fails([*train, "--model", "vit_tinny", *out], capsys, "vit_tinny", "did you mean 'vit_tiny'")
     fails([*train, "--model", "vit_tiny", *out, "--set", "epoch=3"], capsys, "'epoch'", "'epochs'")
     fails([*train, "--model", "vit_tiny", *out, "--set", "threat=Linf:8"], capsys, "8/255")
-    fails([*train, "--model", "vit_tiny", "--out", str(run_dir)], capsys, "another run")
+    fails(
+        [*train, "--model", "vit_tiny", "--out", str(run_dir)],
+        capsys,
+        "already contains a run with other settings",
+    )
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
     fails(["train", "--data", "cifar10", "--recipe", "quickstart-at", "--model", "vit_tiny", *out],
           capsys, "buttress data get cifar10")  # fmt: skip
@@ -136,7 +144,7 @@ def test_arguments_of_the_model(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     train = ["train", "--model", "xcit_tiny", "--data", "digits", "--recipe",
              "quickstart-standard", "--out", str(tmp_path / "x"), *QUICK]  # fmt: skip
     fails([*train, "--model-arg", "drop_pat=0.5"], capsys, "drop_pat", "drop_path")
-    fails([*train, "--model-arg", "drop_path"], capsys, "key=value", "'drop_path'")
+    fails([*train, "--model-arg", "drop_path"], capsys, "KEY=VALUE", "'drop_path'")
     assert run_cli([*train, "--model-arg", "drop_path=0.5", "--model-arg", "patch=16"]) == 0
     spec = json.loads((tmp_path / "x" / "run.json").read_text())["spec"]
     assert spec["model_args"] == {"drop_path": 0.5, "patch": 16}
@@ -174,7 +182,7 @@ def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "mkstemp", full)
         fails(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"], capsys,
-              "kept", code=1)  # fmt: skip
+              "finished work is saved", code=1)  # fmt: skip
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     assert run_cli(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"]) == 0
 

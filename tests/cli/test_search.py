@@ -39,7 +39,7 @@ def test_a_search_of_ones_own(
     assert Path(found["picture"]).is_file()
     assert run_cli([*args, "--device", "cpu"]) == 0
     said = capsys.readouterr()
-    for words in ("Which of two", "rung 2", "best", "trained in full", "buttress evaluate"):
+    for words in ("Which of two", "rung 2", "best", "fully trained", "buttress evaluate"):
         assert words in said.out
     assert "rung 1 of 2" in said.err
     vit = next(t["parameters"] for t in found["ranking"] if t["model"] == "vit_tiny")
@@ -53,7 +53,7 @@ def test_a_search_of_ones_own(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--budget-params", "10"], "none of 2 networks"),
+        (["--budget-params", "10"], "none of the 2 models"),
         (["--budget-macs", "-1"], "greater than 0"),
         (["--budget-macs", "nan"], "greater than 0"),
         (["--scale", "huge"], "smoke, mini, paper"),

@@ -107,7 +107,7 @@ def test_lists_and_unknown_names(tmp_path: Path) -> None:
     assert list_datasets("bundled") == ["digits"]
     with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
         load_dataset("cifar_10x")
-    with pytest.raises(UnknownNameError, match="there is no reader 'zip'"):
+    with pytest.raises(UnknownNameError, match="unknown reader 'zip'"):
         load_dataset("zip:a")
     with pytest.raises(UserError, match=r"write folder:"):
         load_dataset(str(tmp_path))

@@ -132,7 +132,7 @@ def test_pickles_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             load_dataset(dump(path, {"data": Exploit()}, protocol), "train")
     assert not (tmp_path / "exploited").exists()
     for value in ({"data": IMAGES}, [1, 2], IMAGES):
-        with pytest.raises(DataError, match="must hold `data` and `extrapolated_targets`"):
+        with pytest.raises(DataError, match="must contain `data` and `extrapolated_targets`"):
             load_dataset(dump(path, value), "train")
     with pytest.raises(UserError, match="labels must be 0 to 9"):
         load_dataset(dump(path, {"data": IMAGES, "extrapolated_targets": CLASSES + 1}), "train")

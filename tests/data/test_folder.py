@@ -263,13 +263,13 @@ def test_layout_mistakes(root: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must contain train/CLASS/IMAGE .* but contains stuff"):
         load_dataset(f"folder:{empty}")
     (empty / "train" / "ant").mkdir(parents=True)
-    with pytest.raises(DataError, match="two or more classes, but holds only 'ant'"):
+    with pytest.raises(DataError, match="at least two classes, but contains only 'ant'"):
         load_dataset(f"folder:{empty}")
     (empty / "train" / "bee").mkdir()
-    with pytest.raises(DataError, match=r"ant must hold images"):
+    with pytest.raises(DataError, match=r"ant must contain images"):
         load_dataset(f"folder:{empty}")
     (root / "val" / "dog").mkdir()
-    with pytest.raises(DataError, match="holds the class 'dog'"):
+    with pytest.raises(DataError, match="contains the class 'dog'"):
         load_dataset(f"folder:{root}", "val")
 
 

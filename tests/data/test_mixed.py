@@ -103,12 +103,12 @@ def test_what_cannot_be_mixed() -> None:
         UserError, match=r"must be in \[0, 2\] \(the classes of real\), but the largest is 8"
     ):
         MixedDataset(real, make(9, "many", classes=9), 0.5)
-    with pytest.raises(UserError, match="0 or more"):
+    with pytest.raises(UserError, match="non-negative"):
         MixedDataset(real, make(9, "negative", first_id=-3), 0.5)
     for ratio in (-0.1, 1.0):
         with pytest.raises(UserError, match="0 <= ratio < 1"):
             MixedDataset(real, real, ratio)
-    with pytest.raises(UserError, match="leaves 2 real and 0 extra; use larger batches"):
+    with pytest.raises(UserError, match="gives 2 real and 0 extra; use a larger batch_size"):
         mixed_batches(20, 20, 2, 0.1, 0, 0)
     with pytest.raises(UserError, match="batch_size >= 1"):
         mixed_batches(20, 20, 0, 0.1, 0, 0)

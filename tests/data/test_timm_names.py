@@ -144,12 +144,12 @@ def test_shards_with_mistakes(shards: Path, tmp_path: Path) -> None:
     ):
         load_dataset(name, "train")
     path.rename(shards / "other.tar")
-    with pytest.raises(DataError, match=r"must say train, val or test, but other\.tar does not"):
+    with pytest.raises(DataError, match=r"must contain train, val or test, but other\.tar"):
         load_dataset(name)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"must hold \.tar files, but holds none"):
+    with pytest.raises(DataError, match=r"must contain \.tar files, but contains none"):
         load_dataset(f"timm:wds@{tmp_path / 'empty'}")
-    with pytest.raises(DataError, match=r"must be a folder that holds \.tar files"):
+    with pytest.raises(DataError, match=r"must be a folder with \.tar files"):
         load_dataset(f"timm:wds@{tmp_path / 'nowhere'}")
 
 

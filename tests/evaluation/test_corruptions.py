@@ -218,7 +218,7 @@ def test_the_command_groups_corruptions_and_shows_classes(
     assert run_cli([*args, *suite]) == 0
     said = capsys.readouterr().out
     rows = [line.split()[0] for line in said.splitlines()[2:6]]
-    assert rows == ["clean", "pgd:Linf:0.01", "corruptions", "worst"]
+    assert rows == ["clean", "pgd:Linf:0.01", "corruptions", "worst-case"]
     assert "mean over 15 corrupted copies of each image, mCE" in said
     assert "included in the worst-case robust accuracy" in said
     assert "fog" not in said

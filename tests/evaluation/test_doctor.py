@@ -377,7 +377,7 @@ def test_findings_are_stored_with_the_records_and_read_back(tmp_path: Path) -> N
     names = [f.name for f in found.findings if f.severity == "untrustworthy"]
     assert names == ["zero_gradient", "black_box_beats_white_box"]
     assert not found.trustworthy
-    assert any("square breaks" in w for w in found.warnings)
+    assert any("square fools" in w for w in found.warnings)
     again = load_evaluation(tmp_path)
     assert again.findings == found.findings
     assert again.warnings == found.warnings

@@ -196,8 +196,8 @@ class Masked(Probabilities):
 
 @pytest.mark.parametrize(
     ("model", "word"),
-    [(Probabilities().eval(), "probabilities"), (Random().eval(), "randomised"),
-     (Masked().eval(), "exactly zero"),
+    [(Probabilities().eval(), "probabilities"), (Random().eval(), "randomized"),
+     (Masked().eval(), "no gradient reaches the input"),
      (small_net().train(), "training mode")],
 )  # fmt: skip
 def test_suspicious_models_are_noticed_in_the_result(model: nn.Module, word: str) -> None:

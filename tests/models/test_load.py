@@ -347,5 +347,5 @@ def test_a_run_without_or_with_a_damaged_checkpoint(trained: Classifier, run: Pa
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"with a run\.json"):
+    with pytest.raises(UserError, match=r"no run\.json"):
         load_model(tmp_path)

@@ -173,7 +173,7 @@ class TestExportedFolder:
             ({"model": None}, "model"),
             ({"mean": "red"}, "mean"),
             ({"model_args": [1]}, "model_args"),
-            ({"model": "no_such_model"}, "no model"),
+            ({"model": "no_such_model"}, "unknown model"),
             ({"num_classes": 5}, "pass num_classes=4"),
         ],
     )

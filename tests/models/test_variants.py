@@ -90,7 +90,7 @@ def test_options_are_typed_parameters_with_the_values_of_the_row() -> None:
 
 @pytest.mark.usefixtures("family")
 def test_other_fields_of_the_configuration_are_no_options() -> None:
-    with pytest.raises(UserError, match="'small_one' has no option 'width'; it has: activation"):
+    with pytest.raises(UserError, match="has no option 'width'; available options: activation"):
         create_model("small_one", options={"width": 4})
     with pytest.raises(UserError, match="'small_tiny' has no option 'dropout'"):
         create_model("small_tiny", options={"dropout": 0.1})

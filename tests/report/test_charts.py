@@ -113,7 +113,7 @@ def test_threats_in_words() -> None:
     assert format_threat("Linf:25.5/255") == "L∞ 0.1"
     assert "(8/255)" in explain_threat("Linf:8/255")
     assert "L2 norm" in explain_threat("L2:0.5")
-    assert "add up to 12" in explain_threat("L1:12")
+    assert "L1 norm of at most 12" in explain_threat("L1:12")
     assert explain_threat("nonsense") == "nonsense"
 
 

@@ -44,8 +44,8 @@ def test_first_sentence_names_the_winner(runs: Path, tmp_path: Path) -> None:
         "vit_tiny trained with pgd_at is the most robust: worst-case robust "
         "accuracy 40% on 10 test images" in said
     )
-    assert f"The best standard model, resnet_tiny, keeps 0% ({interval(0)})." in said
-    assert f"Best against pgd-linf resnet_tiny pgd_at 70% {interval(7)}" in said
+    assert f"The best standard model, resnet_tiny, has 0% ({interval(0)})." in said
+    assert f"Most robust to pgd-linf resnet_tiny pgd_at 70% {interval(7)}" in said
     assert "Second is resnet_tiny trained with pgd_at with 30% against 40%" in said
     assert "the difference is not significant" in said  # one image apart
 
@@ -75,7 +75,7 @@ def test_model_page_has_every_part(runs: Path, tmp_path: Path) -> None:
         "By class",
     ):
         assert part in said
-    for part in ("Images under attack", "Loss", "Learning rate", "Weights", "convolution"):
+    for part in ("Adversarial examples", "Loss", "Learning rate", "Weights", "convolution"):
         assert part in said
     assert "lipschitz (figure not available)" in said
     assert "Compare with another model" in said
@@ -105,7 +105,7 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
     row = next(r for r in re.findall(r"<tr.*?</tr>", page, flags=re.S) if "resnet_tiny" in r)
     assert words(row).startswith("\N{EN DASH} resnet_tiny")
     assert words(row).count("missing") == 2  # the attack and the worst case
-    assert "vit_tiny trained with pgd_at: 40% of 10" in words(page)
+    assert "vit_tiny trained with pgd_at: worst-case robust accuracy 40% on 10" in words(page)
     assert "1 model of 2 with an incomplete evaluation: not ranked." in words(page)
 
 
@@ -145,13 +145,15 @@ def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: s
         return
     assert words(row).startswith("\N{EN DASH} resnet_tiny")
     assert "not trustworthy" in words(row)
-    assert "vit_tiny trained with pgd_at: 40% of 10" in words(pages["index.html"])
+    assert "vit_tiny trained with pgd_at: worst-case robust accuracy 40% on 10" in words(
+        pages["index.html"]
+    )
     assert "1 model of 2 with a result that is not trustworthy: not ranked." in words(
         pages["index.html"]
     )
     assert "the gradient is flat; look for rounding" in own
     assert "not ranked" in own
-    assert ("What the doctor says" in own) == (where == "doctor")
+    assert ("All checks" in own) == (where == "doctor")
 
 
 def test_attacks_that_the_suite_names_but_nobody_ran_are_missing(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, A
     said = words(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
 
     assert "No model has a complete evaluation" in said
-    assert "runs/a/eval/quick/pgd-l2: other" in said
+    assert "runs/a/eval/quick/pgd-l2: not the same" in said
 
 
 def test_everything_from_records_is_escaped(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_file_that_lies_nowhere_has_no_threat(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file or folder"):
         read_leaderboard_entries([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
-    assert "holds no JSON" in read_leaderboard_entries([tmp_path / "empty"]).problems[0]
+    assert "contains no JSON" in read_leaderboard_entries([tmp_path / "empty"]).problems[0]
 
 
 def test_data_sets_by_the_names_of_the_boards() -> None:

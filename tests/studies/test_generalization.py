@@ -164,7 +164,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     found = answer_study(study, "smoke", tmp_path)
     assert [line.labels for line in found.lines[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
     assert found.lines[3].numbers["smallest_step"].value == 0.5
-    assert "belongs to other rows" in found.lines[3].numbers["term_slope"].missing
+    assert "has no key" in found.lines[3].numbers["term_slope"].missing
     assert "belongs to other rows" in found.lines[0].numbers["smallest_step"].missing
     assert [claim.word for claim in found.claims] == ["holds", "holds"]
     assert "depth of stage 1 0.5" in found.claims[1].evidence

@@ -146,7 +146,9 @@ def stage_config(name: str) -> StageConfig:
         staged_models = ", ".join(
             entry.name for entry in MODELS if isinstance(entry.metadata.get("config"), StageConfig)
         )
-        raise UserError(f"model {name!r} has no plan of stages; these have one: {staged_models}")
+        raise UserError(
+            f"model {name!r} has no stage configuration; these have one: {staged_models}"
+        )
     return config
 
 

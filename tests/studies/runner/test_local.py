@@ -80,9 +80,9 @@ def test_a_run_that_kills_its_processes_is_given_up(tmp_path: Path) -> None:
     (job, *_) = jobs = works(tmp_path)
     bag = RunQueue(jobs)
     assert [bag.record_crash(0, "code -9") for _ in range(3)] == [False, False, True]
-    assert "3 times" in bag.failed_jobs()[0].message
+    assert "3 attempts" in bag.failed_jobs()[0].message
     assert read_status(job).state == "failed"
-    assert "3 times" in try_run(job, device="cpu", progress=SilentProgress()).message
+    assert "3 attempts" in try_run(job, device="cpu", progress=SilentProgress()).message
     assert read_status(RunQueue(jobs, retry=True).jobs[0]).state == "new"
 
 
