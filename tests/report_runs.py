@@ -168,7 +168,7 @@ def write_analysis(
     run: Run, name: str, result: Mapping[str, Any], kind: str = "", *, says: str = "", svg: str = ""
 ) -> Path:
     path = run.analysis_file(name)
-    write_json(path, {"analysis": kind or name, "result": dict(result), "says": says})
+    write_json(path, {"analysis": kind or name, "result": dict(result), "statement": says})
     if svg:
         path.with_suffix(".svg").write_text(svg)
     return path
@@ -193,8 +193,8 @@ def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> StudyResult:
         ),
     )
     claim = ClaimResult(
-        id="C1", says=text or "ViT is best", published=text or "holds", word="undecided",
-        evidence=text or "40 against 40", share=0.25,
+        id="C1", statement=text or "ViT is best", published=text or "holds", outcome="undecided",
+        evidence=text or "40 against 40", replicate_share=0.25,
     )  # fmt: skip
     return StudyResult(
         study=text or "made-up", scale="smoke", title=text or "A made-up study",

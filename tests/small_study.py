@@ -24,8 +24,8 @@ GRID = {
     "analyses": ["sparsity"],
     "columns": {"clean": {"of": "clean"}, "worst_case": {}},
 }
-CLAIM = {"id": "S1", "says": "some survive", "test": {"name": "higher", "args": {
-    "column": "clean", "where": {}, "than": {}}}}  # fmt: skip
+CLAIM = {"id": "S1", "statement": "some survive", "predicate": {"name": "higher", "args": {
+    "column": "clean", "where": {}, "baseline": {}}}}  # fmt: skip
 
 
 def small_study(**changes: Any) -> StudySpec:

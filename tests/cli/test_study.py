@@ -34,8 +34,9 @@ STUDY = {
         "columns": {"clean": {"of": "clean"}, "worst_case": {}},
     },
     "claims": [{
-        "id": "T1", "says": "attacks do not help",
-        "test": {"name": "rows_higher", "args": {"column": "clean", "than": "worst_case"}},
+        "id": "T1", "statement": "attacks do not help",
+        "predicate": {
+            "name": "column_higher", "args": {"column": "clean", "baseline": "worst_case"}},
     }],
 }  # fmt: skip
 

@@ -56,8 +56,9 @@ def test_published_numbers_say_of_each_claim_what_is_known(unrun: Unrun) -> None
 def test_a_published_claim_that_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:
     raw = load_study("coatnet-stages").model_dump()
     raw["claims"] = [
-        {"id": "no", "says": "CCCC is best",
-         "test": {"name": "top", "args": {"column": "worst_case", "where": {"stages": "CCCC"}}}}
+        {"id": "no", "statement": "CCCC is best",
+         "predicate": {
+             "name": "top", "args": {"column": "worst_case", "where": {"stages": "CCCC"}}}}
     ]  # fmt: skip
     assert answer_study(StudySpec.parse(raw, "s"), "paper", tmp_path).claims[0].published == (
         "does not hold"
@@ -90,7 +91,7 @@ def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
     found = unrun("corruptions", "mini")
     number = found.lines[0].numbers["imagenette_at_c"]
     assert number.missing == "the grid contains no run for this cell"
-    assert {c.id: c.word for c in found.claims}["G15b"] == "undecided"
+    assert {c.id: c.outcome for c in found.claims}["G15b"] == "undecided"
 
 
 def corrupted_study(**columns: Any) -> StudySpec:
@@ -146,7 +147,7 @@ def test_corruptions_that_are_not_all_there_are_no_number(tmp_path: Path) -> Non
 
 def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     study = load_study("bounds")
-    assert answer_study(study, "smoke", tmp_path).claims[0].word == "undecided"
+    assert answer_study(study, "smoke", tmp_path).claims[0].outcome == "undecided"
     slopes = {"1": 0.0, "2": 0.5, "inf": 1.0}
     same = ("natural_slope", "adversarial_slope", "last_slope", "term_slope")
     classes = [{"p": p, "rows": [], **dict.fromkeys(same, slope)} for p, slope in slopes.items()]
@@ -156,8 +157,8 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     assert [(line.labels, line.numbers["term_slope"].value) for line in found.lines] == [
         (("1", "-"), 0.0), (("2", "-"), 0.5), (("inf", "-"), 1.0),
     ]  # fmt: skip
-    assert found.claims[0].word == "holds"
-    assert found.claims[1].word == "undecided"  # its list is not there yet
+    assert found.claims[0].outcome == "holds"
+    assert found.claims[1].outcome == "undecided"  # its list is not there yet
     names = [f"{what} of stage {s}" for what in ("depth", "width") for s in (1, 2, 3)]
     steps = [{"direction": n, "smallest_step": 0.5, "smallest_step_he": -1.0} for n in names]
     write_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
@@ -166,14 +167,14 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     assert found.lines[3].numbers["smallest_step"].value == 0.5
     assert "has no key" in found.lines[3].numbers["term_slope"].missing
     assert "belongs to other rows" in found.lines[0].numbers["smallest_step"].missing
-    assert [claim.word for claim in found.claims] == ["holds", "holds"]
+    assert [claim.outcome for claim in found.claims] == ["holds", "holds"]
     assert "depth of stage 1 0.5" in found.claims[1].evidence
     steps[4]["smallest_step"] = -0.1
     write_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
-    assert answer_study(study, "smoke", tmp_path).claims[1].word == "does not hold"
+    assert answer_study(study, "smoke", tmp_path).claims[1].outcome == "does not hold"
     classes[0]["term_slope"] = 0.3
     write_json(path, {"result": {"classes": classes}})
-    assert answer_study(study, "smoke", tmp_path).claims[0].word == "does not hold"
+    assert answer_study(study, "smoke", tmp_path).claims[0].outcome == "does not hold"
 
 
 def test_rows_listed_by_an_analysis_that_is_not_run() -> None:

@@ -17,7 +17,7 @@ ABOUT: tuple[dict[str, str | float], ...] = (
     {"family": "w", "form": "base"},
     {"family": "w", "form": "r"},
 )
-GAIN = {"where": {"form": "r"}, "than": {"form": "base"}, "by": ["family"]}
+GAIN = {"where": {"form": "r"}, "baseline": {"form": "base"}, "match_on": ["family"]}
 
 
 def view(**columns: list[float]) -> ValueTable:
@@ -36,7 +36,7 @@ def planted(shares: list[float], n: int = 2000) -> StudyTable:
 
 
 def word(table: StudyTable, name: str, **args: Any) -> str:
-    return assess_claim(CLAIMS.create(name, args), table.as_values, table.replicates(300)).word
+    return assess_claim(CLAIMS.create(name, args), table.as_values, table.replicates(300)).outcome
 
 
 def test_a_gain_is_over_the_row_that_is_else_alike() -> None:
@@ -44,7 +44,7 @@ def test_a_gain_is_over_the_row_that_is_else_alike() -> None:
     assert word(planted([0.3, 0.4, 0.5, 0.6]), "gain", **args) == "holds"
     assert word(planted([0.5, 0.4, 0.3, 0.6]), "gain", **args) == "does not hold"
     assert word(planted([0.5, 0.51, 0.3, 0.31], n=200), "gain", **args) == "undecided"
-    half = {**args, "at_least": 0.5}
+    half = {**args, "min_share": 0.5}
     assert word(planted([0.5, 0.4, 0.3, 0.6]), "gain", **half) == "holds"
 
 
@@ -55,33 +55,38 @@ def test_cells_that_a_claim_excepts_are_not_asked() -> None:
     plain = CLAIMS.create("gain", args)
     assert not plain.holds(table)
     assert "3 of 4 cells; not in w-r cw -10.00" in plain.evidence(table)
-    assert CLAIMS.create("gain", {**args, "unless": [excepted]}).holds(table)
+    assert CLAIMS.create("gain", {**args, "exceptions": [excepted]}).holds(table)
     other = {"family": "v", "column": ["cw"]}
-    assert not CLAIMS.create("gain", {**args, "unless": [other]}).holds(table)
+    assert not CLAIMS.create("gain", {**args, "exceptions": [other]}).holds(table)
 
 
 def test_rows_without_a_counterpart_cannot_gain() -> None:
     with pytest.raises(UndecidableClaim, match="matching baseline"):
-        CLAIMS.create("gain", {"column": ["x"], **GAIN, "by": ["net"]}).holds(view(x=[1, 2, 3, 4]))
+        CLAIMS.create("gain", {"column": ["x"], **GAIN, "match_on": ["net"]}).holds(
+            view(x=[1, 2, 3, 4])
+        )
 
 
 def test_the_smaller_drop() -> None:
-    ends = {"rows": [{"net": "v"}, {"net": "v-r"}], "than": [{"net": "w"}, {"net": "w-r"}]}
+    ends = {
+        "from_to": [{"net": "v"}, {"net": "v-r"}],
+        "baseline_from_to": [{"net": "w"}, {"net": "w-r"}],
+    }
     args = {"column": "robust", **ends}
-    assert word(planted([0.9, 0.85, 0.9, 0.6]), "smaller_drop", **args) == "holds"
-    assert word(planted([0.9, 0.6, 0.9, 0.85]), "smaller_drop", **args) == "does not hold"
-    assert word(planted([0.9, 0.8, 0.9, 0.8], n=300), "smaller_drop", **args) == "undecided"
-    both = CLAIMS.create("smaller_drop", {"column": ["a", "b"], **ends})
+    assert word(planted([0.9, 0.85, 0.9, 0.6]), "smaller_row_drop", **args) == "holds"
+    assert word(planted([0.9, 0.6, 0.9, 0.85]), "smaller_row_drop", **args) == "does not hold"
+    assert word(planted([0.9, 0.8, 0.9, 0.8], n=300), "smaller_row_drop", **args) == "undecided"
+    both = CLAIMS.create("smaller_row_drop", {"column": ["a", "b"], **ends})
     assert not both.holds(view(a=[0.9, 0.8, 0.9, 0.7], b=[0.9, 0.5, 0.9, 0.8]))
 
 
 def test_unbeaten_within_a_margin() -> None:
     args = {"column": "robust", "where": {"net": "v"}, "margin": 0.02}
-    assert word(planted([0.6, 0.5, 0.4, 0.3]), "unbeaten", **args) == "holds"
-    assert word(planted([0.3, 0.5, 0.4, 0.3]), "unbeaten", **args) == "does not hold"
-    assert word(planted([0.30, 0.32, 0.1, 0.1], n=300), "unbeaten", **args) == "undecided"
-    assert CLAIMS.create("unbeaten", args).holds(view(robust=[0.50, 0.51, 0.4, 0.4]))
-    assert not CLAIMS.create("unbeaten", args).holds(view(robust=[0.50, 0.53, 0.4, 0.4]))
+    assert word(planted([0.6, 0.5, 0.4, 0.3]), "best_within_margin", **args) == "holds"
+    assert word(planted([0.3, 0.5, 0.4, 0.3]), "best_within_margin", **args) == "does not hold"
+    assert word(planted([0.30, 0.32, 0.1, 0.1], n=300), "best_within_margin", **args) == "undecided"
+    assert CLAIMS.create("best_within_margin", args).holds(view(robust=[0.50, 0.51, 0.4, 0.4]))
+    assert not CLAIMS.create("best_within_margin", args).holds(view(robust=[0.50, 0.53, 0.4, 0.4]))
 
 
 def profile(*rows: list[float]) -> ValueTable:
@@ -101,7 +106,7 @@ def test_a_sawtooth_rises_along_a_group_and_falls_to_the_next() -> None:
     assert not saw.holds(profile([1, 2, 3, 2, 4], [1, 2, 3, 4, 5]))
     first = CLAIMS.create("sawtooth", {**args, "where": {"net": "v"}})
     assert first.holds(profile([1, 2, 3, 2, 4], [1, 2, 3, 4, 5]))
-    most = CLAIMS.create("sawtooth", {**args, "at_least": 0.5})
+    most = CLAIMS.create("sawtooth", {**args, "min_share": 0.5})
     assert most.holds(profile([1, 2, 3, 2, 4], [1, 3, 2, 4, 5]))
     with pytest.raises(UndecidableClaim, match="two groups"):
         CLAIMS.create("sawtooth", {"groups": [["b0", "b1"]]}).holds(profile([1, 2]))

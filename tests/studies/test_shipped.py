@@ -67,4 +67,4 @@ def test_a_shipped_study_runs_to_its_answer(
         assert "no row" not in claim.evidence, claim.id
     assert all(any(n.value is not None for p, n in numbers.items() if p[1] == c)
                for c in found.columns)  # fmt: skip
-    assert all(f">{claim.id}<" in page and claim.word in page for claim in found.claims)
+    assert all(f">{claim.id}<" in page and claim.outcome in page for claim in found.claims)

@@ -124,10 +124,14 @@ def test_a_mistake_is_found_before_the_first_run(grid: dict[str, Any], words: st
 
 def test_claims_and_columns_are_checked_too() -> None:
     raw = {"name": "s", "question": "?", "grid": {"base": RUN, "columns": {"a": {"of": "clean"}}}}
-    wrong = {"id": "X", "says": "x", "test": {"name": "topp", "args": {}}}
+    wrong = {"id": "X", "statement": "x", "predicate": {"name": "topp", "args": {}}}
     with pytest.raises(UserError, match="topp"):
         expand_grid(StudySpec.parse({**raw, "claims": [wrong]}, "study"), "smoke")
-    other = {"id": "X", "says": "x", "test": {"name": "top", "args": {"column": "b", "where": {}}}}
+    other = {
+        "id": "X",
+        "statement": "x",
+        "predicate": {"name": "top", "args": {"column": "b", "where": {}}},
+    }
     with pytest.raises(UserError, match="b"):
         expand_grid(StudySpec.parse({**raw, "claims": [other]}, "study"), "smoke")
 

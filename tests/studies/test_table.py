@@ -36,7 +36,7 @@ def planted(
 
 def word(table: StudyTable, name: str, **args: Any) -> str:
     predicate = CLAIMS.create(name, args)
-    return assess_claim(predicate, table.as_values, table.replicates(400)).word
+    return assess_claim(predicate, table.as_values, table.replicates(400)).outcome
 
 
 KINDS = {"a": {"kind": "x"}, "b": {"kind": "x"}, "c": {"kind": "y"}, "d": {"kind": "y"}}
@@ -46,15 +46,19 @@ DOWN = {"a": 0.5, "b": 0.4, "c": 0.3, "d": 0.2}
 FLAT = {"a": 0.301, "b": 0.3, "c": 0.3005, "d": 0.3}
 
 CASES: list[tuple[str, dict[str, Any], dict[str, dict[str, Any]]]] = [
-    ("top", {"column": "robust", "where": {"net": ["c", "d"]}, "count": 2, "all_of": True}, {}),
+    ("top", {"column": "robust", "where": {"net": ["c", "d"]}, "count": 2, "all_rows": True}, {}),
     ("top", {"column": "robust", "where": {"kind": "y"}, "count": 2}, KINDS),
-    ("higher", {"column": "robust", "where": {"kind": "y"}, "than": {"kind": "x"}}, KINDS),
-    ("higher", {"column": "robust", "where": {"kind": "y"}, "pairs": True}, KINDS),
-    ("order", {"column": "robust", "rows": [{"net": n} for n in "dcba"]}, {}),
+    ("higher", {"column": "robust", "where": {"kind": "y"}, "baseline": {"kind": "x"}}, KINDS),
+    ("higher", {"column": "robust", "where": {"kind": "y"}, "majority_of_pairs": True}, KINDS),
+    ("row_order", {"column": "robust", "rows": [{"net": n} for n in "dcba"]}, {}),
     ("monotone", {"column": "robust", "along": "depth"}, DEPTHS),
-    ("effect", {"column": "robust", "along": "depth", "sign": "positive"}, DEPTHS),
+    ("linear_effect", {"column": "robust", "along": "depth", "sign": "positive"}, DEPTHS),
     ("correlation", {"column": "robust", "other": "depth", "above": 0.5}, DEPTHS),
-    ("all", {"of": [{"name": "monotone", "args": {"column": "robust", "along": "depth"}}]}, DEPTHS),
+    (
+        "all",
+        {"claims": [{"name": "monotone", "args": {"column": "robust", "along": "depth"}}]},
+        DEPTHS,
+    ),
 ]
 
 
@@ -64,16 +68,16 @@ def test_a_planted_claim_gets_the_right_word(
 ) -> None:
     assert word(planted(UP, attributes=attributes), name, **args) == "holds"
     assert word(planted(DOWN, attributes=attributes), name, **args) == "does not hold"
-    if name != "order":  # four equal rows in one given order: nearly never
+    if name != "row_order":  # four equal rows in one given order: nearly never
         few = planted(FLAT, n=200, attributes=attributes)
         assert word(few, name, **args) in ("undecided", "does not hold")
 
 
-@pytest.mark.parametrize("name", ["higher", "effect"])
+@pytest.mark.parametrize("name", ["higher", "linear_effect"])
 def test_what_data_cannot_decide_is_undecided(name: str) -> None:
     cases: dict[str, dict[str, Any]] = {
         "higher": {"column": "robust", "where": {"kind": "y"}},
-        "effect": {"column": "robust", "along": "depth", "sign": "positive"},
+        "linear_effect": {"column": "robust", "along": "depth", "sign": "positive"},
     }
     table = planted({"a": 0.30, "b": 0.31, "c": 0.31, "d": 0.30}, n=300,
                     attributes={k: {**KINDS[k], **DEPTHS[k]} for k in KINDS})  # fmt: skip
@@ -81,7 +85,7 @@ def test_what_data_cannot_decide_is_undecided(name: str) -> None:
 
 
 def test_more_images_decide_what_few_cannot() -> None:
-    args = {"column": "robust", "where": {"net": "b"}, "than": {"net": "a"}}
+    args = {"column": "robust", "where": {"net": "b"}, "baseline": {"net": "a"}}
     shares = {"a": 0.30, "b": 0.33}
     assert word(planted(shares, n=200), "higher", **args) == "undecided"
     assert word(planted(shares, n=20_000), "higher", **args) == "holds"
@@ -91,7 +95,7 @@ def test_a_peak_is_inside() -> None:
     rising = {"a": 0.2, "b": 0.5, "c": 0.3, "d": 0.1}
     args = {"column": "robust", "along": "depth"}
     assert word(planted(rising, attributes=DEPTHS), "peak", **args) == "holds"
-    at = {"column": "robust", "along": "depth", "at": 2}
+    at = {"column": "robust", "along": "depth", "position": 2}
     assert word(planted(rising, attributes=DEPTHS), "peak", **at) == "holds"
     assert word(planted(UP, attributes=DEPTHS), "peak", **at) == "does not hold"
 
@@ -109,30 +113,30 @@ def test_spread_among_rows_alike_in_another_number() -> None:
         ("net",), (("a",), ("b",), ("c",)),
         {"robust": np.array([0.5, 0.44, 0.6]), "size": np.array([20.0, 21.0, 80.0])},
     )  # fmt: skip
-    near = CLAIMS.create("spread", {"column": "robust", "near": "size", "above": 0.05})
+    near = CLAIMS.create("value_range", {"column": "robust", "match_column": "size", "above": 0.05})
     assert near.holds(view)
-    assert not CLAIMS.create("spread", {"column": "robust", "near": "size", "above": 0.07}).holds(
-        view
-    )
-    assert not CLAIMS.create("spread", {"column": "robust", "below": 0.1}).holds(view)
+    assert not CLAIMS.create(
+        "value_range", {"column": "robust", "match_column": "size", "above": 0.07}
+    ).holds(view)
+    assert not CLAIMS.create("value_range", {"column": "robust", "below": 0.1}).holds(view)
 
 
 def test_matched_pairs_and_columns() -> None:
     rows = (("v", "base"), ("v", "r"), ("w", "base"), ("w", "r"))
     view = ValueTable(("net", "form"), rows, {"robust": np.array([0.3, 0.32, 0.4, 0.43]),
                                         "clean": np.array([0.8, 0.7, 0.9, 0.8])})  # fmt: skip
-    args = {"axis": "form", "label": "r", "than": "base"}
-    assert CLAIMS.create("matched_higher", {"column": "robust", **args}).holds(view)
-    assert not CLAIMS.create("matched_higher", {"column": ["robust", "clean"], **args}).holds(view)
-    assert CLAIMS.create("rows_higher", {"column": "clean", "than": "robust"}).holds(view)
+    args = {"axis": "form", "label": "r", "baseline": "base"}
+    assert CLAIMS.create("paired_higher", {"column": "robust", **args}).holds(view)
+    assert not CLAIMS.create("paired_higher", {"column": ["robust", "clean"], **args}).holds(view)
+    assert CLAIMS.create("column_higher", {"column": "clean", "baseline": "robust"}).holds(view)
 
 
 def test_two_columns_with_other_winners() -> None:
     view = ValueTable(
         ("n",), (("a",), ("b",)), {"x": np.array([1.0, 2.0]), "y": np.array([2.0, 1.0])}
     )
-    assert CLAIMS.create("differ_at_top", {"column": "x", "other": "y"}).holds(view)
-    assert not CLAIMS.create("differ_at_top", {"column": "x", "other": "x"}).holds(view)
+    assert CLAIMS.create("different_best_rows", {"column": "x", "other": "y"}).holds(view)
+    assert not CLAIMS.create("different_best_rows", {"column": "x", "other": "x"}).holds(view)
 
 
 def test_a_number_that_is_missing_leaves_a_claim_undecided_and_names_it() -> None:
@@ -142,7 +146,7 @@ def test_a_number_that_is_missing_leaves_a_claim_undecided_and_names_it() -> Non
     found = assess_claim(
         CLAIMS.create("top", {"column": "robust", "where": {"net": "b"}}), gap.as_values, []
     )
-    assert found.word == "undecided"
+    assert found.outcome == "undecided"
     assert "not measured yet for a" in found.evidence
 
 
@@ -151,7 +155,7 @@ def test_rows_that_are_all_alike_decide_no_rank_correlation(limit: dict[str, flo
     table = planted(dict.fromkeys("abcd", 0.0), attributes=DEPTHS)
     predicate = CLAIMS.create("correlation", {"column": "robust", "other": "depth", **limit})
     found = assess_claim(predicate, table.as_values, table.replicates(50))
-    assert found.word == "undecided"
+    assert found.outcome == "undecided"
     assert "constant" in found.evidence
 
 

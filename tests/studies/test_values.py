@@ -32,7 +32,7 @@ def planted(columns: Mapping[str, tuple[float, ...]], n: int) -> StudyTable:
 
 def word(columns: Mapping[str, tuple[float, ...]], name: str, n: int = 4000, **args: Any) -> str:
     table = planted(columns, n)
-    return assess_claim(CLAIMS.create(name, args), table.as_values, table.replicates(300)).word
+    return assess_claim(CLAIMS.create(name, args), table.as_values, table.replicates(300)).outcome
 
 
 def test_between() -> None:
@@ -45,46 +45,48 @@ def test_between() -> None:
 
 
 def test_the_order_of_columns() -> None:
-    args: dict[str, Any] = {"order": ["p", "q", "r"], "where": FIRST}
-    assert word({"p": (0.6, 0), "q": (0.4, 1), "r": (0.2, 0)}, "columns_order", **args) == "holds"
+    args: dict[str, Any] = {"row_order": ["p", "q", "r"], "where": FIRST}
+    assert word({"p": (0.6, 0), "q": (0.4, 1), "r": (0.2, 0)}, "column_order", **args) == "holds"
     wrong = {"p": (0.6, 0.6), "q": (0.2, 0.4), "r": (0.4, 0.2)}
-    assert word(wrong, "columns_order", **args) == "does not hold"
+    assert word(wrong, "column_order", **args) == "does not hold"
     near = {"p": (0.31, 0.6), "q": (0.30, 0.4), "r": (0.1, 0.2)}
-    assert word(near, "columns_order", n=100, **args) == "undecided"
+    assert word(near, "column_order", n=100, **args) == "undecided"
 
 
 def test_a_denial() -> None:
-    of = {"name": "higher", "args": {"column": "p", "where": FIRST, "margin": 0.01}}
-    assert word({"p": (0.5, 0.9)}, "not", of=of) == "holds"
-    assert word({"p": (0.9, 0.5)}, "not", of=of) == "does not hold"
-    assert word({"p": (0.52, 0.5)}, "not", n=100, of=of) == "undecided"
+    claim = {"name": "higher", "args": {"column": "p", "where": FIRST, "margin": 0.01}}
+    assert word({"p": (0.5, 0.9)}, "not", claim=claim) == "holds"
+    assert word({"p": (0.9, 0.5)}, "not", claim=claim) == "does not hold"
+    assert word({"p": (0.52, 0.5)}, "not", n=100, claim=claim) == "undecided"
 
 
 def test_one_kind_falls_less_from_a_column_to_another() -> None:
-    args: dict[str, Any] = {"column": "p", "to": "q", "where": FIRST}
-    assert word({"p": (0.9, 0.6), "q": (0.8, 0.3)}, "falls_less", **args) == "holds"
-    assert word({"p": (0.9, 0.6), "q": (0.5, 0.5)}, "falls_less", **args) == "does not hold"
+    args: dict[str, Any] = {"column": "p", "to_column": "q", "where": FIRST}
+    assert word({"p": (0.9, 0.6), "q": (0.8, 0.3)}, "smaller_column_drop", **args) == "holds"
+    assert (
+        word({"p": (0.9, 0.6), "q": (0.5, 0.5)}, "smaller_column_drop", **args) == "does not hold"
+    )
     near = {"p": (0.9, 0.6), "q": (0.8, 0.49)}
-    assert word(near, "falls_less", n=100, **args) == "undecided"
+    assert word(near, "smaller_column_drop", n=100, **args) == "undecided"
 
 
 def test_every_pair_must_be_ordered_if_that_is_claimed() -> None:
-    args: dict[str, Any] = {"column": "p", "where": FIRST, "than": SECOND}
+    args: dict[str, Any] = {"column": "p", "where": FIRST, "baseline": SECOND}
     mixed = {"p": (0.9, 0.2, 0.4, 0.5)}
     assert word(mixed, "higher", **args) == "holds"
-    assert word(mixed, "higher", every=True, **args) == "does not hold"
-    assert word({"p": (0.9, 0.2, 0.6, 0.5)}, "higher", every=True, **args) == "holds"
+    assert word(mixed, "higher", all_pairs=True, **args) == "does not hold"
+    assert word({"p": (0.9, 0.2, 0.6, 0.5)}, "higher", all_pairs=True, **args) == "holds"
 
 
-@pytest.mark.parametrize("name", ["between", "columns_order", "falls_less", "not"])
+@pytest.mark.parametrize("name", ["between", "column_order", "smaller_column_drop", "not"])
 def test_what_is_missing_is_named(name: str) -> None:
     view = ValueTable(("net",), (("a",), ("b",)), {c: np.array([np.nan, 0.5]) for c in "pq"})
     cases: dict[str, dict[str, Any]] = {
         "between": {"column": "p"},
-        "columns_order": {"order": ["p", "q"]},
-        "falls_less": {"column": "p", "to": "q", "where": {"net": "a"}},
-        "not": {"of": {"name": "between", "args": {"column": "p"}}},
+        "column_order": {"row_order": ["p", "q"]},
+        "smaller_column_drop": {"column": "p", "to_column": "q", "where": {"net": "a"}},
+        "not": {"claim": {"name": "between", "args": {"column": "p"}}},
     }
     found = assess_claim(CLAIMS.create(name, cases[name]), view, [])
-    assert found.word == "undecided"
+    assert found.outcome == "undecided"
     assert "p is not measured yet for a" in found.evidence

@@ -179,7 +179,7 @@ def _print_answer(answer: StudyResult) -> None:
         )
         print_line("")
     for claim in answer.claims:
-        print_line(f"{claim.id} {claim.word}: {claim.says} ({claim.evidence})")
+        print_line(f"{claim.id} {claim.outcome}: {claim.statement} ({claim.evidence})")
         print_line(f"   published: {claim.published}" if claim.published else "")
 
 

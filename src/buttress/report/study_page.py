@@ -38,7 +38,7 @@ class StudyPageData:
     @property
     def words(self) -> str:
         """``claims: 2 hold, 1 do not, 2 undecided``."""
-        counts: Counter[str] = Counter(claim.word for claim in self.answer.claims)
+        counts: Counter[str] = Counter(claim.outcome for claim in self.answer.claims)
         if not counts:
             return "no claims"
         verbs = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}

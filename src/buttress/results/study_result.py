@@ -38,11 +38,11 @@ class ClaimResult(Spec):
     """A claim, and whether it holds in the published and in the measured table."""
 
     id: str
-    says: str
+    statement: str
     published: str  # holds, does not hold, or why it is undecided
-    word: Literal["holds", "does not hold", "undecided"]
+    outcome: Literal["holds", "does not hold", "undecided"]
     evidence: str
-    share: float | None = None  # of bootstrap tables in which it is true
+    replicate_share: float | None = None  # of bootstrap tables in which it is true
 
 
 class RankAgreement(Spec):

@@ -116,7 +116,7 @@ def claim_record(
     published_values: ValueTable | None,
 ) -> ClaimResult:
     """Assess a claim on the published and on the measured table."""
-    predicate = CLAIMS.create(claim.test.name, claim.test.args)
+    predicate = CLAIMS.create(claim.predicate.name, claim.predicate.args)
     result = assess_claim(predicate, measured, replicates)
     published = claim.published
     if published_values is not None and not published:
@@ -129,8 +129,8 @@ def claim_record(
         except UndecidableClaim as reason:
             published = f"undecided: {reason}"
     return ClaimResult(
-        id=claim.id, says=claim.says, published=published, word=result.word,
-        evidence=result.evidence, share=result.share,
+        id=claim.id, statement=claim.statement, published=published, outcome=result.outcome,
+        evidence=result.evidence, replicate_share=result.replicate_share,
     )  # fmt: skip
 
 

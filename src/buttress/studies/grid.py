@@ -101,7 +101,7 @@ def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> No
                 f"{source}: column {name} uses suite {column.suite}, which is missing from `suites`"
             )
     for claim in study.claims:
-        predicate = CLAIMS.create(claim.test.name, claim.test.args)
+        predicate = CLAIMS.create(claim.predicate.name, claim.predicate.args)
         if unknown_columns := [c for c in predicate.columns() if c not in scaled.columns]:
             raise UserError(
                 f"{source}: claim {claim.id} refers to column {unknown_columns[0]!r}, which is not "

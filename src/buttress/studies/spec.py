@@ -97,8 +97,8 @@ class ClaimSpec(Spec):
     """A claim: a statement that the measured table can decide."""
 
     id: str
-    says: str
-    test: ComponentSpec  # a predicate by name, with its arguments
+    statement: str
+    predicate: ComponentSpec  # a predicate by name, with its arguments
     published: str = ""  # what is known where no table is published: "text only", "figure only"
 
 

@@ -38,9 +38,9 @@ class UndecidableClaim(Exception):
 class ClaimVerdict(NamedTuple):
     """Outcome of a claim with its evidence."""
 
-    word: ClaimOutcome
+    outcome: ClaimOutcome
     evidence: str
-    share: float | None  # of the bootstrap tables in which it is true
+    replicate_share: float | None  # of the bootstrap tables in which it is true
 
 
 def assess_claim(

@@ -18,16 +18,17 @@ from buttress.studies.table import ValueTable
 class HigherClaim:
     """The mean of some rows is above that of others, in every column named.
 
-    ``margin`` is how much above it must be. With ``pairs`` a random pair must also be ordered so
-    more often than not, with ``every`` each pair. Without ``than`` it is all other rows.
+    ``margin`` is how much above it must be. With ``majority_of_pairs`` a random pair must also be
+    ordered so more often than not, with ``all_pairs`` each pair. Without ``baseline`` it is all
+    other rows.
     """
 
     column: str | list[str]
     where: dict[str, Any]
-    than: dict[str, Any] | None = None
+    baseline: dict[str, Any] | None = None
     margin: float = 0.0
-    pairs: bool = False
-    every: bool = False
+    majority_of_pairs: bool = False
+    all_pairs: bool = False
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
@@ -44,7 +45,12 @@ class HigherClaim:
             group, baseline = self._split_rows(view, column)
             text = f"{column}: {100 * group.mean():.1f} against {100 * baseline.mean():.1f}"
             parts.append(
-                text + (f", ordered pairs {auc(group, baseline).value:.2f}" if self.pairs else "")
+                text
+                + (
+                    f", ordered pairs {auc(group, baseline).value:.2f}"
+                    if self.majority_of_pairs
+                    else ""
+                )
             )
         return "; ".join(parts)
 
@@ -54,47 +60,49 @@ class HigherClaim:
 
     def _pairs_hold(self, view: ValueTable, column: str) -> bool:
         ordered_pairs = auc(*self._split_rows(view, column)).value
-        return (ordered_pairs > 0.5 or not self.pairs) and (ordered_pairs == 1 or not self.every)
+        return (ordered_pairs > 0.5 or not self.majority_of_pairs) and (
+            ordered_pairs == 1 or not self.all_pairs
+        )
 
     def _split_rows(self, view: ValueTable, column: str) -> tuple[np.ndarray, np.ndarray]:
         group = view.mask(self.where)
-        baseline = ~group if self.than is None else view.mask(self.than)
+        baseline = ~group if self.baseline is None else view.mask(self.baseline)
         return measured_values(view, column, group), measured_values(view, column, baseline)
 
 
-@CLAIMS.register("matched_higher")
+@CLAIMS.register("paired_higher")
 @dataclass(frozen=True)
 class PairedHigherClaim:
     """One label of an axis is above another in every pair of rows that is else alike.
 
-    ``at_least`` is the share of pairs, ``margin`` how much above.
+    ``min_share`` is the share of pairs, ``margin`` how much above.
     """
 
     column: str | list[str]
     axis: str
     label: str
-    than: str
+    baseline: str
     margin: float = 0.0
-    at_least: float = 1.0
+    min_share: float = 1.0
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
 
     def holds(self, view: ValueTable) -> bool:
         gaps = self._differences(view)
-        return float(np.mean([gap > self.margin for _, gap in gaps])) >= self.at_least
+        return float(np.mean([gap > self.margin for _, gap in gaps])) >= self.min_share
 
     def evidence(self, view: ValueTable) -> str:
         gaps = self._differences(view)
         listed = ", ".join(f"{name} {100 * gap:+.1f}" for name, gap in gaps[:8])
-        return f"{self.label} minus {self.than}: {listed}" + (" ..." if len(gaps) > 8 else "")
+        return f"{self.label} minus {self.baseline}: {listed}" + (" ..." if len(gaps) > 8 else "")
 
     def _differences(self, view: ValueTable) -> list[tuple[str, float]]:
         axis_index = view.axes.index(self.axis)
         rows = {row: i for i, row in enumerate(view.rows)}
         differences = []
         for row, index in rows.items():
-            baseline_index = rows.get((*row[:axis_index], self.than, *row[axis_index + 1 :]))
+            baseline_index = rows.get((*row[:axis_index], self.baseline, *row[axis_index + 1 :]))
             if row[axis_index] != self.label or baseline_index is None:
                 continue
             for column in self.columns():
@@ -114,18 +122,18 @@ class PairedHigherClaim:
         return differences
 
 
-@CLAIMS.register("rows_higher")
+@CLAIMS.register("column_higher")
 @dataclass(frozen=True)
 class ColumnHigherClaim:
     """One column is above another in every row, or in those of a kind."""
 
     column: str
-    than: str
+    baseline: str
     where: dict[str, Any] = field(default_factory=dict)
     margin: float = 0.0
 
     def columns(self) -> Sequence[str]:
-        return (self.column, self.than)
+        return (self.column, self.baseline)
 
     def holds(self, view: ValueTable) -> bool:
         return bool((self._differences(view) > self.margin).all())
@@ -133,28 +141,28 @@ class ColumnHigherClaim:
     def evidence(self, view: ValueTable) -> str:
         gaps = self._differences(view)
         range_text = f"{100 * gaps.min():+.1f} to {100 * gaps.max():+.1f}"
-        return f"{self.column} minus {self.than}: {range_text} points over {len(gaps)} rows"
+        return f"{self.column} minus {self.baseline}: {range_text} points over {len(gaps)} rows"
 
     def _differences(self, view: ValueTable) -> np.ndarray:
         row_mask = view.mask(self.where)
         return measured_values(view, self.column, row_mask) - measured_values(
-            view, self.than, row_mask
+            view, self.baseline, row_mask
         )
 
 
-@CLAIMS.register("falls_less")
+@CLAIMS.register("smaller_column_drop")
 @dataclass(frozen=True)
 class SmallerColumnDropClaim:
     """From one column to another, some rows fall by less than others do, on average."""
 
     column: str
-    to: str
+    to_column: str
     where: dict[str, Any]
-    than: dict[str, Any] | None = None
+    baseline: dict[str, Any] | None = None
     margin: float = 0.0
 
     def columns(self) -> Sequence[str]:
-        return (self.column, self.to)
+        return (self.column, self.to_column)
 
     def holds(self, view: ValueTable) -> bool:
         group_drop, baseline_drop = self._mean_drops(view)
@@ -162,16 +170,17 @@ class SmallerColumnDropClaim:
 
     def evidence(self, view: ValueTable) -> str:
         group_drop, baseline_drop = self._mean_drops(view)
-        step = f"from {self.column} to {self.to}"
+        step = f"from {self.column} to {self.to_column}"
         return f"{step}: {100 * group_drop:.1f} points against {100 * baseline_drop:.1f}"
 
     def _mean_drops(self, view: ValueTable) -> tuple[float, float]:
         group = view.mask(self.where)
-        baseline = ~group if self.than is None else view.mask(self.than)
+        baseline = ~group if self.baseline is None else view.mask(self.baseline)
         first, second = (
             float(
                 (
-                    measured_values(view, self.column, side) - measured_values(view, self.to, side)
+                    measured_values(view, self.column, side)
+                    - measured_values(view, self.to_column, side)
                 ).mean()
             )
             for side in (group, baseline)
@@ -184,25 +193,25 @@ class SmallerColumnDropClaim:
 class GainClaim:
     """Rows of one kind are above those of another that they share some labels with.
 
-    ``by`` is what a pair shares, ``at_least`` the share of cells (pair and column) that must gain
-    more than ``margin``. Cells of ``unless`` are not asked: each is a kind of rows, with the
-    columns it is about.
+    ``match_on`` is what a pair shares, ``min_share`` the share of cells (pair and column) that must
+    gain more than ``margin``. Cells of ``exceptions`` do not count: each is a kind of rows, with
+    the columns it is about.
     """
 
     column: list[str]
     where: dict[str, Any]
-    than: dict[str, Any]
-    by: list[str]
+    baseline: dict[str, Any]
+    match_on: list[str]
     margin: float = 0.0
-    at_least: float = 1.0
-    unless: list[dict[str, Any]] = field(default_factory=list)
+    min_share: float = 1.0
+    exceptions: list[dict[str, Any]] = field(default_factory=list)
 
     def columns(self) -> Sequence[str]:
         return self.column
 
     def holds(self, view: ValueTable) -> bool:
         gains = np.array([gain for _, gain in self._gains(view)])
-        return bool(np.mean(gains > self.margin) >= self.at_least)
+        return bool(np.mean(gains > self.margin) >= self.min_share)
 
     def evidence(self, view: ValueTable) -> str:
         gains = self._gains(view)
@@ -231,30 +240,32 @@ class GainClaim:
         return gains
 
     def _pairs(self, view: ValueTable) -> list[tuple[int, int]]:
-        bases = {self._match_key(view, i): i for i in np.flatnonzero(view.mask(self.than)).tolist()}
+        bases = {
+            self._match_key(view, i): i for i in np.flatnonzero(view.mask(self.baseline)).tolist()
+        }
         group_rows = np.flatnonzero(view.mask(self.where)).tolist()
         return [(i, bases[key]) for i in group_rows if (key := self._match_key(view, i)) in bases]
 
     def _match_key(self, view: ValueTable, index: int) -> tuple[str, ...]:
         about = view.row_attributes(index)
-        return tuple(str(about.get(key)) for key in self.by)
+        return tuple(str(about.get(key)) for key in self.match_on)
 
     def _is_exception(self, view: ValueTable, index: int, column: str) -> bool:
-        for case in self.unless:
+        for case in self.exceptions:
             kind = {key: value for key, value in case.items() if key != "column"}
             if column in case.get("column", [column]) and view.mask(kind)[index]:
                 return True
         return False
 
 
-@CLAIMS.register("smaller_drop")
+@CLAIMS.register("smaller_row_drop")
 @dataclass(frozen=True)
 class SmallerRowDropClaim:
     """From one row to another a column falls by less than between two others, in every column."""
 
     column: str | list[str]
-    rows: list[dict[str, Any]]  # from, to
-    than: list[dict[str, Any]]  # from, to
+    from_to: list[dict[str, Any]]
+    baseline_from_to: list[dict[str, Any]]
 
     def columns(self) -> Sequence[str]:
         return [self.column] if isinstance(self.column, str) else self.column
@@ -273,7 +284,7 @@ class SmallerRowDropClaim:
         return "; ".join(parts)
 
     def _drops(self, view: ValueTable, column: str) -> tuple[float, float]:
-        return _row_drop(view, column, self.rows), _row_drop(view, column, self.than)
+        return _row_drop(view, column, self.from_to), _row_drop(view, column, self.baseline_from_to)
 
 
 def _row_drop(view: ValueTable, column: str, ends: Sequence[dict[str, Any]]) -> float:

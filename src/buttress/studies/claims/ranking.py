@@ -19,14 +19,14 @@ from buttress.studies.table import ValueTable
 class TopRowsClaim:
     """The ``count`` highest rows of a column are all of a kind; or the rows of a kind are on top.
 
-    With ``all_of`` every row of the kind must be among the highest, with the default every one of
+    With ``all_rows`` every row of the kind must be among the highest, with the default every one of
     the highest must be of the kind.
     """
 
     column: str
     where: dict[str, Any]
     count: int = 1
-    all_of: bool = False
+    all_rows: bool = False
 
     def columns(self) -> Sequence[str]:
         return (self.column,)
@@ -35,7 +35,7 @@ class TopRowsClaim:
         best = set(self._best(view))
         kind = set(np.flatnonzero(view.mask(self.where)).tolist())
         measured_values(view, self.column, view.mask(self.where))
-        return kind <= best if self.all_of else best <= kind
+        return kind <= best if self.all_rows else best <= kind
 
     def evidence(self, view: ValueTable) -> str:
         values = view.values(self.column)
@@ -47,7 +47,7 @@ class TopRowsClaim:
         return [int(i) for i in np.argsort(-values, kind="stable")[: self.count]]
 
 
-@CLAIMS.register("differ_at_top")
+@CLAIMS.register("different_best_rows")
 @dataclass(frozen=True)
 class DifferentBestRowsClaim:
     """Two columns have different best rows."""
@@ -69,7 +69,7 @@ class DifferentBestRowsClaim:
         return f"best in {self.column}: {names[0]}; best in {self.other}: {names[1]}"
 
 
-@CLAIMS.register("unbeaten")
+@CLAIMS.register("best_within_margin")
 @dataclass(frozen=True)
 class BestWithinMarginClaim:
     """No other row is above the rows of a kind by more than ``margin``."""
@@ -126,7 +126,7 @@ class BetweenClaim:
         )
 
 
-@CLAIMS.register("columns_order")
+@CLAIMS.register("column_order")
 @dataclass(frozen=True)
 class ColumnOrderClaim:
     """In every row of a kind the columns named are in falling order."""
@@ -154,10 +154,10 @@ class ColumnOrderClaim:
 class NegatedClaim:
     """Another claim is false."""
 
-    of: dict[str, Any]  # its name and args
+    claim: dict[str, Any]  # its name and args
 
     def predicate(self) -> Any:
-        return CLAIMS.create(self.of["name"], self.of.get("args", {}))
+        return CLAIMS.create(self.claim["name"], self.claim.get("args", {}))
 
     def columns(self) -> Sequence[str]:
         columns: Sequence[str] = self.predicate().columns()

@@ -15,7 +15,7 @@ from buttress.studies.claims.core import CLAIMS, UndecidableClaim, measured_valu
 from buttress.studies.table import ValueTable
 
 
-@CLAIMS.register("order")
+@CLAIMS.register("row_order")
 @dataclass(frozen=True)
 class RowOrderClaim:
     """Rows picked one by one are in falling order in every column; ``margin`` allows near ties.
@@ -61,7 +61,7 @@ class MonotoneClaim:
     along: str
     direction: Literal["rising", "falling"] = "rising"
     where: dict[str, Any] = field(default_factory=dict)
-    by: list[str] | None = None  # labels or attributes that tell groups apart
+    group_by: list[str] | None = None  # labels or attributes that tell groups apart
     diminishing: bool = False
     diminishing_from: float = float("-inf")
     margin: float = 0.0
@@ -92,9 +92,9 @@ class MonotoneClaim:
         return "; ".join(parts)
 
     def _group_keys(self, view: ValueTable) -> Sequence[str]:
-        """What rows of one trend share: the other axes, unless ``by`` says otherwise."""
-        if self.by is not None:
-            return self.by
+        """What rows of one trend share: the other axes, unless ``group_by`` says otherwise."""
+        if self.group_by is not None:
+            return self.group_by
         return [axis for axis in view.axes if axis != self.along] if self.along in view.axes else []
 
     def _groups(self, view: ValueTable, column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -120,18 +120,18 @@ def _format_value(value: float) -> str:
     return f"{100 * value:.1f}" if abs(value) <= 1 else f"{value:.4g}"
 
 
-@CLAIMS.register("effect")
+@CLAIMS.register("linear_effect")
 @dataclass(frozen=True)
 class LinearEffectClaim:
     """The main effect of a number of the rows on a column has a sign: the slope of a linear fit.
 
-    The fit has all of ``beside`` in it too, so that effects of a grid are told apart.
+    The fit has all of ``covariates`` in it too, so that effects of a grid are told apart.
     """
 
     column: str
     along: str
     sign: Literal["positive", "negative"]
-    beside: list[str] = field(default_factory=list)
+    covariates: list[str] = field(default_factory=list)
     where: dict[str, Any] = field(default_factory=dict)
 
     def columns(self) -> Sequence[str]:
@@ -147,7 +147,7 @@ class LinearEffectClaim:
     def _slope(self, view: ValueTable) -> float:
         row_mask = view.mask(self.where)
         values = measured_values(view, self.column, row_mask)
-        terms = [view.numeric(name)[row_mask] for name in (self.along, *self.beside)]
+        terms = [view.numeric(name)[row_mask] for name in (self.along, *self.covariates)]
         design = np.stack([*terms, np.ones(len(values))], axis=1)
         if np.isnan(design).any() or np.ptp(terms[0]) == 0:
             raise UndecidableClaim(f"{self.along} must be numeric and vary between rows")
@@ -200,7 +200,7 @@ class PeakClaim:
     column: str
     along: str
     where: dict[str, Any] = field(default_factory=dict)
-    at: float | None = None  # where the highest value is, if that is claimed too
+    position: float | None = None  # where the highest value is, if that is claimed too
 
     def columns(self) -> Sequence[str]:
         return (self.column,)
@@ -208,8 +208,8 @@ class PeakClaim:
     def holds(self, view: ValueTable) -> bool:
         positions, values = self._sorted_values(view)
         best = int(np.argmax(values))
-        if self.at is not None:
-            return bool(positions[best] == self.at)
+        if self.position is not None:
+            return bool(positions[best] == self.position)
         return 0 < best < len(values) - 1
 
     def evidence(self, view: ValueTable) -> str:
@@ -231,24 +231,24 @@ class PeakClaim:
         return at[order], values[order]
 
 
-@CLAIMS.register("spread")
+@CLAIMS.register("value_range")
 @dataclass(frozen=True)
 class RangeClaim:
     """Highest minus lowest of a column is below or above some points.
 
-    With ``within`` only rows count that are near each other in another number: within this share
-    of it, at least one such neighbourhood must be spread so.
+    With ``match_tolerance`` only rows count that are near each other in another number: within this
+    share of it, at least one such neighbourhood must be spread so.
     """
 
     column: str
     below: float | None = None
     above: float | None = None
     where: dict[str, Any] = field(default_factory=dict)
-    near: str = ""
-    within: float = 0.1
+    match_column: str = ""
+    match_tolerance: float = 0.1
 
     def columns(self) -> Sequence[str]:
-        return (self.column, self.near) if self.near else (self.column,)
+        return (self.column, self.match_column) if self.match_column else (self.column,)
 
     def holds(self, view: ValueTable) -> bool:
         width = self._value_range(view)
@@ -257,16 +257,16 @@ class RangeClaim:
         )
 
     def evidence(self, view: ValueTable) -> str:
-        scope_text = f" among rows alike in {self.near}" if self.near else ""
+        scope_text = f" among rows alike in {self.match_column}" if self.match_column else ""
         return f"{self.column} spans {100 * self._value_range(view):.1f} points{scope_text}"
 
     def _value_range(self, view: ValueTable) -> float:
         row_mask = view.mask(self.where)
         values = measured_values(view, self.column, row_mask)
-        if not self.near:
+        if not self.match_column:
             return float(np.ptp(values))
-        size = measured_values(view, self.near, row_mask)
-        neighborhoods = [np.abs(size / s - 1) <= self.within for s in size]
+        size = measured_values(view, self.match_column, row_mask)
+        neighborhoods = [np.abs(size / s - 1) <= self.match_tolerance for s in size]
         return max(float(np.ptp(values[group])) for group in neighborhoods)
 
 
@@ -275,10 +275,10 @@ class RangeClaim:
 class AllClaims:
     """Several claims at once."""
 
-    of: list[dict[str, Any]]  # name and args of each
+    claims: list[dict[str, Any]]  # name and args of each
 
     def predicates(self) -> list[Any]:
-        return [CLAIMS.create(part["name"], part.get("args", {})) for part in self.of]
+        return [CLAIMS.create(part["name"], part.get("args", {})) for part in self.claims]
 
     def columns(self) -> Sequence[str]:
         return [column for part in self.predicates() for column in part.columns()]
@@ -295,19 +295,19 @@ class AllClaims:
 class SawtoothClaim:
     """Along each group of columns a row rises, and from a group to the next it falls.
 
-    ``at_least`` is the share of steps, over all rows, that must go so; both kinds must reach it.
+    ``min_share`` is the share of steps, over all rows, that must go so; both kinds must reach it.
     """
 
     groups: list[list[str]]
     where: dict[str, Any] = field(default_factory=dict)
-    at_least: float = 1.0
+    min_share: float = 1.0
 
     def columns(self) -> Sequence[str]:
         return [column for group in self.groups for column in group]
 
     def holds(self, view: ValueTable) -> bool:
         rises, falls = self._step_shares(view)
-        return min(rises, falls) >= self.at_least
+        return min(rises, falls) >= self.min_share
 
     def evidence(self, view: ValueTable) -> str:
         rises, falls = self._step_shares(view)
