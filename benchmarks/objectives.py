@@ -18,23 +18,16 @@ import buttress as bt
 from buttress.data import load_dataset
 from buttress.results.run_spec import Recipe
 from buttress.training import OBJECTIVES
+from buttress.training.objectives.core import example_args
 
-EPOCHS, REPEATS, IMAGES = 12, 4, 300
+EPOCHS, IMAGES = 12, 300
 SUITE = ["clean", "apgd-t:Linf:0.06", "apgd-ce:L2:0.5", "apgd-ce:L1:5"]
 
 
 def recipe(objective: str, extra: str) -> Recipe:
-    args: dict[str, object] = {}
-    if objective == "free":
-        args = {"repeats": REPEATS}
-    if objective == "multi_norm":
-        args = {"threats": ["Linf:0.06", "L2:0.5", "L1:5"], "how": "avg"}
-    if objective == "fat":
-        args = {"slower": [4.0, 8.0]}
-    if objective == "gairat":
-        args = {"burn_in": 6.0}
+    args = example_args(objective)
     raw = {
-        "epochs": EPOCHS // REPEATS if objective == "free" else EPOCHS,
+        "epochs": EPOCHS // OBJECTIVES.create(objective, args).repeats,
         "batch_size": 32,
         "objective": {"name": objective, "args": args},
         "threat": "Linf:0.06",
@@ -43,7 +36,7 @@ def recipe(objective: str, extra: str) -> Recipe:
         "augmentation": {"crop": 2},
         "validation": {"every": EPOCHS},
     }
-    if objective == "rst":
+    if OBJECTIVES.get(objective).needs_extra_data:
         raw["extra"] = {"dataset": f"npz:{extra}", "share": 0.5}
     return Recipe.parse(raw, f"recipe of {objective}")
 
@@ -63,8 +56,8 @@ def main() -> None:
             out = f"{folder}/{name}"
             run = bt.train(args.model, "digits", recipe(name, extra), out, limit=args.limit)
             evaluation = bt.evaluate(bt.load_model(run.path), data, SUITE)
-            shares = " | ".join(f"{100 * share:.1f}%" for share in evaluation.accuracy.values())
-            rows.append(f"| `{name}` | {shares} |")
+            cells = " | ".join(f"{100 * a:.1f}%" for a in evaluation.accuracy.values())
+            rows.append(f"| `{name}` | {cells} |")
             print(rows[-1], flush=True)
     if args.out is not None:
         args.out.write_text("\n".join(rows) + "\n", encoding="utf-8")

@@ -29,6 +29,8 @@ def write_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for kind, rows in tables().items():
         write(folder / f"{kind}.md", table(rows))
+    write(folder / "objectives.md", objective_table())
+    write(folder / "objectives_measured.md", measured_objectives())
     write(folder / "recipes.md", recipe_table())
     write(folder / "recipe_pages.md", recipe_pages())
     write(folder / "suites.md", suite_table())
@@ -76,6 +78,33 @@ def attack_pages() -> str:
         pieces.append(f"### `{entry.name}`\n\n{'; '.join(f for f in facts if f)}.\n\n")
         pieces.append(f"```{{eval-rst}}\n{text}\n```\n\n")
     return "".join(pieces)
+
+
+def objective_table() -> str:
+    """Each objective with its cost at default arguments, as its class declares it."""
+    from buttress.training import OBJECTIVES
+
+    lines = [
+        "| name | what it is | passes per image: forward / backward | BatchNorm updates | source |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for entry in OBJECTIVES:
+        objective = entry.value()
+        attack, loss = objective.attack_passes, objective.loss_passes
+        forward, backward = (objective.repeats * (n + loss) for n in attack)
+        updates = objective.repeats * objective.batchnorm_updates
+        cells = (plain(entry.summary), f"{forward} / {backward}", str(updates), linked(entry.paper))
+        lines.append(f"| `{entry.name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def measured_objectives() -> str:
+    """The measured table of objectives, with a row for each that is not measured yet."""
+    from buttress.training import OBJECTIVES
+
+    text = (HERE / "measured" / "objectives.md").read_text(encoding="utf-8")
+    missing = [name for name in OBJECTIVES.names() if f"| `{name}` |" not in text]
+    return text + "".join(f"| `{name}` |{' not measured |' * 4}\n" for name in missing)
 
 
 def recipe_table() -> str:
@@ -157,13 +186,11 @@ def tables() -> dict[str, list[Row]]:
     from buttress.models import MODELS, PATTERNS, SOURCES
     from buttress.registry import Registry
     from buttress.results.run_spec import AUGMENTATION_PRESETS
-    from buttress.training import OBJECTIVES
 
     registries: dict[str, Registry[Any]] = {
         "models": MODELS,
         "model_patterns": PATTERNS,
         "attacks": ATTACKS,
-        "objectives": OBJECTIVES,
         "datasets": DATASETS,
         "readers": READERS,
         "corruptions": CORRUPTIONS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from buttress.models import load_model
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint
 from buttress.results.run import SELECTED_ON_TEST_WARNING, Run
 from buttress.training import OBJECTIVES, train
+from buttress.training.objectives.core import example_args
 
 MODEL = """
 from torch import nn
@@ -28,7 +30,7 @@ def net(num_classes=10):
 RECIPE = """
 epochs: 3
 batch_size: 32
-objective: {{name: {objective}{args}}}
+objective: {{name: {objective}, args: {args}}}
 threat: Linf:0.1
 eps_warmup_epochs: 1
 optimiser: {{name: adamw, lr: 0.002}}
@@ -71,9 +73,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), dtype=np.uint8)
     np.savez(folder / "more.npz", image=images, label=np.arange(50) % 10)
     for name in OBJECTIVES.names():
-        more = f"extra: {{dataset: 'npz:{folder}/more.npz'}}" if name == "rst" else ""
-        args = ", args: {repeats: 2}" if name == "free" else ""
-        text = RECIPE.format(objective=name, args=args, more=more)
+        needs_extra = OBJECTIVES.get(name).needs_extra_data
+        more = f"extra: {{dataset: 'npz:{folder}/more.npz'}}" if needs_extra else ""
+        text = RECIPE.format(objective=name, args=json.dumps(example_args(name)), more=more)
         (folder / f"{name}.yaml").write_text(text)
     return folder
 

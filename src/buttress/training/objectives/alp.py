@@ -11,6 +11,7 @@ from buttress.attacks.targets import TargetRule
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
+    AttackPasses,
     LossOutput,
     TrainingBatch,
     adversarial_images,
@@ -31,8 +32,13 @@ class ALP(AdversarialObjective):
     statistics move once. The authors attack with a random target: ``target="random"``.
     """
 
+    loss_passes = 2
     weight: float = 0.5
     target: TargetRule = "none"
+
+    @property
+    def attack_passes(self) -> AttackPasses:
+        return AttackPasses(self.steps + (self.target != "none"), self.steps)
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         return AdversarialBatch(

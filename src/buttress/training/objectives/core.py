@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,13 @@ class AdversarialBatch(NamedTuple):
     sample_weights: Tensor | None = None  # (N,)
 
 
+class AttackPasses(NamedTuple):
+    """Passes per image of an inner attack; backward passes are to the images only."""
+
+    forward: int
+    backward: int
+
+
 class LossOutput(NamedTuple):
     """Output of an objective: the loss, and the logits whose accuracy is logged."""
 
@@ -65,12 +72,24 @@ class LossOutput(NamedTuple):
 class Objective(ABC):
     """A training objective: an inner attack, then a loss on its adversarial images.
 
-    The two are separate so that several losses can use one attack, at perturbed weights.
+    The two are separate so that several losses can use one attack, at perturbed weights. Tests
+    and documentation read the members below of every registered objective, costs of a study too.
     """
 
     needs_threat = False
     needs_extra_data = False  # whether it needs extra images
     repeats = 1  # optimizer steps per batch
+    batchnorm_updates = 1  # updates of BatchNorm's running statistics per optimizer step
+
+    @property
+    def attack_passes(self) -> AttackPasses:
+        """Passes per image of `find_adversarial`, if eps is not zero."""
+        return AttackPasses(0, 0)
+
+    @property
+    def loss_passes(self) -> int:
+        """Forward passes per image of `loss`, each with a backward pass to the weights."""
+        return 1
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch | None:
         """Find adversarial images for the current model; None if the clean ones are used."""
@@ -116,4 +135,11 @@ def _per_sample_cross_entropy(logits: Tensor, y: Tensor, smoothing: float) -> Te
     return F.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
 
 
+# Entries may have `example_args`: arguments that suit a training of a few epochs on digits, where
+# the defaults do not. Tests and the measured table of the documentation train with them.
 OBJECTIVES: Registry[type[Objective]] = Registry("objective")
+
+
+def example_args(name: str) -> dict[str, Any]:
+    """Arguments for a short training with an objective."""
+    return dict(OBJECTIVES.entry(name).metadata.get("example_args", {}))

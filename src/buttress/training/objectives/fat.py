@@ -19,7 +19,9 @@ from buttress.training.objectives.core import (
 from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
-@OBJECTIVES.register("fat", paper="arXiv:2002.11242", tags=("adversarial",))
+@OBJECTIVES.register(
+    "fat", paper="arXiv:2002.11242", tags=("adversarial",), example_args={"slower": [4.0, 8.0]}
+)
 @dataclass(frozen=True)
 class FAT(AdversarialObjective):
     r"""Cross-entropy on images that PGD stops moving tau steps after they are misclassified.

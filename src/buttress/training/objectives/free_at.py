@@ -21,7 +21,9 @@ from buttress.training.objectives.core import (
 PERTURBATION_KEY = "delta"
 
 
-@OBJECTIVES.register("free", paper="arXiv:1904.12843", tags=("adversarial",))
+@OBJECTIVES.register(
+    "free", paper="arXiv:1904.12843", tags=("adversarial",), example_args={"repeats": 4}
+)
 @dataclass(frozen=True)
 class FreeAT(Objective):
     r"""Cross-entropy on perturbed images; one gradient updates weights and perturbations.

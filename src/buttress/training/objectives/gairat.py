@@ -19,7 +19,9 @@ from buttress.training.objectives.core import (
 from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
-@OBJECTIVES.register("gairat", paper="arXiv:2010.01736", tags=("adversarial",))
+@OBJECTIVES.register(
+    "gairat", paper="arXiv:2010.01736", tags=("adversarial",), example_args={"burn_in": 6.0}
+)
 @dataclass(frozen=True)
 class GAIRAT(AdversarialObjective):
     r"""Weighted cross-entropy on adversarial images; images fooled early have most weight.

@@ -16,7 +16,12 @@ from buttress.attacks.problem import Problem
 from buttress.engine.last_iterate import HoldRule, last_iterate
 from buttress.models.eval_mode import eval_mode
 from buttress.threats.norm_ball import Threat
-from buttress.training.objectives.core import AdversarialBatch, Objective, TrainingBatch
+from buttress.training.objectives.core import (
+    AdversarialBatch,
+    AttackPasses,
+    Objective,
+    TrainingBatch,
+)
 
 MIN_IMAGES_PER_THREAD = 16  # images that are worth a thread
 
@@ -34,6 +39,7 @@ def run_inner_attack(
     The attack updates no BatchNorm statistics and leaves no gradients. It uses the
     inference-optimized model of the batch, if there is one. ``threat`` replaces that of the batch;
     ``freeze_samples`` is called at each step and may stop samples. Returns ``x`` if eps is zero.
+    One pass more than the attack's steps gives the clean logits, if the attack needs them.
     """
     threat, batch = threat or batch.threat, batch.with_attack_labels()
     assert threat is not None
@@ -42,11 +48,16 @@ def run_inner_attack(
     with eval_mode(model):
         attack_model = model if batch.attack_model is None else batch.attack_model
         with torch.no_grad():
-            clean_logits = attack_model(batch.x) if getattr(attack, "loss", "") == "kl" else None
+            clean_logits = attack_model(batch.x) if needs_clean_logits(attack) else None
         problem = Problem(attack_model, batch.x, batch.y, threat, batch.streams, clean_logits)
         if freeze_samples is not None or batch.x.device.type != "cpu":
             return last_iterate(attack, problem, freeze_samples)
         return _run_in_threads(attack, problem)
+
+
+def needs_clean_logits(attack: Attack) -> bool:
+    """Whether an attack compares with the clean prediction or chooses a target from it."""
+    return getattr(attack, "loss", "") == "kl" or getattr(attack, "target", "none") != "none"
 
 
 def _run_in_threads(attack: Attack, problem: Problem) -> Tensor:
@@ -75,6 +86,10 @@ class AdversarialObjective(Objective):
 
     def __post_init__(self) -> None:
         PGD(steps=self.steps, rel_step=self.rel_step, start=self.start, noise=self.noise)
+
+    @property
+    def attack_passes(self) -> AttackPasses:
+        return AttackPasses(self.steps, self.steps)
 
     def create_attack(self, batch: TrainingBatch, **attack_args: Any) -> PGD:
         """Create the attack; its steps scale with eps during warm-up or stay fixed."""

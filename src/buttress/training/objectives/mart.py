@@ -32,6 +32,7 @@ class MART(AdversarialObjective):
     move twice: for x' and for x. The constants that keep logarithms finite are the authors'.
     """
 
+    batchnorm_updates = loss_passes = 2
     start: StartRule = "gaussian"
     weight: float = 6.0
 

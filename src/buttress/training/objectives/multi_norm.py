@@ -18,6 +18,7 @@ from buttress.threats.norm_ball import Threat
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
+    AttackPasses,
     LossOutput,
     TrainingBatch,
     adversarial_images,
@@ -26,7 +27,12 @@ from buttress.training.objectives.core import (
 from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
 
-@OBJECTIVES.register("multi_norm", paper="arXiv:1904.13000", tags=("adversarial",))
+@OBJECTIVES.register(
+    "multi_norm",
+    paper="arXiv:1904.13000",
+    tags=("adversarial",),
+    example_args={"threats": ["Linf:0.06", "L2:0.5", "L1:5"], "how": "avg"},
+)
 @dataclass(frozen=True)
 class MultiNorm(AdversarialObjective):
     r"""Cross-entropy on the worst adversarial images of several threat models.
@@ -48,6 +54,16 @@ class MultiNorm(AdversarialObjective):
             raise UserError("`threats` must name at least one threat model, but is empty")
         for text in self.threats:
             Threat.parse(text)
+
+    @property
+    def attack_passes(self) -> AttackPasses:
+        attacks = 1 if self.how == "random" else len(self.threats)
+        selection = attacks if self.how == "max" else 0
+        return AttackPasses(attacks * self.steps + selection, attacks * self.steps)
+
+    @property
+    def loss_passes(self) -> int:
+        return len(self.threats) if self.how == "avg" else 1
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         threats = [Threat.parse(text).scaled(batch.eps_fraction) for text in self.threats]

@@ -11,6 +11,7 @@ from buttress.attacks.pgd import StartRule
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
+    AttackPasses,
     LossOutput,
     TrainingBatch,
     adversarial_images,
@@ -30,8 +31,13 @@ class TRADES(AdversarialObjective):
     training mode, so BatchNorm statistics move twice. The logged accuracy is clean accuracy.
     """
 
+    batchnorm_updates = loss_passes = 2
     start: StartRule = "gaussian"
     beta: float = 6.0
+
+    @property
+    def attack_passes(self) -> AttackPasses:
+        return AttackPasses(self.steps + 1, self.steps)  # one for the clean logits
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         return AdversarialBatch(
