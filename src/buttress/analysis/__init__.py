@@ -32,17 +32,20 @@ from buttress.analysis.core import (
 )
 from buttress.analysis.figures import save_figure
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup
+from buttress.analysis.uncertainty import FigureSamples, figure_samples
 
 __all__ = [
     "ANALYSES",
     "AnalysisFunction",
     "AnalysisNotApplicable",
     "AnalysisSubject",
+    "FigureSamples",
     "PlotFunction",
     "RunGroup",
     "analyze",
     "analyze_group",
     "analyze_standalone",
+    "figure_samples",
     "is_group_analysis",
     "is_standalone_analysis",
     "list_analyses",
