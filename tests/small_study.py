@@ -14,15 +14,15 @@ GRID = {
     "base": {
         "model": "vit_tiny",
         "dataset": "digits",
-        "limit": 64,
+        "train_limit": 64,
         "recipe": "quickstart-standard",
-        "set": ["epochs=1", "validation.limit=16"],
+        "overrides": ["epochs=1", "validation.limit=16"],
     },
     "seeds": [0, 1, 2],
     "suites": ["quickstart"],
     "test_limit": 8,
     "analyses": ["sparsity"],
-    "columns": {"clean": {"of": "clean"}, "worst_case": {}},
+    "columns": {"clean": {"metric": "clean"}, "worst_case": {}},
 }
 CLAIM = {"id": "S1", "statement": "some survive", "predicate": {"name": "higher", "args": {
     "column": "clean", "where": {}, "baseline": {}}}}  # fmt: skip
@@ -39,7 +39,7 @@ def works(root: Path, **changes: Any) -> list[RunJob]:
 
 
 def longer(epochs: int) -> dict[str, Any]:
-    base = {**GRID["base"], "set": [f"epochs={epochs}", "validation.limit=16"]}  # type: ignore[dict-item]
+    base = {**GRID["base"], "overrides": [f"epochs={epochs}", "validation.limit=16"]}  # type: ignore[dict-item]
     return {"base": base}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, ClassVar, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -106,6 +106,7 @@ class Spec(BaseModel):
     """A validated piece of configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    renamed_keys: ClassVar[Mapping[str, str]] = {}  # key of an older version -> key of today
 
     @classmethod
     def parse(cls: type[SpecT], raw: object, source: str) -> SpecT:
@@ -140,9 +141,13 @@ def validation_message(error: ValidationError, cls: type[BaseModel], source: str
         path = ".".join(str(key) for key in item["loc"]) or "(top level)"
         if item["type"] == "extra_forbidden":
             accepted = list(keys_at(cls, item["loc"][:-1]))
-            close_keys = difflib.get_close_matches(str(item["loc"][-1]), accepted, n=1)
+            key = str(item["loc"][-1])
+            close_keys = difflib.get_close_matches(key, accepted, n=1)
+            renamed = getattr(cls, "renamed_keys", {}).get(key)
             suggestion = (
-                f", did you mean {close_keys[0]!r}?"
+                f": it is now {renamed}"
+                if renamed
+                else f", did you mean {close_keys[0]!r}?"
                 if close_keys
                 else f"; known keys: {', '.join(accepted)}"
             )

@@ -13,8 +13,8 @@ from buttress.cli.main import run_cli
 SEARCH = {
     "question": "Which of two small networks holds?",
     "grid": {
-        "base": {"dataset": "digits", "limit": 32, "recipe": "quickstart-at",
-                 "set": ["epochs=2", "validation.limit=16"]},
+        "base": {"dataset": "digits", "train_limit": 32, "recipe": "quickstart-at",
+                 "overrides": ["epochs=2", "validation.limit=16"]},
         "axes": {"model": {"vit": {"model": "vit_tiny"}, "wrn": {"model": "wrn_tiny"}}},
     },
     "halving": {"rungs": 2, "eta": 2},
@@ -42,8 +42,8 @@ def test_a_search_of_ones_own(
     for words in ("Which of two", "rung 2", "best", "fully trained", "buttress evaluate"):
         assert words in said.out
     assert "rung 1 of 2" in said.err
-    vit = next(t["parameters"] for t in found["ranking"] if t["model"] == "vit_tiny")
-    wrn = next(t["parameters"] for t in found["ranking"] if t["model"] == "wrn_tiny")
+    vit = next(t["parameters"] for t in found["candidates"] if t["model"] == "vit_tiny")
+    wrn = next(t["parameters"] for t in found["candidates"] if t["model"] == "wrn_tiny")
     assert run_cli([*args, "--budget-params", str(min(vit, wrn)), "--json"]) == 0
     small = json.loads(capsys.readouterr().out)
     assert (small["in_budget"], small["grid"]) == (1, 2)

@@ -25,13 +25,13 @@ STUDY = {
     "question": "Does a small network hold?",
     "grid": {
         "base": {
-            "model": "vit_tiny", "dataset": "digits", "limit": 64, "recipe": "quickstart-standard",
-            "set": ["epochs=1", "validation.limit=16"],
+            "model": "vit_tiny", "dataset": "digits", "train_limit": 64,
+            "recipe": "quickstart-standard", "overrides": ["epochs=1", "validation.limit=16"],
         },
         "seeds": [0, 1],
         "suites": ["quickstart"],
         "test_limit": 8,
-        "columns": {"clean": {"of": "clean"}, "worst_case": {}},
+        "columns": {"clean": {"metric": "clean"}, "worst_case": {}},
     },
     "claims": [{
         "id": "T1", "statement": "attacks do not help",
@@ -56,14 +56,14 @@ def ask(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict: 
 def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file, out = write(tmp_path, STUDY), ("--out", str(tmp_path / "results"))
     plan = ask(capsys, "plan", file, *out, "--device-name", "cpu-core")
-    assert plan["counts"]["new"] == 2
+    assert plan["runs_by_state"]["new"] == 2
     assert plan["flops"] > 0
     first = ask(capsys, "run", file, *out, "--shard", "1/2", "--workers", "1", "--device", "cpu")
     assert (first["left"], first["report"]) == (1, None)
     status = ask(capsys, "status", file, *out)
-    assert status["plan"]["counts"] == {"done": 1, "started": 0, "failed": 0, "new": 1}
+    assert status["plan"]["runs_by_state"] == {"done": 1, "started": 0, "failed": 0, "new": 1}
     assert status["seconds_left"] > 0
-    assert status["active"] == []
+    assert status["active_runs"] == []
     second = ask(capsys, "run", file, *out, "--shard", "2/2", "--workers", "1", "--device", "cpu")
     assert second["left"] == 0
     assert Path(second["report"]).is_file()
@@ -92,7 +92,7 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_a_run_that_fails_is_said_and_the_exit_code_is_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    axes = {"lr": {"good": {}, "bad": {"set": ["epochs=1", "validation.limit=5000"]}}}
+    axes = {"lr": {"good": {}, "bad": {"overrides": ["epochs=1", "validation.limit=5000"]}}}
     grid = {**STUDY["grid"], "axes": axes, "seeds": [0], "suites": [], "columns": {}}  # type: ignore[dict-item]
     file = write(tmp_path, {**STUDY, "grid": grid, "claims": []})
     out = ("--out", str(tmp_path / "results"))
@@ -101,7 +101,7 @@ def test_a_run_that_fails_is_said_and_the_exit_code_is_1(
     assert "5000" in next(iter(found["failed_here"].values()))
     assert found["answer"]["done"] == 1
     status = ask(capsys, "status", file, *out, code=1)
-    assert status["plan"]["counts"]["failed"] == 1
+    assert status["plan"]["runs_by_state"]["failed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_no_lock_and_130(sent: signal.Signals, tmp_path: Path) -> None:
-    base = {**STUDY["grid"]["base"], "set": ["epochs=400", "validation.limit=16"]}  # type: ignore[index]
+    base = {**STUDY["grid"]["base"], "overrides": ["epochs=400", "validation.limit=16"]}  # type: ignore[index]
     file = write(tmp_path, {**STUDY, "grid": {**STUDY["grid"], "base": base}})  # type: ignore[dict-item]
     command = [sys.executable, "-m", "buttress.cli.main", "study", "run", file, "--workers", "2"]
     child = subprocess.Popen(

@@ -73,7 +73,7 @@ def shorten(folder: Path) -> None:
     path = folder / "src/buttress/studies/studies/two.yaml"
     study = yaml.safe_load(path.read_text(encoding="utf-8"))
     study["grid"] |= {"test_limit": 8}
-    study["grid"]["base"] |= {"limit": 16, "set": ["epochs=1", "validation.limit=8"]}
+    study["grid"]["base"] |= {"train_limit": 16, "overrides": ["epochs=1", "validation.limit=8"]}
     path.write_text(yaml.safe_dump(study), encoding="utf-8")
 
 

@@ -66,8 +66,8 @@ STUDY = """
 title: One network
 question: Does it run?
 grid:
-  base: {dataset: digits, model: resnet_tiny, limit: 16, recipe: quickstart-at,
-         set: [epochs=1, batch_size=16, validation.limit=8]}
+  base: {dataset: digits, model: resnet_tiny, train_limit: 16, recipe: quickstart-at,
+         overrides: [epochs=1, batch_size=16, validation.limit=8]}
   axes: {training: {adversarial: {}}}
   suites: [quickstart]
   test_limit: 8

@@ -36,7 +36,7 @@ STUDY = """question: Does it hold?
 grid:
   base: {model: vit_tiny, dataset: digits, limit: 8, recipe: quickstart-standard}
   suites: [quickstart]
-  columns: {clean: {of: clean}}
+  columns: {clean: {metric: clean}}
 """
 
 

@@ -231,7 +231,7 @@ STUDIES: dict[str, str] = {
     "  axes: {a: {b: {model: nobody}}}": "nobody",
     "  axes: {a: {b: {start: {a: b}}}}": "cycle",
     "  axes: {a: {b: {start: {a: c}}, c: {start: {a: b}}}}": "cycle",
-    "  only: {a: [b]}": "only",
+    "  labels: {a: [b]}": "labels",
     "  columns: {c: {where: {a: b}}}": "column",
     "  seeds: []": "seeds",
     "  seeds: [x]": "seeds",

@@ -78,11 +78,11 @@ def test_studies_share_their_runs() -> None:
 
 
 def test_an_axis_of_another_study() -> None:
-    grid = {"base": RUN, "axes": {"training": {"as_in": "table1"}}}
+    grid = {"base": RUN, "axes": {"training": {"from_study": "table1"}}}
     study = StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
     labels = [cell.labels["training"] for cell in expand_grid(study, "smoke")]
     assert labels == ["vanilla", "adversarial"]
-    grid["axes"] = {"trainings": {"as_in": "table1"}}
+    grid["axes"] = {"trainings": {"from_study": "table1"}}
     with pytest.raises(UserError, match="axis 'trainings' refers to study table1"):
         expand_grid(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study"), "smoke")
 
@@ -128,7 +128,7 @@ FLAGS = {
 
 
 def test_corruptions_are_a_column(tmp_path: Path) -> None:
-    study = corrupted_study(c={"of": "corruptions"}, clean={"of": "clean"}, w={})
+    study = corrupted_study(c={"metric": "corruptions"}, clean={"metric": "clean"}, w={})
     plant(tmp_path, study, FLAGS, list(FLAGS))
     (line,) = answer_study(study, "smoke", tmp_path).lines
     # Severities first, then corruptions: fog (1 + 1/2) / 4, snow 1/4.
@@ -138,7 +138,7 @@ def test_corruptions_are_a_column(tmp_path: Path) -> None:
 
 
 def test_corruptions_that_are_not_all_there_are_no_number(tmp_path: Path) -> None:
-    study = corrupted_study(c={"of": "corruptions"}, clean={"of": "clean"})
+    study = corrupted_study(c={"metric": "corruptions"}, clean={"metric": "clean"})
     plant(tmp_path, study, FLAGS, [*FLAGS, "snow-2"])
     (line,) = answer_study(study, "smoke", tmp_path).lines
     assert line.numbers["c"].value is None
@@ -178,7 +178,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
 
 
 def test_rows_listed_by_an_analysis_that_is_not_run() -> None:
-    grid = {"listed": {"analysis": "rademacher", "of": "classes", "rows": ["p"]}}
+    grid = {"analysis_rows": {"analysis": "rademacher", "path": "classes", "row_fields": ["p"]}}
     with pytest.raises(UserError, match="missing from `together`"):
         expand_grid(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "s"), "smoke")
 

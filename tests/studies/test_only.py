@@ -20,16 +20,16 @@ from buttress.system.cpu import available_cpus
 
 
 def study() -> StudySpec:
-    base = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "limit": 100}
+    base = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "train_limit": 100}
     axes = {
         "stage": {
             "one": {},
-            "two": {"start": {"stage": "one"}},
-            "three": {"start": {"stage": "two"}, "set": ["epochs=2"]},
+            "two": {"init_from": {"stage": "one"}},
+            "three": {"init_from": {"stage": "two"}, "overrides": ["epochs=2"]},
         },
         "size": {"small": {}, "large": {"model": "resnet_tiny"}},
     }
-    grid = {"base": base, "axes": axes, "only": {"mini": {"size": ["small"]}, "smoke": {}}}
+    grid = {"base": base, "axes": axes, "labels": {"mini": {"size": ["small"]}, "smoke": {}}}
     return StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
 
 

@@ -20,7 +20,7 @@ from buttress.system.files import write_json
 from buttress.threats.norm_ball import Threat
 
 LINF = Threat.parse("Linf:8/255")
-RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "limit": 100}
+RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "train_limit": 100}
 
 
 def study(**grid: object) -> StudySpec:
@@ -65,7 +65,7 @@ def test_no_attack_takes_more_than_was_said() -> None:
 
 def test_training_is_epochs_times_images_times_steps(tmp_path: Path) -> None:
     changes = ["epochs=3", "objective.args.steps=5", "validation.limit=10", "validation.every=2"]
-    job = work(tmp_path, base={**RUN, "set": changes})
+    job = work(tmp_path, base={**RUN, "overrides": changes})
     task = tasks_of_job(job)[0]
     steps = job.spec.recipe.validation.attack.args["steps"]
     assert task.weight_backward_passes == 3 * 100
@@ -117,7 +117,7 @@ def test_a_named_device_is_an_estimate(tmp_path: Path) -> None:
     assert slow.hours
     assert fast.hours
     assert slow.hours / fast.hours == pytest.approx(67 / 15.7)
-    assert "rough" in slow.known_from
+    assert "rough" in slow.estimate_basis
     assert all(0 < d.efficiency < 1 for d in DEVICES.values())
     with pytest.raises(UserError, match="a100"):
         get_device("a1000")
@@ -129,7 +129,7 @@ def test_the_quickstart_is_timed_once(tmp_path: Path) -> None:
     again = plan_study(spec, "smoke", tmp_path, device="cpu")
     assert first == again
     assert first.hours
-    assert "timed" in first.known_from
+    assert "timed" in first.estimate_basis
 
 
 def test_paper_scale_needs_no_data(tmp_path: Path) -> None:
@@ -139,6 +139,6 @@ def test_paper_scale_needs_no_data(tmp_path: Path) -> None:
     found = plan_study(
         spec.model_copy(update={"grid": grid}), "paper", tmp_path, device_name="a100"
     )
-    assert found.counts["new"] == len(found.runs) == 8
-    assert found.runs[0].forward > dataset_facts("cifar10").num_train
+    assert found.runs_by_state["new"] == len(found.runs) == 8
+    assert found.runs[0].forward_passes > dataset_facts("cifar10").num_train
     assert not (tmp_path / "runs").exists()

@@ -35,8 +35,9 @@ from buttress.studies.search.halving import RungDecision, prune
 
 SLOW = pytest.mark.slow  # many networks are built, on paper
 GRID: dict[str, Any] = {
-    "base": {"dataset": "digits", "limit": 32, "recipe": "quickstart-at",
-             "model": "wrn_d{d1}_{d2}_{d3}_w1_1_1", "set": ["epochs=9", "validation.limit=50"]},
+    "base": {"dataset": "digits", "train_limit": 32, "recipe": "quickstart-at",
+             "model": "wrn_d{d1}_{d2}_{d3}_w1_1_1",
+             "overrides": ["epochs=9", "validation.limit=50"]},
     "axes": {"d1": [1, 2, 3], "d2": [1, 2, 3], "d3": [1, 2, 3]},
 }  # fmt: skip
 
@@ -87,54 +88,63 @@ class Planted:
 def score(value: float, images: int = 1000, clean: float = 0.9) -> RungScore:
     low, high = wilson_interval(value * images, images)
     return RungScore(
-        epochs=1, value=value, low=low, high=high, clean=clean, images=images, runs=("r",)
+        epochs=1,
+        robust_accuracy=value,
+        low=low,
+        high=high,
+        clean_accuracy=clean,
+        images=images,
+        run_keys=("r",),
     )
 
 
 def test_the_last_stage_rule_is_found_for_a_quarter_of_the_cost() -> None:
     halving = HalvingSpec(rungs=4, eta=3)
-    longer = {"limit": None, "set": ["epochs=54", "validation.limit=50"]}
+    longer = {"train_limit": None, "overrides": ["epochs=54", "validation.limit=50"]}
     found = entrants(made({**GRID, "base": {**GRID["base"], **longer}}), halving=halving)
-    planted = Planted(found.drawn, halving, images=10_000)
+    planted = Planted(found.sampled, halving, images=10_000)
     asked = SearchSettings(made(), "smoke", SearchBudget(), halving)
-    result = summarize_search(asked, found, successive_halving(found.drawn, halving, planted))
-    assert result.is_over
-    best = result.ranking[0]
-    assert (best.fate, best.labels) == ("best", {"d1": "3", "d2": "3", "d3": "1"})
-    last = [o for o in result.options if o.axis == "d3"]
+    result = summarize_search(asked, found, successive_halving(found.sampled, halving, planted))
+    assert result.is_finished
+    best = result.candidates[0]
+    assert (best.status, best.labels) == ("best", {"d1": "3", "d2": "3", "d3": "1"})
+    last = [o for o in result.axis_values if o.axis == "d3"]
     assert [o.label for o in last] == ["1", "2", "3"]
-    assert [o.in_full for o in last][1:] == [0, 0]  # all that were trained in full have one block
-    first = [o.first or 0 for o in last]
+    assert [o.fully_trained for o in last][1:] == [
+        0,
+        0,
+    ]  # all that were trained in full have one block
+    first = [o.first_rung_accuracy or 0 for o in last]
     assert first == sorted(first, reverse=True)
-    assert result.flops < result.flops_of_all / 4
-    assert result.flops <= max_flops(found.drawn, halving)
+    assert result.training_flops < result.full_training_flops / 4
+    assert result.training_flops <= max_flops(found.sampled, halving)
 
 
 def test_chance_keeps_more_and_no_more_than_there_are_places() -> None:
-    halving = HalvingSpec(rungs=3, eta=3, doubt=1.5)
+    halving = HalvingSpec(rungs=3, eta=3, tie_factor=1.5)
     found = entrants(halving=halving)
-    few = Planted(found.drawn, halving, images=50)  # nobody can be told apart
-    state = successive_halving(found.drawn, halving, few)
+    few = Planted(found.sampled, halving, images=50)  # nobody can be told apart
+    state = successive_halving(found.sampled, halving, few)
     assert [len(left) for left in few.asked] == [27, 14, 5]  # 9 and 3, and half as many again
-    assert [rung.asked for rung in state.rungs] == [9, 3, 5]
-    assert sum(fate == "in doubt" for fate in state.fates.values()) == sum(
-        rung.in_doubt for rung in state.rungs
+    assert [rung.target_survivors for rung in state.rungs] == [9, 3, 5]
+    assert sum(status == "pruned, tied" for status in state.statuses.values()) == sum(
+        rung.pruned_within_interval for rung in state.rungs
     )
-    many = Planted(found.drawn, halving, images=10_000_000)
-    successive_halving(found.drawn, halving, many)
+    many = Planted(found.sampled, halving, images=10_000_000)
+    successive_halving(found.sampled, halving, many)
     assert [len(left) for left in many.asked] == [27, 9, 3]
 
 
 def test_the_cut_by_hand() -> None:
     far = {0: score(0.80), 1: score(0.70), 2: score(0.69), 3: score(0.68), 4: score(0.30)}
     assert prune(far, num_kept=2, max_keep=3) == RungDecision(
-        kept=(0, 1, 2), in_doubt=(3,), dropped=(4,)
+        kept=(0, 1, 2), pruned_ties=(3,), pruned=(4,)
     )
     assert prune(far, num_kept=2, max_keep=2) == RungDecision(
-        kept=(0, 1), in_doubt=(2, 3), dropped=(4,)
+        kept=(0, 1), pruned_ties=(2, 3), pruned=(4,)
     )
     assert prune(far, num_kept=1, max_keep=5) == RungDecision(
-        kept=(0,), in_doubt=(), dropped=(1, 2, 3, 4)
+        kept=(0,), pruned_ties=(), pruned=(1, 2, 3, 4)
     )
     assert prune(far, num_kept=9, max_keep=9).kept == (0, 1, 2, 3, 4)
     equal = {0: score(0.5, clean=0.8), 1: score(0.5, clean=0.9)}
@@ -157,17 +167,17 @@ def test_failures_are_kept_apart_and_a_search_without_survivors_ends() -> None:
     def some_fail(rung: int, left: Sequence[int]) -> dict[int, RungScore | str]:
         return {i: "the loss is not finite" if i < 5 else score(0.5 + i / 100) for i in left}
 
-    state = successive_halving(found.drawn, halving, some_fail, seen.append)
-    assert [i for i, fate in state.fates.items() if fate == "failed"] == [0, 1, 2, 3, 4]
-    assert state.fates[26] == "best"
+    state = successive_halving(found.sampled, halving, some_fail, seen.append)
+    assert [i for i, status in state.statuses.items() if status == "failed"] == [0, 1, 2, 3, 4]
+    assert state.statuses[26] == "best"
     assert len(seen) == 3  # before the first rung, and after each
-    state = successive_halving(found.drawn, halving, lambda rung, left: dict.fromkeys(left, "no"))
-    assert state.is_over
-    assert set(state.fates.values()) == {"failed"}
+    state = successive_halving(found.sampled, halving, lambda rung, left: dict.fromkeys(left, "no"))
+    assert state.is_finished
+    assert set(state.statuses.values()) == {"failed"}
     asked = SearchSettings(made(), "smoke", SearchBudget(), halving)
     result = summarize_search(asked, found, state)
-    assert len(result.failed) == 27
-    assert [front.best for front in result.fronts] == [(), ()]
+    assert len(result.failed_candidates) == 27
+    assert [front.ranks for front in result.fronts] == [(), ()]
 
 
 def test_a_rung_at_guessing_level_is_said() -> None:
@@ -179,12 +189,12 @@ def test_a_rung_at_guessing_level_is_said() -> None:
         lucky = {0: 0.3} if rung == 0 else {}
         return {i: score(lucky.get(i, (0.1, 0.5)[rung] + i / 10_000), images=200) for i in left}
 
-    result = summarize_search(asked, found, successive_halving(found.drawn, halving, late))
+    result = summarize_search(asked, found, successive_halving(found.sampled, halving, late))
     (note,) = result.notes
     assert "rung 1: fewer than 9 candidates significantly above chance level (10%)" in note
     nobody = summarize_search(
         asked, found,
-        successive_halving(found.drawn, halving, lambda _, left: {i: score(0.05) for i in left}),
+        successive_halving(found.sampled, halving, lambda _, left: {i: score(0.05) for i in left}),
     )  # fmt: skip
     assert "rung 2: no candidate significantly above chance level" in nobody.notes[1]
 
@@ -192,7 +202,7 @@ def test_a_rung_at_guessing_level_is_said() -> None:
 def test_a_search_of_many_rungs_is_drawn(tmp_path: Path) -> None:
     halving = HalvingSpec(rungs=6, eta=1.5)
     found = entrants(halving=halving)
-    state = successive_halving(found.drawn, halving, Planted(found.drawn, halving, images=500))
+    state = successive_halving(found.sampled, halving, Planted(found.sampled, halving, images=500))
     asked = SearchSettings(made(), "smoke", SearchBudget(macs=1e9), halving)
     save_search_plot(summarize_search(asked, found, state), tmp_path / "many.svg")
     assert "</svg>" in (tmp_path / "many.svg").read_text()
@@ -200,18 +210,18 @@ def test_a_search_of_many_rungs_is_drawn(tmp_path: Path) -> None:
 
 def test_the_budget_and_the_draw_decide_who_takes_part() -> None:
     everyone = entrants()
-    assert (everyone.grid, len(everyone.in_budget), len(everyone.drawn)) == (27, 27, 27)
-    costs = sorted(c.cost.parameters for c in everyone.drawn)
+    assert (everyone.grid_size, len(everyone.in_budget), len(everyone.sampled)) == (27, 27, 27)
+    costs = sorted(c.cost.parameters for c in everyone.sampled)
     small = entrants(parameters=float(costs[8]))
-    assert [c.cost.parameters <= costs[8] for c in small.drawn] == [True] * 9
-    both = entrants(parameters=float(costs[8]), macs=1.0 + min(c.cost.macs for c in small.drawn))
-    assert len(both.drawn) < len(small.drawn)
-    few = HalvingSpec(candidates=7)
-    drawn = [c.labels for c in entrants(halving=few).drawn]
+    assert [c.cost.parameters <= costs[8] for c in small.sampled] == [True] * 9
+    both = entrants(parameters=float(costs[8]), macs=1.0 + min(c.cost.macs for c in small.sampled))
+    assert len(both.sampled) < len(small.sampled)
+    few = HalvingSpec(max_candidates=7)
+    drawn = [c.labels for c in entrants(halving=few).sampled]
     assert len(drawn) == 7
-    assert drawn == [c.labels for c in entrants(halving=few).drawn]
-    assert drawn != [c.labels for c in entrants(halving=few, seed=1).drawn]
-    assert {c.specs[0].seed for c in entrants(halving=few, seed=1).drawn} == {1}
+    assert drawn == [c.labels for c in entrants(halving=few).sampled]
+    assert drawn != [c.labels for c in entrants(halving=few, seed=1).sampled]
+    assert {c.specs[0].seed for c in entrants(halving=few, seed=1).sampled} == {1}
     with pytest.raises(
         UserError, match=r"none of the 27 models fits the budget \(parameters <= 10\).*smallest"
     ):
@@ -221,13 +231,13 @@ def test_the_budget_and_the_draw_decide_who_takes_part() -> None:
 def test_arguments_of_a_model_count_in_its_cost() -> None:
     axes = {"patch": {"4": {"model_args": {"patch": 4}}, "8": {"model_args": {"patch": 8}}}}
     grid = {"base": {**GRID["base"], "model": "xcit_tiny"}, "axes": axes}
-    costs = [candidate.cost for candidate in entrants(made(grid)).drawn]
+    costs = [candidate.cost for candidate in entrants(made(grid)).sampled]
     assert costs[0].macs > costs[1].macs
 
 
 def test_a_rung_is_a_short_run_and_the_last_is_the_run_of_any_study() -> None:
     halving = HalvingSpec(rungs=3, eta=3)
-    candidate = entrants(halving=halving).drawn[0]
+    candidate = entrants(halving=halving).sampled[0]
     runs = [candidate.specs_for(halving.epoch_fraction(rung))[0] for rung in range(3)]
     assert [run.recipe.epochs for run in runs] == [1, 3, 9]
     assert runs[2].key() == candidate.specs[0].key()
@@ -237,8 +247,8 @@ def test_a_rung_is_a_short_run_and_the_last_is_the_run_of_any_study() -> None:
 
 WRONG: dict[str, dict[str, Any]] = {
     "has no threat": {"recipe": "quickstart-standard"},
-    "select_on": {"set": ["epochs=9", "select_on=test"]},
-    "fewer rungs": {"set": ["epochs=2"]},
+    "select_on": {"overrides": ["epochs=9", "select_on=test"]},
+    "fewer rungs": {"overrides": ["epochs=2"]},
     "unknown model": {"model": "no_such_net"},
 }
 
@@ -251,7 +261,7 @@ def test_what_cannot_be_searched_is_refused_before_the_first_run(words: str) -> 
 
 
 def test_candidates_must_sit_the_same_exam() -> None:
-    axes = {"eps": {"small": {"set": ["threat=Linf:0.03"]}, "large": {}}}
+    axes = {"eps": {"small": {"overrides": ["threat=Linf:0.03"]}, "large": {}}}
     base = {**GRID["base"], "model": "vit_tiny"}
     with pytest.raises(UserError, match="same images under the same attack"):
         entrants(made({"base": base, "axes": axes}))
@@ -284,7 +294,7 @@ def test_a_shipped_search_is_whole_at_every_scale(name: str, scale: Scale) -> No
     search = load_search(name)
     halving = search.halving_at(scale)
     found = build_candidates(search, scale, search.budget_at(scale), halving, 0)
-    assert len(found.drawn) >= 4
+    assert len(found.sampled) >= 4
     if scale != "smoke":
         whole = sum(candidate.flops(1.0) for candidate in found.in_budget)
-        assert max_flops(found.drawn, halving) < 0.8 * whole
+        assert max_flops(found.sampled, halving) < 0.8 * whole

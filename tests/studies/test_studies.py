@@ -76,11 +76,12 @@ def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> No
             base=RUN,
             axes={
                 "lr": {
-                    x: {"set": [f"optimiser.lr={v}"]} for x, v in (("low", 0.001), ("high", 0.1))
+                    x: {"overrides": [f"optimiser.lr={v}"]}
+                    for x, v in (("low", 0.001), ("high", 0.1))
                 },
                 "net": {"vit": {}, "resnet": {"model": "resnet_tiny"}},
             },
-            leave_out=[{"lr": "high", "net": "vit"}],
+            exclude=[{"lr": "high", "net": "vit"}],
             seeds=[0, 1],
         ),
         "smoke",
@@ -93,7 +94,12 @@ def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> No
 def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> None:
     spec = study(
         base=RUN,
-        axes={"stage": {"first": {}, "second": {"start": {"stage": "first"}, "set": ["epochs=1"]}}},
+        axes={
+            "stage": {
+                "first": {},
+                "second": {"init_from": {"stage": "first"}, "overrides": ["epochs=1"]},
+            }
+        },
     )
     first, second = expand_grid(spec, "smoke")
     assert second.init_key == first.key
@@ -107,13 +113,13 @@ def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> No
         ({"base": {**RUN, "recipe": "quickstart"}}, "recipe"),
         ({"base": {**RUN, "dataset": "digitz"}}, "digits"),
         ({"base": {**RUN, "modell": "x"}}, "modell"),
-        ({"base": {**RUN, "set": ["epochz=1"]}}, "epochs"),
+        ({"base": {**RUN, "overrides": ["epochz=1"]}}, "epochs"),
         ({"base": {"model": "vit_tiny", "dataset": "digits"}}, "recipe"),
         ({"base": RUN, "suites": ["quickstarts"]}, "quickstart"),
         ({"base": RUN, "analyses": ["sparsit"]}, "sparsity"),
-        ({"base": RUN, "only": {"net": ["a"]}}, "only"),
-        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "y"}}}}}, "not in the study"),
-        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "x"}}}}}, "cycle"),
+        ({"base": RUN, "labels": {"net": ["a"]}}, "labels"),
+        ({"base": RUN, "axes": {"a": {"x": {"init_from": {"a": "y"}}}}}, "not in the study"),
+        ({"base": RUN, "axes": {"a": {"x": {"init_from": {"a": "x"}}}}}, "cycle"),
         ({"base": RUN, "axes": {"a": {"x": {}, "y": {"model_args": {"wings": 2}}}}}, "wings"),
     ],
 )
@@ -123,7 +129,11 @@ def test_a_mistake_is_found_before_the_first_run(grid: dict[str, Any], words: st
 
 
 def test_claims_and_columns_are_checked_too() -> None:
-    raw = {"name": "s", "question": "?", "grid": {"base": RUN, "columns": {"a": {"of": "clean"}}}}
+    raw = {
+        "name": "s",
+        "question": "?",
+        "grid": {"base": RUN, "columns": {"a": {"metric": "clean"}}},
+    }
     wrong = {"id": "X", "statement": "x", "predicate": {"name": "topp", "args": {}}}
     with pytest.raises(UserError, match="topp"):
         expand_grid(StudySpec.parse({**raw, "claims": [wrong]}, "study"), "smoke")
@@ -162,3 +172,20 @@ def test_published_tables_are_numbers() -> None:
 
 def test_every_kind_of_claim_is_documented() -> None:
     assert all(CLAIMS.entry(name).summary for name in CLAIMS.names())
+
+
+@pytest.mark.parametrize(
+    ("grid", "new_key"),
+    [
+        ({"base": {**RUN, "set": ["epochs=1"]}}, "overrides"),
+        ({"base": RUN, "axes": {"a": {"x": {"start": {"a": "y"}}}}}, "init_from"),
+        ({"base": RUN, "columns": {"clean": {"of": "clean"}}}, "metric"),
+        ({"base": RUN, "only": {"a": ["x"]}}, "labels"),
+        ({"together": ["rademacher"]}, "group_analyses"),
+    ],
+)
+def test_a_key_of_an_older_version_is_refused_with_its_new_name(
+    grid: dict[str, object], new_key: str
+) -> None:
+    with pytest.raises(UserError, match=f"it is now `{new_key}`"):
+        expand_grid(study(**grid), "smoke")

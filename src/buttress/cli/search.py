@@ -64,7 +64,7 @@ def command(
         print_json({**files, **result.model_dump(mode="json")})
     else:
         _print_search(result, file, out)
-    return 1 if result.failed else 0
+    return 1 if result.failed_candidates else 0
 
 
 def _print_search(result: SearchResult, file: Path, out: Path) -> None:
@@ -74,43 +74,57 @@ def _print_search(result: SearchResult, file: Path, out: Path) -> None:
     print_line(f"{result.title} ({result.scale})\n{result.question}\n")
     budget_text = f"within {limits}" if limits else "allowed (no budget)"
     print_line(
-        f"{result.grid} models in the grid, {result.in_budget} {budget_text}, "
-        f"{result.drawn} sampled\n"
+        f"{result.grid_size} models in the grid, {result.in_budget} {budget_text}, "
+        f"{result.sampled} sampled\n"
     )
-    axes = list(result.ranking[0].labels)
+    axes = list(result.candidates[0].labels)
     rungs = [f"rung {number + 1}" for number in range(len(result.rungs))]
-    rows = [[str(i + 1), *_candidate_row(result, tried)] for i, tried in enumerate(result.ranking)]
+    rows = [
+        [str(i + 1), *_candidate_row(result, tried)] for i, tried in enumerate(result.candidates)
+    ]
     print_line(format_table(["", *axes, "parameters", "MACs", *rungs, "outcome"], rows) + "\n")
     _print_axis_summaries(result)
-    fraction = result.flops / result.flops_of_all
-    print_line(f"training took {format_amount(result.flops, 'FLOP')}, {fraction:.0%} of training "
-        f"all {result.in_budget} models in full")  # fmt: skip
+    fraction = result.training_flops / result.full_training_flops
+    print_line(
+        f"training took {format_amount(result.training_flops, 'FLOP')}, {fraction:.0%} of training "
+        f"all {result.in_budget} models in full"
+    )
     for note in result.notes:
         print_line(f"note: {note}")
-    for name, reason in result.failed.items():
+    for name, reason in result.failed_candidates.items():
         print_line(f"failed: {name}: {reason}")
-    if result.failed:
+    if result.failed_candidates:
         print_line("use --retry to run failed runs again")
-    best = result.ranking[0]
-    if best.fate == "best":
-        print_line(f"best run: {out / 'runs' / best.scores[-1].runs[0]}. Its validation accuracy "
-                   "is optimistic because it was selected on it; evaluate the run on test "
-                   "images with `buttress evaluate`")  # fmt: skip
+    best = result.candidates[0]
+    if best.status == "best":
+        print_line(
+            f"best run: {out / 'runs' / best.scores[-1].run_keys[0]}. Its validation accuracy "
+            "is optimistic because it was selected on it; evaluate the run on test "
+            "images with `buttress evaluate`"
+        )
     print_line(f"result: {file}, figure: {file.with_name(PLOT_FILE)}")
 
 
 def _candidate_row(result: SearchResult, candidate: CandidateResult) -> list[str]:
-    scores = [format_percent(score.value) for score in candidate.scores[:-1]]
-    scores += [format_with_interval(s.value, (s.low, s.high)) for s in candidate.scores[-1:]]
+    scores = [format_percent(score.robust_accuracy) for score in candidate.scores[:-1]]
+    scores += [
+        format_with_interval(s.robust_accuracy, (s.low, s.high)) for s in candidate.scores[-1:]
+    ]
     scores += [""] * (len(result.rungs) - len(scores))
     costs = [format_amount(candidate.parameters), format_amount(candidate.macs)]
-    return [*candidate.labels.values(), *costs, *scores, candidate.fate]
+    return [*candidate.labels.robust_accuracys(), *costs, *scores, candidate.status]
 
 
 def _print_axis_summaries(result: SearchResult) -> None:
     rows = [
-        [o.axis, o.label, str(o.candidates), format_percent(o.first), str(o.in_full)]
-        for o in result.options
+        [
+            o.axis,
+            o.label,
+            str(o.candidates),
+            format_percent(o.first_rung_accuracy),
+            str(o.fully_trained),
+        ]
+        for o in result.axis_values
     ]
     if rows:
         print_line(

@@ -109,14 +109,19 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
         print_line(
             format_table(["configuration", "runs", "done", "remaining", "time"], rows) + "\n"
         )
-    counts = ", ".join(f"{n} {state}" for state, n in study_plan.counts.items() if n) or "no runs"
+    counts = (
+        ", ".join(f"{n} {state}" for state, n in study_plan.runs_by_state.items() if n) or "no runs"
+    )
     print_line(f"{study_plan.study} at scale {study_plan.scale}: {counts}")
-    forward, backward = format_amount(study_plan.forward), format_amount(study_plan.backward)
+    forward, backward = (
+        format_amount(study_plan.forward_passes),
+        format_amount(study_plan.backward_passes),
+    )
     passes = f"{forward} forward and {backward} backward passes"
     print_line(f"remaining: {passes}, {format_amount(study_plan.flops, 'FLOP')}")
     if study_plan.hours is not None and study_plan.flops:
         wall_time = format_duration(3600 * study_plan.hours / workers)
-        source = study_plan.known_from
+        source = study_plan.estimate_basis
         print_line(f"estimated time: {wall_time} with {workers} workers (based on {source})")
 
 
@@ -220,19 +225,19 @@ def status(study: str, scale: str, out: Path, as_json: bool, watch: float | None
             print_json(study_status.model_dump(mode="json"))
         else:
             _print_status(study_status)
-        is_over = study_status.plan.counts["done"] + study_status.plan.counts["failed"] == len(
-            study_status.plan.runs
-        )
+        is_over = study_status.plan.runs_by_state["done"] + study_status.plan.runs_by_state[
+            "failed"
+        ] == len(study_status.plan.runs)
         if watch is None or is_over:
-            return 1 if study_status.plan.counts["failed"] else 0
+            return 1 if study_status.plan.runs_by_state["failed"] else 0
         time.sleep(watch)
 
 
 def _print_status(study_status: StudyStatus) -> None:
-    counts, total = study_status.plan.counts, len(study_status.plan.runs)
+    counts, total = study_status.plan.runs_by_state, len(study_status.plan.runs)
     done_fraction = counts["done"] / total if total else 1.0
     bar = ("#" * round(24 * done_fraction)).ljust(24, ".")
-    alive = [run for run in study_status.active if not run.is_stale]
+    alive = [run for run in study_status.active_runs if not run.is_stale]
     time_left = format_duration(study_status.seconds_left)
     title = f"{study_status.plan.study} at scale {study_status.plan.scale}"
     print_line(f"{title}: [{bar}] {counts['done']} of {total} done")
@@ -240,10 +245,17 @@ def _print_status(study_status: StudyStatus) -> None:
         print_line(f"about {time_left} remaining with {max(len(alive), 1)} workers")
     print_line(", ".join(f"{n} {state}" for state, n in counts.items() if n))
     rows = [
-        [run.label, run.key, f"{run.host} {run.pid}", f"{run.epochs}/{run.of}", str(run.tasks),
-         run.since, "stale: its process has exited" if run.is_stale else ""]
-        for run in study_status.active
-    ]  # fmt: skip
+        [
+            run.label,
+            run.key,
+            f"{run.host} {run.pid}",
+            f"{run.epochs_done}/{run.epochs_total}",
+            str(run.tasks_done),
+            run.started_at,
+            "stale: its process has exited" if run.is_stale else "",
+        ]
+        for run in study_status.active_runs
+    ]
     if rows:
         print_line(
             "\n"

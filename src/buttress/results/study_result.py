@@ -94,13 +94,13 @@ def read_study_result(path: Path) -> StudyResult:
     return StudyResult.parse(read_json(path), str(path))
 
 
-CandidateStatus = Literal["best", "close", "worse", "in doubt", "dropped", "failed", "running"]
+CandidateStatus = Literal["best", "close", "worse", "pruned, tied", "pruned", "failed", "running"]
 CANDIDATE_STATUSES: dict[CandidateStatus, str] = {
     "best": "highest robust accuracy among the fully trained candidates",
     "close": "fully trained; its interval overlaps that of the best",
     "worse": "fully trained; its interval lies below that of the best",
-    "in doubt": "pruned although its interval overlaps that of the last candidate kept",
-    "dropped": "pruned: its interval lies below that of the last candidate kept",
+    "pruned, tied": "pruned although its interval overlaps that of the last candidate kept",
+    "pruned": "pruned: its interval lies below that of the last candidate kept",
     "failed": "one of its runs failed",
     "running": "still running",
 }
@@ -110,12 +110,12 @@ class RungScore(Spec):
     """Robust validation accuracy after one rung: the mean over seeds, with its 95% interval."""
 
     epochs: int
-    value: float
+    robust_accuracy: float
     low: float
     high: float
-    clean: float
+    clean_accuracy: float
     images: int
-    runs: tuple[str, ...]  # keys, one per seed
+    run_keys: tuple[str, ...]  # keys, one per seed
 
 
 class CandidateResult(Spec):
@@ -126,19 +126,19 @@ class CandidateResult(Spec):
     parameters: int
     macs: int
     scores: tuple[RungScore, ...] = ()  # of the rungs it reached
-    fate: CandidateStatus = "running"
-    reason: str = ""  # why it failed
+    status: CandidateStatus = "running"
+    failure_reason: str = ""
 
 
 class RungResult(Spec):
     """One rung of successive halving."""
 
-    share: float  # of the recipe's epochs
+    epoch_fraction: float  # of the recipe's epochs
     candidates: int
-    asked: int  # number to keep by rank
-    kept: int  # including those whose interval overlaps
-    in_doubt: int  # pruned although their interval overlaps
-    flops: float  # of training
+    target_survivors: int  # number to keep by rank
+    survivors: int  # including those whose interval overlaps
+    pruned_within_interval: int  # pruned although their interval overlaps
+    training_flops: float
 
 
 class AxisValueResult(Spec):
@@ -147,42 +147,42 @@ class AxisValueResult(Spec):
     axis: str
     label: str
     candidates: int
-    first: float | None  # mean accuracy after the first rung
-    in_full: int  # trained to the end
+    first_rung_accuracy: float | None  # mean over its candidates
+    fully_trained: int
 
 
 class SearchFront(Spec):
     """Pareto front of robust accuracy and cost among the fully trained candidates."""
 
-    price: Literal["parameters", "macs"]
-    best: tuple[int, ...]  # indices into the ranking, most robust first
-    within_chance: tuple[int, ...]
+    cost_metric: Literal["parameters", "macs"]
+    ranks: tuple[int, ...]  # indices into the candidates, most robust first
+    ranks_within_interval: tuple[int, ...]
 
 
 class SearchResult(Spec):
     """The result of a search at one scale, possibly unfinished."""
 
-    search: str
+    name: str
     scale: str
     key: str  # its name with a hash of all that may change a number
     title: str
     question: str
     source: str = ""
-    about: str = ""
+    description: str = ""
     budget: dict[str, float]
     seed: int
-    grid: int  # combinations
+    grid_size: int  # combinations
     in_budget: int
-    drawn: int
+    sampled: int
     rungs: tuple[RungResult, ...] = ()
-    ranking: tuple[CandidateResult, ...]  # by the last rung reached, then by accuracy
-    options: tuple[AxisValueResult, ...] = ()
+    candidates: tuple[CandidateResult, ...]  # ranked by the last rung reached, then by accuracy
+    axis_values: tuple[AxisValueResult, ...] = ()
     fronts: tuple[SearchFront, ...] = ()
-    flops: float = 0.0  # of all training so far
-    flops_of_all: float = 0.0  # had all in the budget been trained in full
-    failed: dict[str, str] = Field(default_factory=dict)  # candidate -> the run, and why
+    training_flops: float = 0.0  # so far
+    full_training_flops: float = 0.0  # of training all candidates in the budget in full
+    failed_candidates: dict[str, str] = Field(default_factory=dict)  # candidate -> the run, and why
     notes: tuple[str, ...] = ()  # caveats of the decisions
-    is_over: bool = False
+    is_finished: bool = False
 
 
 def search_result_path(root: Path, key: str) -> Path:

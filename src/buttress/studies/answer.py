@@ -69,7 +69,7 @@ def answer_study(
         title=study.title or study.name,
         question=study.question,
         source=study.source,
-        about=study.about,
+        about=study.description,
         axes=table.axes,
         columns=table.columns,
         units={name: column.unit for name, column in scaled.columns.items()},
@@ -85,7 +85,7 @@ def answer_study(
         done=sum(run.state == "done" for run in statuses.values()),
         failed={key: run.error for key, run in statuses.items() if run.state == "failed"},
         analyses=tuple(analysis.name for analysis in scaled.analyses),
-        together=tuple(analysis.name for analysis in scaled.together),
+        together=tuple(analysis.name for analysis in scaled.group_analyses),
         cost=_training_seconds(runs, root),
         settings={
             "datasets": sorted({cell.spec.dataset for cell in runs}),
@@ -104,7 +104,7 @@ def _build_table(
     root: Path,
 ) -> StudyTable:
     """Measure the table; its rows are runs, or rows of an analysis."""
-    if not scaled.listed:
+    if not scaled.analysis_rows:
         return measure_table(scaled, records)
     return analysis_rows_table(scaled, study_result_path(root, study.name, scale).parent)
 
@@ -186,7 +186,7 @@ def _column_evaluations(
 ) -> list[Evaluation]:
     """The evaluations of a value."""
     name = column.suite or (scaled.suites[0] if scaled.suites else "")
-    name += "" if column.which == "best" else f"-{column.which}"
+    name += "" if column.checkpoint == "best" else f"-{column.checkpoint}"
     return [s.evaluations[name] for s in records if name in s.evaluations]
 
 
@@ -246,7 +246,7 @@ def run_group_analyses(
     out = study_result_path(root, study.name, scale).parent
     keys = dict.fromkeys(cell.key for cell in expand_grid(study, scale))
     trained_runs = [run for key in keys if (run := Run(root / "runs" / key)).is_trained]
-    for analysis in scaled.together:
+    for analysis in scaled.group_analyses:
         try:
             if is_standalone_analysis(ANALYSES.entry(analysis.name)):
                 analyze_standalone(analysis.name, out, args=analysis.args, progress=progress)

@@ -22,8 +22,6 @@ from buttress.studies.spec import RunSettings, Scale, ScaledStudy, StudySpec
 from buttress.training.recipe import list_recipes, load_recipe
 from buttress.training.train import resolve_run_spec
 
-deleted = "seed"
-
 
 @dataclass(frozen=True)
 class GridRun:
@@ -81,13 +79,13 @@ def _build_on_meta(model: str, classes: int, image_size: int, channels: int, opt
 def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> None:
     """Check the names of analyses, claims, columns and suites."""
     source, labels = study.display_name, study.all_labels(scale)
-    for analysis in (*scaled.analyses, *scaled.together):
+    for analysis in (*scaled.analyses, *scaled.group_analyses):
         ANALYSES.entry(analysis.name)
-    for rows in scaled.listed:
-        if rows.analysis not in [analysis.name for analysis in scaled.together]:
+    for rows in scaled.analysis_rows:
+        if rows.analysis not in [analysis.name for analysis in scaled.group_analyses]:
             raise UserError(
-                f"{source}: `listed` refers to analysis {rows.analysis}, which is missing from "
-                "`together`"
+                f"{source}: `analysis_rows` refers to analysis {rows.analysis}, which is missing "
+                "from `group_analyses`"
             )
     for name, column in scaled.columns.items():
         for axis, label in column.where.items():
@@ -116,7 +114,7 @@ def merge_settings(labels: Mapping[str, str], scaled: ScaledStudy) -> RunSetting
     merged = {key: value for fields in set_fields for key, value in fields.items()}
     for key in ("model_args", "attributes"):
         merged[key] = {k: v for fields in set_fields for k, v in fields.get(key, {}).items()}
-    merged["set"] = tuple(change for fields in set_fields for change in fields.get("set", ()))
+    merged["overrides"] = tuple(o for fields in set_fields for o in fields.get("overrides", ()))
     return RunSettings.model_validate(merged)
 
 
@@ -129,7 +127,8 @@ def fill_labels(setting: RunSettings, labels: Mapping[str, str]) -> RunSettings:
         return text
 
     model = None if setting.model is None else fill(setting.model)
-    return setting.model_copy(update={"model": model, "set": tuple(map(fill, setting.set))})
+    overrides = tuple(map(fill, setting.overrides))
+    return setting.model_copy(update={"model": model, "overrides": overrides})
 
 
 def _add_run(
@@ -148,9 +147,9 @@ def _add_run(
     if setting.model is None or setting.dataset is None or setting.recipe is None:
         raise UserError(f"{source}: every run needs `model`, `dataset` and `recipe`")
     init_run = None
-    if setting.start is not None:
+    if setting.init_from is not None:
         init_run = _add_run(
-            runs, _init_labels(setting.start, labels, scaled, source), seed, scaled, study_name
+            runs, _init_labels(setting.init_from, labels, scaled, source), seed, scaled, study_name
         )
     first_seed_run = runs.get((run_id[0], scaled.seeds[0]))
     try:
@@ -169,9 +168,13 @@ def _resolve_run_spec(setting: RunSettings) -> RunSpec:
     assert setting.dataset is not None
     assert setting.recipe is not None
     shipped = setting.recipe in list_recipes()
-    recipe = (_load_bundled_recipe if shipped else load_recipe)(setting.recipe, setting.set)
+    recipe = (_load_bundled_recipe if shipped else load_recipe)(setting.recipe, setting.overrides)
     return resolve_run_spec(
-        setting.model, setting.dataset, recipe, limit=setting.limit, model_args=setting.model_args
+        setting.model,
+        setting.dataset,
+        recipe,
+        limit=setting.train_limit,
+        model_args=setting.model_args,
     )
 
 
@@ -189,29 +192,29 @@ def _init_labels(
     for axis, label in target.items():
         if label not in scaled.axes.get(axis, {}):
             raise UserError(
-                f"{source}: `start` refers to label {label} of axis {axis}, which is not in "
+                f"{source}: `init_from` refers to label {label} of axis {axis}, which is not in "
                 "the study"
             )
     if _is_cycle(target, [dict(labels)], scaled):
-        raise UserError(f"{source}: `start` forms a cycle")
+        raise UserError(f"{source}: `init_from` forms a cycle")
     return target
 
 
 def _is_cycle(labels: dict[str, str], visited: list[dict[str, str]], scaled: ScaledStudy) -> bool:
-    """Whether following ``start`` leads back to a visited run."""
+    """Whether following ``init_from`` leads back to a visited run."""
     while labels not in visited:
         visited.append(labels)
-        start = merge_settings(labels, scaled).start
-        if start is None or any(b not in scaled.axes.get(a, {}) for a, b in start.items()):
+        init = merge_settings(labels, scaled).init_from
+        if init is None or any(b not in scaled.axes.get(a, {}) for a, b in init.items()):
             return False
-        labels = {**labels, **start}
+        labels = {**labels, **init}
     return True
 
 
 def _is_excluded(place: Mapping[str, str], scaled: ScaledStudy) -> bool:
     return any(
         all(place.get(axis) in labels for axis, labels in combination.items())
-        for combination in scaled.leave_out
+        for combination in scaled.exclude
     )
 
 

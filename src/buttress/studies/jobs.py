@@ -70,7 +70,7 @@ def make_jobs(scaled: ScaledStudy, runs: Sequence[GridRun], root: Path) -> list[
             scaled.suites,
             scaled.analyses,
             scaled.test_limit,
-            ("best", "last") if scaled.last_too else ("best",),
+            ("best", "last") if scaled.evaluate_last else ("best",),
             None if cell.init_key is None else root / "runs" / cell.init_key,
         )
         for cell in runs

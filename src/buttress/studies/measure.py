@@ -112,7 +112,7 @@ def _measure(
     if len(set(seeds)) < len(seeds):
         raise MissingValue("several runs match this cell; add labels to `where` of the column")
     try:
-        if column.analysis or column.of in RUN_METRICS:
+        if column.analysis or column.metric in RUN_METRICS:
             return MeasuredValue(seeds, values_per_seed=tuple(_run_metric(s, column) for s in runs))
         suite = column.suite or scaled.suites[0]
         scores = [_image_scores(s, suite, column) for s in runs]
@@ -133,15 +133,15 @@ def _missing_reason(runs: Sequence[GridRunRecords]) -> str:
 
 
 def _run_metric(records: GridRunRecords, column: ColumnSpec) -> float:
-    if column.of in ("parameters_m", "gmacs"):
+    if column.metric in ("parameters_m", "gmacs"):
         cost = model_cost(records.grid_run.spec)
-        return cost.parameters / 1e6 if column.of == "parameters_m" else cost.macs / 1e9
-    if column.of == "train_seconds":
+        return cost.parameters / 1e6 if column.metric == "parameters_m" else cost.macs / 1e9
+    if column.metric == "train_seconds":
         return float(records.run.summary["seconds"])
-    if column.of == "collapsed":
+    if column.metric == "collapsed":
         events = records.run.summary["events"]
         return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
-    return number_in(records.analysis(column.analysis), column.of)
+    return number_in(records.analysis(column.analysis), column.metric)
 
 
 def number_in(result: Any, path: str) -> float:
@@ -176,15 +176,15 @@ def _image_scores(
     records: GridRunRecords, suite: str, column: ColumnSpec
 ) -> tuple[np.ndarray, str]:
     """Per-sample scores in the order of sample ids, and a hash of the ids."""
-    evaluation = records.evaluation(suite, column.which)
+    evaluation = records.evaluation(suite, column.checkpoint)
     if not evaluation.records:
         raise FileNotFoundError
     first = next(iter(evaluation.records.values()))
     expected = first.meta.get("suite_attacks", [])
-    if column.of in NEEDS_FULL_SUITE and set(expected) - set(evaluation.records):
+    if column.metric in NEEDS_FULL_SUITE and set(expected) - set(evaluation.records):
         raise MissingValue("the evaluation is incomplete")
     order = np.argsort(first.ids, kind="stable")
-    return _per_sample_scores(evaluation, column.of)[order].astype(np.float64), digest(
+    return _per_sample_scores(evaluation, column.metric)[order].astype(np.float64), digest(
         first.ids[order].tolist()
     )
 
@@ -202,10 +202,12 @@ def _per_sample_scores(evaluation: Evaluation, metric: str) -> np.ndarray:
 
 def analysis_rows_table(scaled: ScaledStudy, folder: Path) -> StudyTable:
     """One row for each item of the lists; a column of another analysis has one value for all."""
-    axes = tuple(dict.fromkeys(name for rows_spec in scaled.listed for name in rows_spec.rows))
+    axes = tuple(
+        dict.fromkeys(name for rows_spec in scaled.analysis_rows for name in rows_spec.row_fields)
+    )
     items = {
         tuple(str(item.get(axis, NO_LABEL)) for axis in axes): (item, rows_spec)
-        for rows_spec in scaled.listed
+        for rows_spec in scaled.analysis_rows
         for item in _read_items(rows_spec, folder)
     }
     values: dict[tuple[RowLabels, str], MeasuredValue] = {}
@@ -224,7 +226,7 @@ def analysis_rows_table(scaled: ScaledStudy, folder: Path) -> StudyTable:
 def _read_items(rows_spec: AnalysisRows, folder: Path) -> Sequence[Mapping[str, Any]]:
     try:
         items: Sequence[Mapping[str, Any]] = value_at_path(
-            _read_group_result(folder, rows_spec.analysis), rows_spec.of
+            _read_group_result(folder, rows_spec.analysis), rows_spec.path
         )
     except MissingValue:
         return ()
@@ -239,10 +241,10 @@ def _item_value(
     folder: Path,
 ) -> float:
     if column.analysis in ("", rows_spec.analysis):
-        return number_in(item, column.of)
-    if column.analysis in [other.analysis for other in scaled.listed]:
-        raise MissingValue(f"column {column.of} belongs to other rows")
-    return number_in(_read_group_result(folder, column.analysis), column.of)
+        return number_in(item, column.metric)
+    if column.analysis in [other.analysis for other in scaled.analysis_rows]:
+        raise MissingValue(f"column {column.metric} belongs to other rows")
+    return number_in(_read_group_result(folder, column.analysis), column.metric)
 
 
 def _read_group_result(folder: Path, analysis: str) -> Any:
@@ -270,7 +272,7 @@ def read_published(
             csv_rows = list(csv.DictReader(file))
     except (OSError, csv.Error, UnicodeDecodeError):
         raise UserError(f"cannot read the published table {published.file}") from None
-    filters = published.only.items()
+    filters = published.filter.items()
     return [line for line in csv_rows if all(line.get(k) == v for k, v in filters)]
 
 

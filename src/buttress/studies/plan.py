@@ -22,10 +22,10 @@ class PlannedRun(Spec):
     label: str
     seed: int
     state: Literal["done", "failed", "started", "new"]
-    missing: tuple[str, ...] = ()
+    missing_tasks: tuple[str, ...] = ()
     error: str = ""
-    forward: float = 0.0  # passes of single images
-    backward: float = 0.0
+    forward_passes: float = 0.0  # of single images
+    backward_passes: float = 0.0
     flops: float = 0.0
     seconds: float | None = None  # None: no timing is available
 
@@ -36,12 +36,12 @@ class StudyPlan(Spec):
     study: str
     scale: str
     runs: tuple[PlannedRun, ...]
-    counts: dict[str, int]
-    forward: float
-    backward: float
+    runs_by_state: dict[str, int]
+    forward_passes: float
+    backward_passes: float
     flops: float
     hours: float | None
-    known_from: str  # source of the estimate of hours
+    estimate_basis: str  # of the hours
 
 
 class ActiveRun(Spec):
@@ -51,10 +51,10 @@ class ActiveRun(Spec):
     label: str
     host: str
     pid: int
-    since: str
-    epochs: int  # trained so far
-    of: int
-    tasks: int  # finished evaluations and analyses
+    started_at: str
+    epochs_done: int
+    epochs_total: int
+    tasks_done: int  # trainings, evaluations and analyses
     is_stale: bool  # its process has exited
 
 
@@ -62,7 +62,7 @@ class StudyStatus(Spec):
     """Status of a study."""
 
     plan: StudyPlan
-    active: tuple[ActiveRun, ...]
+    active_runs: tuple[ActiveRun, ...]
     seconds_left: float | None  # with the current number of workers
 
 
@@ -111,12 +111,14 @@ def build_plan(
         study=study,
         scale=scale,
         runs=runs,
-        counts={state: states.count(state) for state in ("done", "started", "failed", "new")},
-        forward=sum(r.forward for r in runs),
-        backward=sum(r.backward for r in runs),
+        runs_by_state={
+            state: states.count(state) for state in ("done", "started", "failed", "new")
+        },
+        forward_passes=sum(r.forward_passes for r in runs),
+        backward_passes=sum(r.backward_passes for r in runs),
         flops=sum(r.flops for r in runs),
         hours=None if hours is None else hours / 3600,
-        known_from=speed.source_text,
+        estimate_basis=speed.source_text,
     )
 
 
@@ -137,6 +139,7 @@ def plan_run(status: RunStatus, speed: SpeedModel) -> PlannedRun:
         seconds = None if task_seconds is None or seconds is None else seconds + task_seconds
     return PlannedRun(
         key=work.key, model=work.spec.model, label=work.label(), seed=work.spec.seed,
-        state=status.state, missing=tuple(t.label for t in status.missing), error=status.error,
-        forward=forward, backward=backward, flops=flops, seconds=seconds,
+        state=status.state, missing_tasks=tuple(t.label for t in status.missing),
+        error=status.error, forward_passes=forward, backward_passes=backward, flops=flops,
+        seconds=seconds,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -47,19 +47,19 @@ def varies_by_scale(value: object) -> bool:
     return isinstance(value, Mapping) and bool(value) and set(value) <= set(SCALES)
 
 
-SAME_AS = "as_in"  # an axis of another study: ``architecture: {as_in: table1}``
+FROM_STUDY = "from_study"  # an axis of another study: ``architecture: {from_study: table1}``
 
 
 class RunSettings(Spec):
-    """Settings of a run; later ones override, changes in `set` add up."""
+    """Settings of a run; later ones override, `overrides` add up."""
 
     model: str | None = None
     model_args: dict[str, Any] = Field(default_factory=dict)
     dataset: str | None = None
-    limit: int | None = Field(default=None, ge=1)  # training images
+    train_limit: int | None = Field(default=None, ge=1)  # number of training images
     recipe: str | None = None
-    set: tuple[str, ...] = ()  # key=value changes of the recipe
-    start: dict[str, str] | None = None  # initial weights: those of the run with these labels
+    overrides: tuple[str, ...] = ()  # key=value changes of the recipe
+    init_from: dict[str, str] | None = None  # labels of the run that provides initial weights
     attributes: dict[str, str | float] = Field(default_factory=dict)  # that claims may refer to
 
 
@@ -67,10 +67,12 @@ class ColumnSpec(Spec):
     """One measured column: a value of the runs with some labels."""
 
     where: dict[str, str] = Field(default_factory=dict)  # axis -> label; the other axes are rows
-    of: str = "worst_case"  # an attack of the suite, clean, corruptions, parameters_m, gmacs ...
+    metric: str = (
+        "worst_case"  # an attack of the suite, clean, corruptions, parameters_m, gmacs ...
+    )
     suite: str = ""  # the first of the study if empty
-    which: Literal["best", "last"] = "best"
-    analysis: str = ""  # instead of a suite: an analysis, whose value is at ``of``
+    checkpoint: Literal["best", "last"] = "best"
+    analysis: str = ""  # instead of a suite: an analysis with a value at the path ``metric``
     unit: Literal["percent", "number"] = "percent"
     higher_is_better: bool = True
 
@@ -79,8 +81,8 @@ class AnalysisRows(Spec):
     """Rows that are not runs: a list in the result of a group analysis."""
 
     analysis: str
-    of: str  # where in the result the list is
-    rows: tuple[str, ...] = Field(min_length=1)  # fields of an item whose values name its row
+    path: str  # of the list in the result
+    row_fields: tuple[str, ...] = Field(min_length=1)  # fields of an item that name its row
 
 
 class PublishedTable(Spec):
@@ -88,7 +90,7 @@ class PublishedTable(Spec):
 
     file: str
     rows: dict[str, str]  # axis or attribute -> the CSV column that holds its values
-    only: dict[str, str] = Field(default_factory=dict)  # CSV column -> value: other lines are left
+    filter: dict[str, str] = Field(default_factory=dict)  # CSV column -> value of the rows to use
     columns: dict[str, str] = Field(default_factory=dict)  # ours -> theirs, where names differ
     notes: tuple[str, ...] = ()
 
@@ -132,28 +134,50 @@ AnalysisRowsTuple = Annotated[tuple[AnalysisRows, ...], BeforeValidator(_as_tupl
 class ScaledStudy(Spec):
     """A study at one scale."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "limit": "`train_limit`",
+        "set": "`overrides`",
+        "start": "`init_from`",
+        "of": "`metric` (`path` in `analysis_rows`)",
+        "rows": "`row_fields`",
+        "which": "`checkpoint`",
+        "only": "`labels`",
+        "leave_out": "`exclude`",
+        "last_too": "`evaluate_last`",
+        "together": "`group_analyses`",
+        "listed": "`analysis_rows`",
+        "as_in": f"`{FROM_STUDY}`",
+    }
+
     base: RunSettings = RunSettings()
     axes: dict[str, AxisOptions] = Field(default_factory=dict)
-    only: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # axis -> labels at this scale
-    leave_out: tuple[dict[str, LabelTuple], ...] = ()  # combinations that are excluded
+    labels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # axis -> labels to run
+    exclude: tuple[dict[str, LabelTuple], ...] = ()  # combinations not to run
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     suites: tuple[str, ...] = ()
-    last_too: bool = False  # evaluate the last epoch beside the best
+    evaluate_last: bool = False  # evaluate the last epoch beside the best
     test_limit: int | None = Field(default=None, ge=1)
     analyses: tuple[AnalysisUse, ...] = ()  # of every run
-    together: tuple[AnalysisUse, ...] = ()  # of all runs at once, or of none
-    listed: AnalysisRowsTuple = ()  # where the rows are, if not the runs
+    group_analyses: tuple[AnalysisUse, ...] = ()  # of all runs at once, or of none
+    analysis_rows: AnalysisRowsTuple = ()  # rows of the table that are not runs
     columns: dict[str, ColumnSpec] = Field(default_factory=dict)
 
 
 class StudySpec(Spec):
     """A study file."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "about": "`description`",
+        "says": "`statement`",
+        "test": "`predicate`",
+        "only": "`filter`",
+    }
+
     name: str
     title: str = ""
     question: str
     source: str = ""
-    about: str = ""  # differences from the publication
+    description: str = ""  # differences from the publication
     published: PublishedTable | None = None
     claims: tuple[ClaimSpec, ...] = ()
     grid: dict[str, Any]  # `ScaledStudy`, with values by scale
@@ -181,18 +205,19 @@ class StudySpec(Spec):
 
 
 def _resolve_shared_axes(grid: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The grid with the axes of other studies in place of ``{as_in: name}``."""
+    """The grid with the axes of other studies in place of ``{from_study: name}``."""
     axes = grid.get("axes")
     if not isinstance(axes, Mapping):
         return dict(grid)
     resolved = {}
     for axis, options in axes.items():
         resolved[axis] = options
-        if isinstance(options, Mapping) and isinstance(options.get(SAME_AS), str):
-            other_axes = load_study(options[SAME_AS]).grid.get("axes", {})
+        if isinstance(options, Mapping) and isinstance(options.get(FROM_STUDY), str):
+            other_axes = load_study(options[FROM_STUDY]).grid.get("axes", {})
             if axis not in other_axes:
                 raise UserError(
-                    f"{source}: axis {axis!r} refers to study {options[SAME_AS]} ({SAME_AS}), "
+                    f"{source}: axis {axis!r} refers to study "
+                    f"{options[FROM_STUDY]}, "
                     "which has no such axis"
                 )
             resolved[axis] = other_axes[axis]
@@ -201,14 +226,16 @@ def _resolve_shared_axes(grid: Mapping[str, Any], source: str) -> dict[str, Any]
 
 def _select_labels(scaled: ScaledStudy, source: str) -> dict[str, dict[str, RunSettings]]:
     """The axes with the labels that this scale has."""
-    for axis, labels in scaled.only.items():
+    for axis, labels in scaled.labels.items():
         missing = [label for label in labels if label not in scaled.axes.get(axis, {})]
         if missing or axis not in scaled.axes:
             raise UserError(
-                f"{source}: `only` selects {axis} {missing}, but `axes` has no such axis or label"
+                f"{source}: `labels` selects {axis} {missing}, but `axes` has no such axis or label"
             )
     return {
-        axis: {label: v for label, v in options.items() if label in scaled.only.get(axis, options)}
+        axis: {
+            label: v for label, v in options.items() if label in scaled.labels.get(axis, options)
+        }
         for axis, options in scaled.axes.items()
     }
 

@@ -27,12 +27,12 @@ from buttress.system.progress import SilentProgress
 from buttress.training import train_run
 
 GRID: dict[str, Any] = {
-    "base": {"dataset": "digits", "limit": 32, "recipe": "quickstart-at",
-             "set": ["epochs=4", "validation.limit=16"]},
+    "base": {"dataset": "digits", "train_limit": 32, "recipe": "quickstart-at",
+             "overrides": ["epochs=4", "validation.limit=16"]},
     "axes": {"model": {"vit": {"model": "vit_tiny"}, "wrn": {"model": "wrn_tiny"},
                        "resnet": {"model": "resnet_tiny"}}},
 }  # fmt: skip
-HALVING = {"rungs": 2, "eta": 2, "doubt": 1}
+HALVING = {"rungs": 2, "eta": 2, "tie_factor": 1}
 
 
 def asked(**grid: Any) -> SearchSettings:
@@ -55,16 +55,19 @@ def test_a_search_runs_to_its_ranking_and_reads_no_test_image(
 
     monkeypatch.setattr(work, "load_dataset", refuse)
     found = carry(tmp_path, asked())
-    assert found.is_over
-    assert found.failed == {}
-    assert [len(t.scores) for t in found.ranking] == [2, 2, 1]
-    assert found.ranking[0].fate == "best"
+    assert found.is_finished
+    assert found.failed_candidates == {}
+    assert [len(t.scores) for t in found.candidates] == [2, 2, 1]
+    assert found.candidates[0].status == "best"
     assert [rung.candidates for rung in found.rungs] == [3, 2]
-    for tried in found.ranking:
+    for tried in found.candidates:
         for score in tried.scores:
-            said = Run(tmp_path / "runs" / score.runs[0]).summary
+            said = Run(tmp_path / "runs" / score.run_keys[0]).summary
             assert said["selected_on"] == "val"
-            assert (score.value, score.epochs) == (said["best_val_robust"], said["epochs"])
+            assert (score.robust_accuracy, score.epochs) == (
+                said["best_val_robust"],
+                said["epochs"],
+            )
     file = search_result_path(tmp_path, found.key)
     assert read_search_result(file) == found
     picture = file.with_name("pareto.svg").read_text()
@@ -92,7 +95,7 @@ def test_a_search_that_was_stopped_goes_on_and_trains_nothing_twice(
         carry(tmp_path / "cut", asked())
     (state,) = (tmp_path / "cut").rglob("search.json")
     half = read_search_result(state)
-    assert not half.is_over
+    assert not half.is_finished
     assert len(half.rungs) == 1
     done = list(trained)
     trained.clear()
@@ -113,23 +116,25 @@ def test_a_candidate_that_fails_is_said_and_tried_again_on_request(
     complete = work.complete_run
     monkeypatch.setattr("buttress.studies.runner.queue.complete_run", fail)
     found = carry(tmp_path, asked())
-    assert list(found.failed) == ["model wrn"]
-    assert "no memory" in found.failed["model wrn"]
-    assert found.ranking[0].fate == "best"
+    assert list(found.failed_candidates) == ["model wrn"]
+    assert "no memory" in found.failed_candidates["model wrn"]
+    assert found.candidates[0].status == "best"
     monkeypatch.setattr("buttress.studies.runner.queue.complete_run", complete)
-    assert carry(tmp_path, asked()).failed == found.failed  # not tried again by itself
-    assert carry(tmp_path, asked(), retry=True).failed == {}
+    assert (
+        carry(tmp_path, asked()).failed_candidates == found.failed_candidates
+    )  # not tried again by itself
+    assert carry(tmp_path, asked(), retry=True).failed_candidates == {}
 
 
 def test_several_seeds_are_one_candidate(tmp_path: Path) -> None:
     axes = {"model": {"wrn": {"model": "wrn_tiny"}}}
     found = carry(tmp_path, asked(seeds=[0, 1], axes=axes))
-    (tried,) = found.ranking
-    assert [len(score.runs) for score in tried.scores] == [2, 2]
+    (tried,) = found.candidates
+    assert [len(score.run_keys) for score in tried.scores] == [2, 2]
     for score in tried.scores:
-        shares = [Run(tmp_path / "runs" / k).summary["best_val_robust"] for k in score.runs]
-        assert score.value == sum(shares) / 2
-        assert score.low <= score.value <= score.high
+        shares = [Run(tmp_path / "runs" / k).summary["best_val_robust"] for k in score.run_keys]
+        assert score.robust_accuracy == sum(shares) / 2
+        assert score.low <= score.robust_accuracy <= score.high
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +147,9 @@ def test_a_shipped_search_runs_at_smoke(name: str, shared: Path) -> None:
     spec = load_search(name)
     what = SearchSettings(spec, "smoke", spec.budget_at("smoke"), spec.halving_at("smoke"))
     found = carry(shared, what)
-    assert found.is_over
-    assert found.failed == {}
-    assert all(t.scores for t in found.ranking)
+    assert found.is_finished
+    assert found.failed_candidates == {}
+    assert all(t.scores for t in found.candidates)
 
 
 CODE = """

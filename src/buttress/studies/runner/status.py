@@ -25,7 +25,7 @@ def read_study_status(
     seconds_left = None
     if plan.hours is not None:
         seconds_left = 3600 * plan.hours / max(active_workers, 1)
-    return StudyStatus(plan=plan, active=active, seconds_left=seconds_left)
+    return StudyStatus(plan=plan, active_runs=active, seconds_left=seconds_left)
 
 
 def active_runs(statuses: Sequence[RunStatus]) -> tuple[ActiveRun, ...]:
@@ -40,8 +40,8 @@ def _active_run(run: RunStatus) -> ActiveRun | None:
         return None
     return ActiveRun(
         key=run.job.key, label=run.job.label(), host=holder.host, pid=holder.pid,
-        since=holder.since, epochs=_count_lines(run.job.folder / "train.jsonl"),
-        of=run.job.spec.recipe.epochs, tasks=len(run.tasks) - len(run.missing),
+        started_at=holder.since, epochs_done=_count_lines(run.job.folder / "train.jsonl"),
+        epochs_total=run.job.spec.recipe.epochs, tasks_done=len(run.tasks) - len(run.missing),
         is_stale=is_stale(path, holder),
     )  # fmt: skip
 

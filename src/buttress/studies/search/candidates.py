@@ -50,9 +50,9 @@ def epochs_for(spec: RunSpec, epoch_fraction: float) -> int:
 class CandidatePool:
     """Sampled candidates, those within the budget, and the size of the grid."""
 
-    drawn: tuple[Candidate, ...]
+    sampled: tuple[Candidate, ...]
     in_budget: tuple[Candidate, ...]
-    grid: int
+    grid_size: int
 
 
 def build_candidates(
@@ -84,12 +84,13 @@ def build_candidates(
             f"{', '.join(f'{name} {value:,}' for name, value in smallest.items())}"
         )
     sampled = in_budget
-    if halving.candidates is not None and halving.candidates < len(in_budget):
+    if halving.max_candidates is not None and halving.max_candidates < len(in_budget):
         draw_keys = {
             id(c): derive_seed(seed, "candidate", labels_text(c.labels)) for c in in_budget
         }
         sampled_ids = {
-            id(c) for c in sorted(in_budget, key=lambda c: draw_keys[id(c)])[: halving.candidates]
+            id(c)
+            for c in sorted(in_budget, key=lambda c: draw_keys[id(c)])[: halving.max_candidates]
         }
         sampled = [c for c in in_budget if id(c) in sampled_ids]
     return CandidatePool(tuple(sampled), tuple(in_budget), len(candidates))
@@ -99,7 +100,7 @@ def _make_candidate(runs: Sequence[GridRun], seed: int) -> Candidate:
     specs = tuple(c.spec.model_copy(update={"seed": c.spec.seed + seed}) for c in runs)
     if any(cell.init_key is not None for cell in runs):
         where = labels_text(runs[0].labels)
-        raise UserError(f"{where}: `start` is not supported in a search")
+        raise UserError(f"{where}: `init_from` is not supported in a search")
     return Candidate(dict(runs[0].labels), specs, model_cost(specs[0]))
 
 

@@ -25,10 +25,10 @@ class HalvingState:
     """State of every candidate, by its index."""
 
     scores: dict[int, list[RungScore]]
-    fates: dict[int, CandidateStatus]
-    reasons: dict[int, str] = field(default_factory=dict)
+    statuses: dict[int, CandidateStatus]
+    failure_reasons: dict[int, str] = field(default_factory=dict)
     rungs: list[RungResult] = field(default_factory=list)
-    is_over: bool = False
+    is_finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class RungDecision:
     """Candidates that are kept, and pruned ones whose interval overlaps."""
 
     kept: tuple[int, ...]
-    in_doubt: tuple[int, ...]
-    dropped: tuple[int, ...]
+    pruned_ties: tuple[int, ...]
+    pruned: tuple[int, ...]
 
 
 def successive_halving(
@@ -59,22 +59,22 @@ def successive_halving(
         flops = sum(candidates[i].flops(halving.epoch_fraction(rung)) for i in remaining)
         state.rungs.append(
             RungResult(
-                share=halving.epoch_fraction(rung),
+                epoch_fraction=halving.epoch_fraction(rung),
                 candidates=len(remaining),
-                asked=min(num_kept, len(scores)),
-                kept=len(decision.kept),
-                in_doubt=len(decision.in_doubt),
-                flops=flops,
+                target_survivors=min(num_kept, len(scores)),
+                survivors=len(decision.kept),
+                pruned_within_interval=len(decision.pruned_ties),
+                training_flops=flops,
             )
         )
-        state.fates |= dict.fromkeys(decision.in_doubt, "in doubt")
-        state.fates |= dict.fromkeys(decision.dropped, "dropped")
+        state.statuses |= dict.fromkeys(decision.pruned_ties, "pruned, tied")
+        state.statuses |= dict.fromkeys(decision.pruned, "pruned")
         remaining = decision.kept
         if is_last or not remaining:
-            state.fates |= final_outcomes({i: scores[i] for i in remaining})
-            state.is_over = True
+            state.statuses |= final_outcomes({i: scores[i] for i in remaining})
+            state.is_finished = True
         on_rung(state)
-        if state.is_over:
+        if state.is_finished:
             break
     return state
 
@@ -86,7 +86,7 @@ def _record_scores(
     scores = {}
     for index, score in results.items():
         if isinstance(score, str):
-            state.fates[index], state.reasons[index] = "failed", score
+            state.statuses[index], state.failure_reasons[index] = "failed", score
         else:
             state.scores[index].append(score)
             scores[index] = score
@@ -100,7 +100,7 @@ def keep_count(candidates: int, halving: HalvingSpec, rung: int) -> int:
 
 def max_keep(num_kept: int, halving: HalvingSpec) -> int:
     """Maximum number to keep, including those with overlapping intervals."""
-    return math.ceil(num_kept * halving.doubt - 1e-9)
+    return math.ceil(num_kept * halving.tie_factor - 1e-9)
 
 
 def max_flops(candidates: Sequence[Candidate], halving: HalvingSpec) -> float:
@@ -124,14 +124,14 @@ def prune(scores: Mapping[int, RungScore], num_kept: int, max_keep: int) -> Rung
     tie_slots = max_keep - num_kept
     return RungDecision(
         kept=(*ranked[:num_kept], *ties[:tie_slots]),
-        in_doubt=tuple(ties[tie_slots:]),
-        dropped=tuple(i for i in below if scores[i].high < cutoff),
+        pruned_ties=tuple(ties[tie_slots:]),
+        pruned=tuple(i for i in below if scores[i].high < cutoff),
     )
 
 
 def rank_by_score(scores: Mapping[int, RungScore]) -> list[int]:
     """Sort by robust accuracy, then by clean accuracy, as in training."""
-    return sorted(scores, key=lambda i: (-scores[i].value, -scores[i].clean, i))
+    return sorted(scores, key=lambda i: (-scores[i].robust_accuracy, -scores[i].clean_accuracy, i))
 
 
 def final_outcomes(scores: Mapping[int, RungScore]) -> dict[int, CandidateStatus]:

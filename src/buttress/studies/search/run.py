@@ -44,10 +44,10 @@ def run_search(
         settings.spec, settings.scale, settings.budget, settings.halving, settings.seed
     )
     rungs = RungRunner(settings, pool, root, options, progress)
-    max_train_flops = max_flops(pool.drawn, settings.halving)
+    max_train_flops = max_flops(pool.sampled, settings.halving)
     full_flops = sum(candidate.flops(1.0) for candidate in pool.in_budget)
     progress.log(
-        f"sampled {len(pool.drawn)} of {pool.grid} models; training costs at most "
+        f"sampled {len(pool.sampled)} of {pool.grid_size} models; training costs at most "
         f"{max_train_flops / full_flops:.0%} of training all {len(pool.in_budget)} models in the "
         "budget in full"
     )
@@ -62,7 +62,7 @@ def run_search(
             logged_warnings.append(note)
 
     with interrupt_on_sigterm():
-        state = successive_halving(pool.drawn, settings.halving, rungs.score_rung, on_rung)
+        state = successive_halving(pool.sampled, settings.halving, rungs.score_rung, on_rung)
     result = summarize_search(settings, pool, state)
     save_search_plot(result, search_result_path(root, result.key).with_name(PLOT_FILE))
     return result
@@ -81,7 +81,7 @@ class RungRunner:
     def score_rung(self, rung: int, remaining: Sequence[int]) -> Mapping[int, RungScore | str]:
         """Train the remaining candidates and return their scores."""
         epoch_fraction = self.settings.halving.epoch_fraction(rung)
-        specs = {index: self.pool.drawn[index].specs_for(epoch_fraction) for index in remaining}
+        specs = {index: self.pool.sampled[index].specs_for(epoch_fraction) for index in remaining}
         jobs = [self._job(spec) for group in specs.values() for spec in group]
         epochs = sorted({spec.recipe.epochs for group in specs.values() for spec in group})
         epochs_text = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
@@ -107,10 +107,10 @@ class RungRunner:
         low, high = score_interval(accuracies, images)
         return RungScore(
             epochs=specs[0].recipe.epochs,
-            value=sum(accuracies) / len(accuracies),
+            robust_accuracy=sum(accuracies) / len(accuracies),
             low=low,
             high=high,
-            clean=sum(float(s["best_val_clean"]) for s in summaries) / len(summaries),
+            clean_accuracy=sum(float(s["best_val_clean"]) for s in summaries) / len(summaries),
             images=images,
-            runs=tuple(spec.key() for spec in specs),
+            run_keys=tuple(spec.key() for spec in specs),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
@@ -33,10 +34,15 @@ class SearchBudget(Spec):
 class HalvingSpec(Spec):
     """Settings of successive halving."""
 
-    candidates: PositiveInt | None = None  # drawn from those in the budget; all if None
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "candidates": "`max_candidates`",
+        "doubt": "`tie_factor`",
+    }
+
+    max_candidates: PositiveInt | None = None  # sampled from those in the budget; all if None
     rungs: PositiveInt = 3
     eta: Annotated[float, Field(gt=1)] = 3.0  # a rung trains eta times as long as the one before
-    doubt: Annotated[float, Field(ge=1)] = 1.5  # places, as a multiple of those kept by rank
+    tie_factor: Annotated[float, Field(ge=1)] = 1.5  # survivors with ties, as a multiple
 
     def epoch_fraction(self, rung: int) -> float:
         """Fraction of a recipe's epochs that a rung trains, counted from 0."""
@@ -58,11 +64,11 @@ class SearchSpec(StudySpec):
         study_only_fields = (
             "suites",
             "analyses",
-            "together",
-            "listed",
+            "group_analyses",
+            "analysis_rows",
             "columns",
             "test_limit",
-            "last_too",
+            "evaluate_last",
         )
         unsupported = [name for name in study_only_fields if getattr(scaled, name)]
         unsupported += [name for name in ("claims", "published") if getattr(self, name)]

@@ -53,22 +53,34 @@ def summarize_search(
     settings: SearchSettings, pool: CandidatePool, state: HalvingState
 ) -> SearchResult:
     """Result of a search, possibly unfinished."""
-    candidates = [_candidate_result(c, state, index) for index, c in enumerate(pool.drawn)]
+    candidates = [_candidate_result(c, state, index) for index, c in enumerate(pool.sampled)]
     ranking = tuple(sorted(candidates, key=_rank_key))
     spec = settings.spec
     return SearchResult(
-        search=spec.name, scale=settings.scale, key=settings.key, title=spec.title or spec.name,
-        question=spec.question, source=spec.source, about=spec.about,
-        budget=settings.budget.limits(), seed=settings.seed,
-        grid=pool.grid, in_budget=len(pool.in_budget), drawn=len(pool.drawn),
-        rungs=tuple(state.rungs), ranking=ranking, options=_axis_summaries(candidates),
+        name=spec.name,
+        scale=settings.scale,
+        key=settings.key,
+        title=spec.title or spec.name,
+        question=spec.question,
+        source=spec.source,
+        description=spec.description,
+        budget=settings.budget.limits(),
+        seed=settings.seed,
+        grid_size=pool.grid_size,
+        in_budget=len(pool.in_budget),
+        sampled=len(pool.sampled),
+        rungs=tuple(state.rungs),
+        candidates=ranking,
+        axis_values=_axis_summaries(candidates),
         fronts=tuple(_pareto_front(ranking, price) for price in COST_METRICS),
-        flops=sum(rung.flops for rung in state.rungs),
-        flops_of_all=sum(candidate.flops(1.0) for candidate in pool.in_budget),
-        failed={candidate_label(t): t.reason for t in ranking if t.fate == "failed"},
-        notes=rung_warnings(candidates, state.rungs, pool.drawn[0].specs[0].num_classes),
-        is_over=state.is_over,
-    )  # fmt: skip
+        training_flops=sum(rung.training_flops for rung in state.rungs),
+        full_training_flops=sum(candidate.flops(1.0) for candidate in pool.in_budget),
+        failed_candidates={
+            candidate_label(t): t.failure_reason for t in ranking if t.status == "failed"
+        },
+        notes=rung_warnings(candidates, state.rungs, pool.sampled[0].specs[0].num_classes),
+        is_finished=state.is_finished,
+    )
 
 
 def rung_warnings(
@@ -78,8 +90,8 @@ def rung_warnings(
     warnings = []
     for number, rung in enumerate(rungs):
         scores = [t.scores[number] for t in candidates if len(t.scores) > number]
-        ranked = sorted(scores, key=lambda score: -score.value)
-        kept = 1 if rung.share == 1 else rung.asked  # the last rung prunes none
+        ranked = sorted(scores, key=lambda score: -score.robust_accuracy)
+        kept = 1 if rung.epoch_fraction == 1 else rung.target_survivors  # the last rung prunes none
         if ranked and ranked[kept - 1].low <= 1 / classes:
             how_many = "no candidate" if kept == 1 else f"fewer than {kept} candidates"
             warnings.append(
@@ -99,21 +111,21 @@ def _candidate_result(candidate: Candidate, state: HalvingState, index: int) -> 
     return CandidateResult(
         labels=dict(candidate.labels), model=candidate.specs[0].model,
         parameters=candidate.cost.parameters, macs=candidate.cost.macs,
-        scores=tuple(state.scores[index]), fate=state.fates[index],
-        reason=state.reasons.get(index, ""),
+        scores=tuple(state.scores[index]), status=state.statuses[index],
+        failure_reason=state.failure_reasons.get(index, ""),
     )  # fmt: skip
 
 
 def _rank_key(tried: CandidateResult) -> tuple[int, float, float, int]:
     """Rank by the last rung reached, then by accuracy."""
     if not tried.scores:
-        return (0, 0.0, 0.0, list(CANDIDATE_STATUSES).index(tried.fate))
+        return (0, 0.0, 0.0, list(CANDIDATE_STATUSES).index(tried.status))
     last = tried.scores[-1]
     return (
         -len(tried.scores),
-        -last.value,
-        -last.clean,
-        list(CANDIDATE_STATUSES).index(tried.fate),
+        -last.robust_accuracy,
+        -last.clean_accuracy,
+        list(CANDIDATE_STATUSES).index(tried.status),
     )
 
 
@@ -125,18 +137,22 @@ def _axis_summaries(ranking: Sequence[CandidateResult]) -> tuple[AxisValueResult
     axes = list(ranking[0].labels) if ranking else []
     summaries = []
     for (axis, label), members in sorted(groups.items(), key=lambda g: axes.index(g[0][0])):
-        first_scores = [t.scores[0].value for t in members if t.scores]
+        first_scores = [t.scores[0].robust_accuracy for t in members if t.scores]
         summaries.append(
-            AxisValueResult(axis=axis, label=label, candidates=len(members),
-                   first=sum(first_scores) / len(first_scores) if first_scores else None,
-                   in_full=sum(t.fate in FULLY_TRAINED for t in members))
-        )  # fmt: skip
+            AxisValueResult(
+                axis=axis,
+                label=label,
+                candidates=len(members),
+                first_rung_accuracy=sum(first_scores) / len(first_scores) if first_scores else None,
+                fully_trained=sum(t.status in FULLY_TRAINED for t in members),
+            )
+        )
     return tuple(summaries)
 
 
 def _pareto_front(ranking: Sequence[CandidateResult], price: CostMetric) -> SearchFront:
     """Pareto fronts of accuracy and cost, and candidates within chance of them."""
-    trained = [i for i, tried in enumerate(ranking) if tried.fate in FULLY_TRAINED]
+    trained = [i for i, tried in enumerate(ranking) if tried.status in FULLY_TRAINED]
 
     def points(end: str) -> list[pareto.ParetoPoint]:
         return [
@@ -144,12 +160,12 @@ def _pareto_front(ranking: Sequence[CandidateResult], price: CostMetric) -> Sear
             for i in trained
         ]
 
-    best = pareto.pareto_front(points("value"))
+    best = pareto.pareto_front(points("robust_accuracy"))
     ties = [i for i in pareto.possible_front(points("low"), points("high")) if i not in best]
     return SearchFront(
-        price=price,
-        best=tuple(trained[i] for i in best),
-        within_chance=tuple(trained[i] for i in ties),
+        cost_metric=price,
+        ranks=tuple(trained[i] for i in best),
+        ranks_within_interval=tuple(trained[i] for i in ties),
     )
 
 
@@ -158,7 +174,7 @@ AXIS_LABELS = {"parameters": "parameters", "macs": "multiply-accumulates per ima
 
 def save_search_plot(result: SearchResult, path: Path) -> None:
     """Write the figure; one color per rung, as accuracies of rungs are not comparable."""
-    save_figure(plot_search, {result.search: result}, path)
+    save_figure(plot_search, {result.name: result}, path)
 
 
 def plot_search(results: Mapping[str, SearchResult], figure: Figure) -> None:
@@ -172,24 +188,30 @@ def plot_search(results: Mapping[str, SearchResult], figure: Figure) -> None:
 
 def _plot_front(result: SearchResult, front: SearchFront, axes: Axes) -> None:
     for number, rung in enumerate(result.rungs):
-        candidates = [t for t in result.ranking if len(t.scores) == number + 1]
+        candidates = [t for t in result.candidates if len(t.scores) == number + 1]
         is_last = number == len(result.rungs) - 1
         if not candidates:
             continue
         grey = 0.8 - 0.6 * number / len(result.rungs)
         axes.errorbar(
-            [getattr(t, front.price) for t in candidates], [t.scores[-1].value for t in candidates],
-            yerr=[[t.scores[-1].value - t.scores[-1].low for t in candidates],
-                  [t.scores[-1].high - t.scores[-1].value for t in candidates]],
-            fmt="o" if is_last else "x", color="C0" if is_last else f"{grey:.2f}",
-            linewidth=1, capsize=2, label=_epochs_label(candidates, rung.share),
-        )  # fmt: skip
-    line = sorted((getattr(t, front.price), t.scores[-1].value)
-                  for t in (result.ranking[i] for i in front.best))  # fmt: skip
+            [getattr(t, front.cost_metric) for t in candidates],
+            [t.scores[-1].robust_accuracy for t in candidates],
+            yerr=[
+                [t.scores[-1].robust_accuracy - t.scores[-1].low for t in candidates],
+                [t.scores[-1].high - t.scores[-1].robust_accuracy for t in candidates],
+            ],
+            fmt="o" if is_last else "x",
+            color="C0" if is_last else f"{grey:.2f}",
+            linewidth=1,
+            capsize=2,
+            label=_epochs_label(candidates, rung.epoch_fraction),
+        )
+    line = sorted((getattr(t, front.cost_metric), t.scores[-1].robust_accuracy)
+                  for t in (result.candidates[i] for i in front.ranks))  # fmt: skip
     axes.plot([x for x, _ in line], [y for _, y in line], color="C0", linewidth=1, zorder=0)
-    if (limit := result.budget.get(front.price)) is not None:
+    if (limit := result.budget.get(front.cost_metric)) is not None:
         axes.axvline(limit, color="C3", linewidth=1, linestyle="--")
-    axes.set(xlabel=AXIS_LABELS[front.price], xscale="log")
+    axes.set(xlabel=AXIS_LABELS[front.cost_metric], xscale="log")
 
 
 def _epochs_label(candidates: list[CandidateResult], epoch_fraction: float) -> str:
