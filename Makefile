@@ -6,7 +6,7 @@ PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
-# The published network that `make bench` attacks; without it a small one is trained.
+# The published model that `make bench` attacks; without it a small one is trained.
 CHECKPOINT ?= $(firstword $(wildcard resnet2b.pth ../*/checkpoints/resnet2b.pth))
 
 VENV := .venv
@@ -18,7 +18,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-# What `make bench` races: attacks or training.
+# What `make bench` compares: attacks or training.
 BENCH ?= attacks
 
 .PHONY: help quickstart test test-all coverage check docs wheel wheel-test bench clean
@@ -31,7 +31,7 @@ help:
 	@echo "make check       ruff, ruff format, mypy"
 	@echo "make docs        the documentation, in docs/_build/html"
 	@echo "make wheel-test  build the package, install it outside of this folder, and use it"
-	@echo "make bench       races with other tools; BENCH=training for trainers"
+	@echo "make bench       compare attacks with other tools; BENCH=training compares training"
 	@echo "make clean       remove the environment, caches and built files; runs and results stay"
 
 quickstart: $(VENV)/.installed

@@ -1,31 +1,37 @@
-"""Where the time of AutoAttack's parts goes, for the networks of the benchmark.
+"""Where the time of AutoAttack's parts goes, for the models of the benchmark.
 
     python benchmarks/attack_profile.py --checkpoint resnet2b.pth=examples/resnet2b.py:ResNet2B
 
-One process and one thread, a fixed number of images that survive. Time is split into the passes of
-the network, the arithmetic of the attack's steps, and the loop around them.
+One process and one thread, a fixed number of robust images. Time is split into the passes of the
+model, the arithmetic of the attack's steps, and the loop around them.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from survivors import load_models, parse_model_arguments, robust_images
-from torch import nn
+from torch import Tensor, nn
 
 from buttress.attacks import ATTACKS, problem
 from buttress.attacks.core import create_attack
-from buttress.attacks.square import speculative as square_sprint
+from buttress.attacks.square import speculative
 from buttress.attacks.square.proposals import LinfProposals, WindowProposals
-from buttress.bench import models as networks
-from buttress.engine import batching as loop
+from buttress.bench.models import (
+    benchmark_model,
+    first_test_images,
+    load_benchmark_model,
+    train_if_missing,
+)
+from buttress.engine.batching import BestPoints
 from buttress.engine.fast_model import FastModel, prepare
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
+from buttress.system.progress import SilentProgress
 from buttress.threats.norm_ball import Threat
 
 PROFILED_ATTACKS: dict[str, dict[str, Any]] = {
@@ -34,6 +40,7 @@ PROFILED_ATTACKS: dict[str, dict[str, Any]] = {
     "square": {"queries": 1000},
 }
 IMAGES = 32
+CANDIDATE_FACTOR = 10  # times as many images are tried
 seconds_spent: dict[str, float] = defaultdict(float)
 
 
@@ -57,40 +64,61 @@ class TimedModel(nn.Module):
         return self.call(x)
 
 
-def main() -> None:
-    args = parse_model_arguments(__doc__)
-    torch.set_num_threads(1)
+def instrument() -> None:
+    """Time the passes, steps and loop of every attack in this process."""
     problem.input_gradient = time_calls("passes", problem.input_gradient)
-    loop.BestPoints.update = time_calls("loop", loop.BestPoints.update)  # type: ignore[method-assign]
+    BestPoints.update = time_calls("loop", BestPoints.update)  # type: ignore[method-assign]
     for name in PROFILED_ATTACKS:
         kind = ATTACKS.get(name)
         kind.next_points = time_calls("steps", kind.next_points)  # type: ignore[method-assign]
-    in_sprints = (
+    steps: tuple[tuple[Any, str], ...] = (
         (WindowProposals, "select_queries"),
         (LinfProposals, "apply_to"),
+        (speculative, "draw_proposals"),
     )
-    for owner, name in (*in_sprints, (square_sprint, "draw_proposals")):
+    for owner, name in steps:
         setattr(owner, name, time_calls("steps", getattr(owner, name)))
-    print("| network | attack | passes | steps | loop | seconds per image |")
+
+
+def robust_images(model: nn.Module, data: str, threat: Threat) -> tuple[Tensor, Tensor]:
+    """The first images that stay robust after a short attack."""
+    x, y = first_test_images(data, CANDIDATE_FACTOR * IMAGES)
+    quick = run_attack(create_attack("pgd", loss="margin"), model, x, y, threat)
+    return x[~quick.fooled][:IMAGES], y[~quick.fooled][:IMAGES]
+
+
+def profile(name: str, model: nn.Module, data: str) -> None:
+    """Print the rows of one model."""
+    threat = Threat.parse(benchmark_model(name).threats[0])
+    x, y = robust_images(model, data, threat)
+    selected = prepare(model, x)
+    selected.optimize_forward()
+    options = AttackOptions(fast_model=FastModel(TimedModel(selected.module)), workers=1)
+    for attack, arguments in PROFILED_ATTACKS.items():
+        seconds_spent.clear()
+        started = time.perf_counter()
+        run_attack(create_attack(attack, **arguments), model, x, y, threat, options=options)
+        total = time.perf_counter() - started
+        fractions = [seconds_spent["passes"] / total, seconds_spent["steps"] / total]
+        cells = [f"{s:.0%}" for s in (*fractions, 1 - sum(fractions))]
+        print(f"| {name} | {attack} | {' | '.join(cells)} | {total / len(x):.3f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default="small,slim,vit")
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--checkpoint", help="FILE=file.py:function, weights of the small model")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    instrument()
+    print("| model | attack | passes | steps | loop | seconds per image |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name, model in load_models(args):
-        threat = Threat.parse(networks.benchmark_model(name).threats[0])
-        x, y = robust_images(model, args.data, threat, IMAGES)
-        selected = prepare(model, x)
-        selected.optimize_forward()
-        fast_model = FastModel(TimedModel(selected.module))
-        for attack, options in PROFILED_ATTACKS.items():
-            seconds_spent.clear()
-            attack_instance, attack_options = (
-                create_attack(attack, **options),
-                AttackOptions(fast_model=fast_model, workers=1),
-            )
-            started = time.perf_counter()
-            run_attack(attack_instance, model, x, y, threat, options=attack_options)
-            total = time.perf_counter() - started
-            fractions = [seconds_spent["passes"] / total, seconds_spent["steps"] / total]
-            cells = [f"{s:.0%}" for s in (*fractions, 1 - sum(fractions))]
-            print(f"| {name} | {attack} | {' | '.join(cells)} | {total / len(x):.3f} |", flush=True)
+    for name in args.models.split(","):
+        checkpoint = args.checkpoint if name == "small" else None
+        if checkpoint is None:
+            train_if_missing(name, args.data, SilentProgress())
+        profile(name, load_benchmark_model(name, args.data, checkpoint), args.data)
 
 
 if __name__ == "__main__":

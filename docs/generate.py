@@ -43,12 +43,12 @@ def write_all(folder: Path) -> None:
 
 
 def bench() -> str:
-    """The last measured race of attacks."""
-    from buttress.bench.attacks import attack_tables
+    """The last measured comparison of attacks."""
+    from buttress.bench.attacks import full_tables
 
-    found = json.loads((HERE / "measured" / "bench-attacks.json").read_text())
-    machine = ", ".join(f"{k} {v}" for k, v in found["machine"].items())
-    return f"Machine: {machine}.\n" + "\n".join(attack_tables(found["rows"], level=3)) + "\n"
+    results = json.loads((HERE / "measured" / "bench-attacks.json").read_text())
+    machine = ", ".join(f"{k} {v}" for k, v in results["machine"].items())
+    return f"Machine: {machine}.\n" + "\n".join(full_tables(results["rows"], level=3)) + "\n"
 
 
 def write_architectures(folder: Path) -> None:

@@ -1,21 +1,28 @@
-"""Races: what is counted, who takes part, and the table."""
+"""Benchmarks of attacks: what is counted, which tools take part, and the tables."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.bench import attack_case as race
-from buttress.bench import attack_tools as racers
-from buttress.bench import models as networks
+from buttress.bench import attack_case, attack_tools
 from buttress.bench.attack_case import PassCountingModel, ToolRun, time_bare_passes
 from buttress.bench.attack_tools import TOOLS, installed_tools
-from buttress.bench.attacks import BenchmarkCase, attack_tables, benchmark_cases
+from buttress.bench.attacks import (
+    BENCHMARKS,
+    BenchmarkCase,
+    agreement_table,
+    benchmark_cases,
+    full_tables,
+    strength_table,
+)
+from buttress.bench.models import BENCHMARK_MODELS
 from buttress.cli.main import run_cli
 from buttress.engine.fast_model import FastModel, prepare
 from buttress.errors import UserError
@@ -35,21 +42,21 @@ def test_passes_are_counted_in_images() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # other tools warn of their own age
-@pytest.mark.parametrize("event", ["pgd", "autoattack", "workers"])
-def test_every_racer_that_is_installed_attacks(event: str) -> None:
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_tool_that_is_installed_attacks(benchmark: str) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
     y, threat = model(x).argmax(1), Threat("Linf", 0.05)
-    for name in installed_tools(event):
-        if "pyautoattack" in name or ("autoattack" in event and "fast" not in name):
+    for name in installed_tools(benchmark):
+        if "pyautoattack" in name or ("autoattack" in benchmark and "fast" not in name):
             continue  # minutes, and they have tests of their own
-        found = TOOLS.get(name)(model, x, y, threat)
-        assert found.x_adv.shape == x.shape
-        assert not threat.excess(x, found.x_adv).any(), name
+        output = TOOLS.get(name)(model, x, y, threat)
+        assert output.x_adv.shape == x.shape
+        assert not threat.excess(x, output.x_adv).any(), name
         if name != "bare passes":
-            assert not torch.equal(found.x_adv, x), name
+            assert not torch.equal(output.x_adv, x), name
 
 
-def test_pgd_is_raced_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pgd_runs_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
     y, made = model(x).argmax(1), []
 
@@ -57,96 +64,128 @@ def test_pgd_is_raced_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyP
         made.append(prepare(net, x))
         return made[-1]
 
-    monkeypatch.setattr(racers, "prepare", seen)
-    monkeypatch.setattr(racers, "BATCH", 4)
-    for name, count in (("buttress pgd", 0), ("buttress pgd, prepared", 1)):
-        found = TOOLS.get(name)(model, x, y, Threat("Linf", 1.0))
-        assert found.passes is not None
-        assert found.passes[1] == racers.STEPS, "also where an image is broken"
-        assert (found.preparing > 0) == bool(count)
+    monkeypatch.setattr(attack_tools, "prepare", seen)
+    monkeypatch.setattr(attack_tools, "BATCH", 4)
+    for name, count in (("buttress pgd", 0), ("buttress pgd, fast model", 1)):
+        output = TOOLS.get(name)(model, x, y, Threat("Linf", 1.0))
+        assert output.passes is not None
+        assert output.passes[1] == attack_tools.STEPS, "also where an image is fooled"
+        assert (output.setup_seconds > 0) == bool(count)
         assert len(made) == count
     assert {p.dtype for p in made[0].module.parameters()} <= {torch.float32}
 
 
-def test_looks_at_memory_take_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_memory_takes_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter(range(100))
 
     def slow() -> float:
         time.sleep(0.02)
         return float(next(sizes))
 
-    monkeypatch.setattr(race, "resident_memory_mb", slow)
-    monkeypatch.setattr(race.PeakMemory, "EVERY", 0.01)
-    with race.PeakMemory() as watch:
+    monkeypatch.setattr(attack_case, "resident_memory_mb", slow)
+    monkeypatch.setattr(attack_case.PeakMemory, "EVERY", 0.01)
+    with attack_case.PeakMemory() as watch:
         time.sleep(0.4)
     assert watch.growth_mb == 2, "at the start, soon after, and at the end"
 
 
-def test_the_floor_is_the_time_of_the_passes() -> None:
+def test_bare_seconds_grow_with_the_passes() -> None:
     model, x = small_net(), images(8)[0]
     assert time_bare_passes(model, x, 0, 0) == 0
     assert time_bare_passes(model, x, 2000, 0) > time_bare_passes(model, x, 2, 0) > 0
 
 
-def test_heats_cover_networks_events_and_threats() -> None:
-    found = list(
-        benchmark_cases(["small", "vit"], ["pgd", "autoattack"], ToolRun("", "", 0, ""), 10_000)
-    )
-    assert len(found) == 2 * (1 + 3)
-    assert [[r.racer for r in h.races] for h in found] == [installed_tools(h.event) for h in found]
+def cases(models: list[str], benchmarks: list[str], **settings: Any) -> list[BenchmarkCase]:
+    threats, max_images = settings.pop("threats", ()), settings.pop("max_images", 10_000)
+    return list(benchmark_cases(ToolRun(**settings), models, benchmarks, threats, max_images))
+
+
+def test_cases_cover_models_benchmarks_and_threats() -> None:
+    all_cases = cases(["small", "vit"], ["pgd", "autoattack"])
+    assert len(all_cases) == 2 * (1 + 3)
+    assert [[r.tool for r in c.tool_runs] for c in all_cases] == [
+        installed_tools(c.benchmark) for c in all_cases
+    ]
     assert "buttress pgd" in installed_tools("pgd")
-    assert {race.images for race in found[1].races} == {networks.BENCHMARK_MODELS["small"].images}
-    assert {race.images for race in found[0].races} == {
-        networks.BENCHMARK_MODELS["small"].pgd_images
-    }
-    (few,) = benchmark_cases(["small"], ["pgd"], ToolRun("", "", 0, ""), 397)  # all that there are
-    assert few.races[0].images == 397
-    with_checkpoint = ToolRun("", "", 5, "", checkpoint="a=b:c")
-    small, vit = benchmark_cases(["small", "vit"], ["pgd"], with_checkpoint, 397)
-    assert small.races[0].images == 5
-    assert small.races[0].checkpoint == "a=b:c"
-    assert vit.races[0].checkpoint is None
-    with pytest.raises(UserError, match="`events` must be of"):
-        list(benchmark_cases(["small"], ["nonsense"], ToolRun("", "", 0, ""), 9))
-    with pytest.raises(UserError, match="`networks` must be of"):
-        list(benchmark_cases(["nonsense"], ["pgd"], ToolRun("", "", 0, ""), 9))
+    small = BENCHMARK_MODELS["small"]
+    assert {run.images for run in all_cases[1].tool_runs} == {small.images}
+    assert {run.images for run in all_cases[0].tool_runs} == {small.pgd_images}
+    (few,) = cases(["small"], ["pgd"], max_images=397)  # all that there are
+    assert few.tool_runs[0].images == 397
+    with_checkpoint = cases(["small", "vit"], ["pgd"], images=5, checkpoint="a=b:c")
+    assert with_checkpoint[0].tool_runs[0].images == 5
+    assert with_checkpoint[0].tool_runs[0].checkpoint == "a=b:c"
+    assert with_checkpoint[1].tool_runs[0].checkpoint is None
+    with pytest.raises(UserError, match="a case must be one of"):
+        cases(["small"], ["nonsense"])
+    with pytest.raises(UserError, match="a model of the benchmarks must be one of"):
+        cases(["nonsense"], ["pgd"])
+
+
+def test_threats_that_were_given_replace_those_of_a_case() -> None:
+    (only,) = cases(["small"], ["autoattack"], threats=["Linf:8/255"])
+    assert {run.threat for run in only.tool_runs} == {"Linf:8/255"}
+
+
+def test_an_attack_is_compared_only_in_norms_it_is_for() -> None:
+    linf, l1, _ = cases(["small", "vit"], ["strength"])
+    assert [run.tool for run in l1.tool_runs] == ["apgd-ce", "pgd 20", "pgd_dense_l1 20"]
+    assert "fgsm" in {run.tool for run in linf.tool_runs}
+
+
+def rows_of(benchmark: str, **tools: dict[str, object]) -> list[dict[str, Any]]:
+    """Rows of a case of the ViT on four images."""
+    title = BenchmarkCase(benchmark, (ToolRun("a", "vit", 4, "Linf:8/255"),)).title
+    row = {"title": title, "benchmark": benchmark, "model": "vit", "threat": "Linf:8/255",
+           "images": 4, "num_robust": 2, "forward": 22.0, "backward": 20.0, "seconds": 1.0,
+           "bare_seconds": 0.5, "peak_memory_mb": 10.0, "setup_seconds": 0.0}  # fmt: skip
+    return [{**row, "tool": name.replace("_", " "), **values} for name, values in tools.items()]
 
 
 def test_the_table_shows_ratios() -> None:
-    heat = BenchmarkCase("pgd", (ToolRun("a", "vit", 4, "Linf:8/255"),))
-    row = {"title": heat.title, "images": 4, "robust": 3, "forward": 22.0, "backward": 20.0}
-    rows = [
-        {**row, "racer": "quick", "seconds": 1.0, "floor": 0.5, "memory": 10.0, "preparing": 0.25},
-        {**row, "racer": "slow", "seconds": 4.0, "floor": 2.0, "memory": 20.0},
-    ]
-    rows.append({**row, "racer": "odd", "seconds": 2.0, "floor": 0.0, "memory": 0.0})
-    text = "\n".join(attack_tables(rows))
+    rows = rows_of(
+        "pgd",
+        quick={"num_robust": 3, "setup_seconds": 0.25},
+        slow={"seconds": 4.0, "bare_seconds": 2.0},
+        odd={"num_robust": 3, "seconds": 2.0, "bare_seconds": 0.0, "peak_memory_mb": 0.0},
+    )
+    text = "\n".join(full_tables(rows))
     assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |  |" in text, "nothing to compare with"
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
     assert (
-        "| quick | 1.00 (0.25 of it preparing) | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |  |"
+        "| quick | 1.00 (0.25 of it setup) | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |  |"
         in text
     )
 
 
-def test_the_table_shows_where_verdicts_differ_from_the_reference() -> None:
-    heat = BenchmarkCase("autoattack", (ToolRun("a", "vit", 4, "Linf:8/255"),))
-    row = {"title": heat.title, "images": 4, "forward": 2.0, "backward": 2.0, "robust": 2,
-           "seconds": 1.0, "floor": 0.5, "memory": 10.0}  # fmt: skip
-    rows = [
-        {**row, "racer": "pyautoattack", "left": [1, 2]},
-        {**row, "racer": "same", "left": [1, 2]},
-        {**row, "racer": "other", "left": [1, 3]},
+def test_the_tables_show_where_per_sample_results_differ_from_the_reference() -> None:
+    rows = rows_of(
+        "autoattack",
+        pyautoattack={"robust_images": [1, 2]},
+        same={"robust_images": [1, 2]},
+        buttress_autoattack={"robust_images": [1, 3]},
+    )
+    agreement = {line.split(" | ")[0]: line.split(" | ")[-1] for line in full_tables(rows)}
+    assert agreement["| same"] == "100.0% |"
+    assert agreement["| buttress autoattack"] == "50.0% |"
+    assert agreement["| pyautoattack"] == " |"
+    assert list(agreement_table(rows))[2:] == ["| ViT mini, Linf:8/255 | 2/4 | 2/4 | 50.0% |"]
+
+
+def test_the_table_of_single_attacks_shows_accuracy_and_passes() -> None:
+    weak, strong = {"num_robust": 4, "forward": 2.0, "backward": 1.0}, {"num_robust": 1}
+    rows = [*rows_of("strength", pgd=strong, fgsm=weak), *rows_of("pgd", a={})]
+    assert list(strength_table(rows))[2:] == [
+        "| Linf:8/255 | fgsm | 100.0% of 4 | 2 | 1 |",
+        "| Linf:8/255 | pgd | 25.0% of 4 | 22 | 20 |",
     ]
-    shown = {line.split(" | ")[0]: line.split(" | ")[-1] for line in attack_tables(rows)}
-    assert shown["| same"] == "100.0% |"
-    assert shown["| other"] == "50.0% |"
-    assert shown["| pyautoattack"] == " |"
 
 
 @pytest.mark.slow
-def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path of every race: a network is trained, racers run in processes, numbers are kept."""
+def test_the_command_on_bundled_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path of every case: a model is trained, tools run in processes, results are written."""
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "numbers.json"
     code = run_cli(
@@ -155,9 +194,11 @@ def test_the_command_on_bundled_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     assert code == 0
     rows = json.loads(out.read_text())["rows"]
-    by_name = {row["racer"]: row for row in rows}
+    by_name = {row["tool"]: row for row in rows}
     ours = by_name["buttress pgd"]
     assert (ours["forward"], ours["backward"]) == (22, 20)
     assert by_name["bare passes"]["backward"] == 20
     assert ours["seconds"] > 0
-    assert ours["floor"] > 0
+    assert ours["bare_seconds"] > 0
+    assert run_cli(["bench", "table", str(out)]) == 0
+    assert "small model, PGD-20, Linf:8/255, 8 images" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """One tool on one model in a separate process, so that memory and time are its own.
 
-    python -m buttress.bench.attack_case '{"racer": "buttress fast", "network": "vit", ...}'
+    python -m buttress.bench.attack_case '{"tool": "buttress fast", "model": "vit", ...}'
 
 The result is printed as one line of JSON.
 """
@@ -8,23 +8,20 @@ The result is printed as one line of JSON.
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import re
-import sys
 import threading
 import time
-import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from buttress.bench import models as networks
-from buttress.bench.attack_tools import BATCH, TOOLS, Tool, ToolOutput
+from buttress.bench.attack_tools import BATCH, TOOLS
+from buttress.bench.models import first_test_images, load_benchmark_model
+from buttress.bench.repeats import answer_subprocess
 from buttress.threats.norm_ball import Threat
 
 BARE_REPEATS = 5  # times that a bare pass is measured
@@ -34,27 +31,25 @@ BARE_REPEATS = 5  # times that a bare pass is measured
 class ToolRun:
     """Settings of one process."""
 
-    racer: str
-    network: str
-    images: int
-    threat: str
+    tool: str = ""
+    model: str = ""
+    images: int = 0
+    threat: str = ""
     data: str = "cifar10"
     checkpoint: str | None = None
-    warm: bool = False  # run once on a batch before it counts
+    warm_up: bool = False  # run once on a batch before it counts
 
 
 @dataclass(frozen=True)
 class ToolResult:
     seconds: float
-    robust: int  # robust images
+    num_robust: int
     forward: float  # passes per image
     backward: float
-    memory: float  # MB by which memory grew at its peak
-    floor: float  # seconds of the same forward and backward passes alone
-    preparing: float = (
-        0.0  # seconds of building the inference-optimized model, included in the seconds
-    )
-    left: tuple[int, ...] = ()  # positions of the robust images
+    peak_memory_mb: float  # by which memory grew
+    bare_seconds: float  # of the same forward and backward passes alone
+    setup_seconds: float  # of building the inference-optimized model, included in the seconds
+    robust_images: tuple[int, ...]  # their positions
 
 
 class PassCountingModel(nn.Module):
@@ -77,39 +72,31 @@ class PassCountingModel(nn.Module):
 
 def run_tool(tool_run: ToolRun) -> ToolResult:
     """Run one benchmark case in this process."""
-    model = networks.load_benchmark_model(tool_run.network, tool_run.data, tool_run.checkpoint)
-    x, y = networks.first_test_images(tool_run.data, tool_run.images)
-    threat, tool = Threat.parse(tool_run.threat), TOOLS.get(tool_run.racer)
+    model = load_benchmark_model(tool_run.model, tool_run.data, tool_run.checkpoint)
+    x, y = first_test_images(tool_run.data, tool_run.images)
+    threat, tool = Threat.parse(tool_run.threat), TOOLS.get(tool_run.tool)
+    is_ours = TOOLS.entry(tool_run.tool).metadata["package"] == "buttress"
     counting = PassCountingModel(model).eval()
-    with PeakMemory() as watch:
-        if tool_run.warm:
+    with PeakMemory() as memory:
+        if tool_run.warm_up:
             tool(model, x[:BATCH], y[:BATCH], threat)
-        attacked_model = model if "buttress" in tool_run.racer else counting
-        output, seconds = _time_tool(tool, attacked_model, x, y, threat)
-    passes = output.passes or (
-        counting.forward_count / len(x),
-        counting.backward_count / len(x),
-    )
+        started = time.perf_counter()
+        output = tool(model if is_ours else counting, x, y, threat)
+        seconds = time.perf_counter() - started
+    counts = (counting.forward_count / len(x), counting.backward_count / len(x))
+    forward, backward = output.passes or counts
     with torch.no_grad():
         robust_images = (model(output.x_adv).argmax(1) == y).nonzero()[:, 0].tolist()
-    bare_seconds = time_bare_passes(model, x, *passes)
     return ToolResult(
-        seconds,
-        len(robust_images),
-        *passes,
-        watch.growth_mb,
-        bare_seconds,
-        output.preparing,
-        tuple(robust_images),
+        seconds=seconds,
+        num_robust=len(robust_images),
+        forward=forward,
+        backward=backward,
+        peak_memory_mb=memory.growth_mb,
+        bare_seconds=time_bare_passes(model, x, forward, backward),
+        setup_seconds=output.setup_seconds,
+        robust_images=tuple(robust_images),
     )
-
-
-def _time_tool(
-    tool: Tool, model: nn.Module, x: Tensor, y: Tensor, threat: Threat
-) -> tuple[ToolOutput, float]:
-    started = time.perf_counter()
-    output = tool(model, x, y, threat)
-    return output, time.perf_counter() - started
 
 
 def time_bare_passes(model: nn.Module, x: Tensor, forward: float, backward: float) -> float:
@@ -176,11 +163,5 @@ def resident_memory_mb() -> float:
     return total
 
 
-def main(arguments: str) -> None:
-    warnings.simplefilter("ignore")
-    fields: dict[str, Any] = json.loads(arguments)
-    print(json.dumps(asdict(run_tool(replace(ToolRun("", "", 0, ""), **fields)))))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    answer_subprocess(ToolRun, run_tool)

@@ -28,6 +28,8 @@ from buttress.threats.norm_ball import Threat
 
 STEPS, REL_STEP = 20, 0.1  # of PGD; the step in units of eps
 BATCH = 256  # images that PGD attacks at once
+NORMS = ("Linf", "L2", "L1")
+STOP_WHEN_FOOLED = AttackOptions(stop_when_fooled=True)
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,11 @@ class ToolOutput:
 
     x_adv: Tensor
     passes: tuple[float, float] | None = None  # forward and backward per image, if it counts them
-    preparing: float = 0.0  # seconds before the attack itself
+    setup_seconds: float = 0.0  # seconds before the attack itself
 
 
 Tool = Callable[[nn.Module, Tensor, Tensor, Threat], ToolOutput]
-TOOLS: Registry[Tool] = Registry("racer")
+TOOLS: Registry[Tool] = Registry("tool")
 
 
 def _call_per_batch(tool: Tool) -> Tool:
@@ -54,12 +56,14 @@ def _call_per_batch(tool: Tool) -> Tool:
     return run_batches
 
 
-def installed_tools(benchmark: str) -> list[str]:
-    """Tools of a benchmark whose package is installed."""
+def installed_tools(benchmark: str, norm: str = "Linf") -> list[str]:
+    """Tools of a benchmark for a norm whose package is installed."""
     return [
         entry.name
         for entry in TOOLS
-        if benchmark in entry.tags and importlib.util.find_spec(entry.metadata["package"])
+        if benchmark in entry.tags
+        and norm in entry.metadata.get("norms", (norm,))
+        and importlib.util.find_spec(entry.metadata["package"])
     ]
 
 
@@ -76,50 +80,56 @@ def bare_passes(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolO
     return ToolOutput(x)
 
 
-def _buttress_tool(
-    name: str, options: AttackOptions, *, use_fast_model: bool = True, **args: object
-) -> Tool:
-    """An attack of ours; the time of building the inference-optimized model counts."""
+def _register_buttress(
+    tool_name: str,
+    benchmark: str,
+    attack: str,
+    options: AttackOptions = STOP_WHEN_FOOLED,
+    *,
+    use_fast_model: bool = True,
+    norms: tuple[str, ...] = NORMS,
+    **args: object,
+) -> None:
+    """Register an attack of ours; the time of building the inference-optimized model counts."""
 
+    @TOOLS.register(tool_name, tags=(benchmark,), package="buttress", norms=norms)
     def tool(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
         if options.workers is not None:
             torch.set_num_threads(1)
         run_options, started = options, time.perf_counter()
         if use_fast_model:
             run_options = replace(options, fast_model=prepare(model, x[:BATCH]))
-        preparing = time.perf_counter() - started if use_fast_model else 0.0
-        out = run_attack(create_attack(name, **args), model, x, y, threat, options=run_options)
+        setup_seconds = time.perf_counter() - started if use_fast_model else 0.0
+        out = run_attack(create_attack(attack, **args), model, x, y, threat, options=run_options)
         counts = [float(c.double().mean()) for c in (out.counter.forward, out.counter.backward)]
-        return ToolOutput(out.x_adv, (counts[0], counts[1]), preparing)
-
-    return tool
+        return ToolOutput(out.x_adv, (counts[0], counts[1]), setup_seconds)
 
 
-STOP_WHEN_FOOLED = AttackOptions(stop_when_fooled=True)
-TOOLS.register("buttress pgd", tags=("pgd",), package="buttress")(
-    _buttress_tool("pgd", AttackOptions(), use_fast_model=False, steps=STEPS, rel_step=REL_STEP)
+for name, use_fast_model in (("buttress pgd", False), ("buttress pgd, fast model", True)):
+    _register_buttress(
+        name, "pgd", "pgd", AttackOptions(), use_fast_model=use_fast_model,
+        steps=STEPS, rel_step=REL_STEP,
+    )  # fmt: skip
+for name in ("autoattack", "fast"):
+    _register_buttress(f"buttress {name}", "autoattack", name)
+for count, label in ((1, "1 process"), (2, "2 processes")):
+    options = replace(STOP_WHEN_FOOLED, workers=count)
+    _register_buttress(
+        f"buttress, {label} of one thread", "workers", "autoattack", options,
+        steps=40, queries=2000,
+    )  # fmt: skip
+SINGLE_ATTACKS: tuple[tuple[str, tuple[str, ...], dict[str, int]], ...] = (
+    ("noise", ("Linf",), {}),
+    ("fgsm", ("Linf",), {}),
+    ("pgd_dense_l1", ("L1",), {"steps": 20}),
+    ("pgd", ("Linf", "L1"), {"steps": 20}),
+    ("gama", ("Linf",), {"steps": 100}),
+    ("apgd-ce", ("Linf", "L1"), {}),
+    ("apgd-t", ("Linf",), {}),
 )
-TOOLS.register("buttress pgd, prepared", tags=("pgd",), package="buttress")(
-    _buttress_tool("pgd", AttackOptions(), steps=STEPS, rel_step=REL_STEP)
-)
-TOOLS.register("buttress autoattack", tags=("autoattack",), package="buttress")(
-    _buttress_tool("autoattack", STOP_WHEN_FOOLED)
-)
-TOOLS.register("buttress fast", tags=("autoattack",), package="buttress")(
-    _buttress_tool("fast", STOP_WHEN_FOOLED)
-)
-
-
-for count in (1, 2):
-    TOOLS.register(
-        f"buttress, {count} process{'es' * (count > 1)} of one thread",
-        tags=("workers",),
-        package="buttress",
-    )(
-        _buttress_tool(
-            "autoattack", replace(STOP_WHEN_FOOLED, workers=count), steps=40, queries=2000
-        )
-    )
+for name, norms, args in SINGLE_ATTACKS:
+    label = " ".join([name, *map(str, args.values())])
+    _register_buttress(label, "strength", name, use_fast_model=False, norms=norms, **args)
 
 
 @TOOLS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from buttress.bench import models as networks
-from buttress.bench.attack_case import ToolResult, ToolRun
+from buttress.bench.attack_case import ToolRun
 from buttress.bench.attack_tools import installed_tools
-from buttress.bench.repeats import SubprocessJob, run_interleaved
+from buttress.bench.models import BENCHMARK_MODELS, benchmark_model, train_if_missing
+from buttress.bench.repeats import SubprocessJob, median_row, run_interleaved, write_results
+from buttress.data import load_dataset
 from buttress.errors import UserError
 from buttress.statistics import wilson_interval
 from buttress.system.progress import Progress
+from buttress.threats.norm_ball import Threat
 
-WORKER_SCALING_IMAGES = 256
+Row = dict[str, Any]  # of a result file: settings of a `ToolRun`, and a `ToolResult`
+
 REFERENCE = "pyautoattack"
 
+
+@dataclass(frozen=True)
+class AttackBenchmark:
+    """What tools are compared at; without images or threats it takes those of the model."""
+
+    title: str
+    images: int | None = None
+    threats: tuple[str, ...] = ()
+    small_only: bool = False  # on the small model alone
+
+
 BENCHMARKS = {
-    "pgd": "PGD-20",
-    "autoattack": "AutoAttack standard",
-    "workers": "short AutoAttack in one and two processes",
+    "pgd": AttackBenchmark("PGD-20", threats=("Linf:8/255",)),
+    "autoattack": AttackBenchmark("AutoAttack standard"),
+    "workers": AttackBenchmark(
+        "short AutoAttack in one and two processes", 256, ("Linf:2/255",), small_only=True
+    ),
+    "strength": AttackBenchmark(
+        "attacks from weak to strong", 300, ("Linf:2/255", "L1:5", "L1:12"), small_only=True
+    ),
 }
 
 
@@ -29,73 +48,87 @@ BENCHMARKS = {
 class BenchmarkCase:
     """Tools that attack the same model under the same threat model."""
 
-    event: str
-    races: tuple[ToolRun, ...]
+    benchmark: str
+    tool_runs: tuple[ToolRun, ...]
 
     @property
     def title(self) -> str:
-        first = self.races[0]
-        model = networks.benchmark_model(first.network)
-        return f"{model.title}, {BENCHMARKS[self.event]}, {first.threat}"
+        first = self.tool_runs[0]
+        model = benchmark_model(first.model)
+        return f"{model.title}, {BENCHMARKS[self.benchmark].title}, {first.threat}"
+
+
+def benchmark_attacks(
+    settings: ToolRun,
+    models: Sequence[str],
+    benchmarks: Sequence[str],
+    threats: Sequence[str],
+    repeats: int,
+    out: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Run all cases, and write the results to ``out`` after each; return them.
+
+    Models are trained for a few minutes the first time. A checkpoint replaces the small model.
+    """
+    max_images = len(load_dataset(settings.data, "test"))
+    cases = list(benchmark_cases(settings, models, benchmarks, threats, max_images))
+    for name in models:
+        if not (name == "small" and settings.checkpoint):
+            train_if_missing(name, settings.data, progress)
+    rows: list[Row] = []
+    for case in cases:
+        rows += run_case(case, repeats, progress)
+        write_results(out, rows)
+    return write_results(out, rows)
 
 
 def benchmark_cases(
-    names: Sequence[str], benchmarks: Sequence[str], base: ToolRun, max_images: int
+    settings: ToolRun,
+    models: Sequence[str],
+    benchmarks: Sequence[str],
+    threats: Sequence[str],
+    max_images: int,
 ) -> Iterator[BenchmarkCase]:
-    """All cases; images, data and checkpoint of ``base`` apply to every case.
+    """All cases; images, data and checkpoint of ``settings`` apply to every case.
 
-    Without a number of images there are ``max_images`` at most. A checkpoint replaces the small
-    model, the only one benchmarked with several processes.
+    Without threats each benchmark has its own, and without a number of images at most
+    ``max_images``.
     """
-    if unknown := [event for event in benchmarks if event not in BENCHMARKS]:
-        raise UserError(f"`events` must be of {', '.join(BENCHMARKS)}, but got {unknown[0]!r}")
-    for name in names:
-        model = networks.benchmark_model(name)
-        for event in (e for e in benchmarks if e != "workers" or name == "small"):
-            threats = {"pgd": ("Linf:8/255",), "workers": model.threats[:1]}
-            counts = {"pgd": model.pgd_images, "workers": WORKER_SCALING_IMAGES}
-            count = base.images or min(max_images, counts.get(event, model.images))
-            for threat in threats.get(event, model.threats):
-                tool_run = replace(base, network=name, images=count, threat=threat)
-                if name != "small":
-                    tool_run = replace(tool_run, checkpoint=None)
-                tools = installed_tools(event)
-                yield BenchmarkCase(
-                    event, tuple(replace(tool_run, racer=r, warm=event == "pgd") for r in tools)
+    if unknown := [name for name in benchmarks if name not in BENCHMARKS]:
+        raise UserError(f"a case must be one of {', '.join(BENCHMARKS)}, but got {unknown[0]!r}")
+    for name in models:
+        model = benchmark_model(name)
+        for key in benchmarks:
+            benchmark = BENCHMARKS[key]
+            if benchmark.small_only and name != "small":
+                continue
+            images = model.pgd_images if key == "pgd" else benchmark.images or model.images
+            for threat in threats or benchmark.threats or model.threats:
+                tool_run = replace(
+                    settings,
+                    model=name,
+                    images=settings.images or min(max_images, images),
+                    threat=threat,
+                    checkpoint=settings.checkpoint if name == "small" else None,
+                    warm_up=key == "pgd",
                 )
+                tools = installed_tools(key, Threat.parse(threat).norm)
+                yield BenchmarkCase(key, tuple(replace(tool_run, tool=tool) for tool in tools))
 
 
-def run_case(case: BenchmarkCase, repeats: int, progress: Progress) -> list[dict[str, Any]]:
+def run_case(case: BenchmarkCase, repeats: int, progress: Progress) -> list[Row]:
     """Run all tools interleaved, repeatedly; return a row of medians for each."""
     jobs = {
-        tool_run.racer: SubprocessJob("buttress.bench.attack_case", asdict(tool_run))
-        for tool_run in case.races
+        tool_run.tool: SubprocessJob("buttress.bench.attack_case", asdict(tool_run))
+        for tool_run in case.tool_runs
     }
     results = run_interleaved(case.title, jobs, repeats, progress)
     return [
-        _summarize_results(case, tool_run, [ToolResult(**r) for r in results[tool_run.racer]])
-        for tool_run in case.races
-        if results[tool_run.racer]
+        median_row(run, results[run.tool], benchmark=case.benchmark, title=case.title)
+        for run in case.tool_runs
+        if results[run.tool]
     ]
-
-
-def _summarize_results(
-    case: BenchmarkCase, tool_run: ToolRun, results: Sequence[ToolResult]
-) -> dict[str, Any]:
-    keys = [key for key in asdict(results[0]) if key != "left"]
-    medians = {key: statistics.median(asdict(r)[key] for r in results) for key in keys}
-    identity = {
-        "event": case.event,
-        **asdict(tool_run),
-        "title": case.title,
-        "left": results[0].left,
-    }
-    return {
-        **identity,
-        **medians,
-        "repeats": len(results),
-        "all_seconds": [r.seconds for r in results],
-    }
 
 
 COLUMNS = (
@@ -109,67 +142,108 @@ COLUMNS = (
 )
 
 
-def attack_tables(rows: Sequence[dict[str, Any]], level: int = 0) -> Iterator[str]:
+def full_tables(rows: Sequence[Row], level: int = 0) -> Iterator[str]:
     """Markdown table of each case, under a title or a heading of this level."""
     for title in dict.fromkeys(row["title"] for row in rows):
         case_rows = [row for row in rows if row["title"] == title]
         slowest = max(row["seconds"] for row in case_rows)
-        reference = next((row for row in case_rows if row["racer"] == REFERENCE), None)
+        reference = next((row for row in case_rows if row["tool"] == REFERENCE), None)
         mark = "#" * level + " " if level else ""
         yield f"\n{mark}{title}, {case_rows[0]['images']} images\n"
         yield "| | " + " | ".join(COLUMNS) + " |"
         yield "| --- |" + " --- |" * len(COLUMNS)
         for row in case_rows:
+            has_passes = row["bare_seconds"] > 0
             cells = (
                 f"{row['seconds']:.2f}{_format_setup(row)}",
                 f"{row['seconds'] / slowest:.3f}",
-                f"{row['seconds'] / row['floor']:.2f}" if row["floor"] else "",
-                f"{row['forward']:.0f}, {row['backward']:.0f}" if row["floor"] else "",
-                f"{row['memory']:.0f}",
-                "" if row["racer"] == "bare passes" else _format_robust_accuracy(row),
+                f"{row['seconds'] / row['bare_seconds']:.2f}" if has_passes else "",
+                f"{row['forward']:.0f}, {row['backward']:.0f}" if has_passes else "",
+                f"{row['peak_memory_mb']:.0f}",
+                "" if row["tool"] == "bare passes" else _format_robust_accuracy(row),
                 _format_agreement(row, reference),
             )
-            yield f"| {row['racer']} | " + " | ".join(cells) + " |"
+            yield f"| {row['tool']} | " + " | ".join(cells) + " |"
 
 
-def _format_setup(row: dict[str, Any]) -> str:
-    return f" ({row['preparing']:.2f} of it preparing)" if row.get("preparing") else ""
+def _format_setup(row: Row) -> str:
+    return f" ({row['setup_seconds']:.2f} of it setup)" if row["setup_seconds"] else ""
 
 
-def _format_robust_accuracy(row: dict[str, Any]) -> str:
+def _format_robust_accuracy(row: Row) -> str:
     """Robust images, and the 95% interval of robust accuracy."""
-    low, high = wilson_interval(round(row["robust"]), row["images"])
-    return f"{row['robust']:.0f} ({100 * low:.0f} to {100 * high:.0f}%)"
+    low, high = wilson_interval(round(row["num_robust"]), row["images"])
+    return f"{row['num_robust']:.0f} ({100 * low:.0f} to {100 * high:.0f}%)"
 
 
-def _format_agreement(row: dict[str, Any], reference: dict[str, Any] | None) -> str:
+def _format_agreement(row: Row, reference: Row | None) -> str:
     """Fraction of images with the same per-sample result as the reference."""
-    if reference is None or row is reference or not all("left" in r for r in (row, reference)):
+    if reference is None or row is reference:
         return ""
-    return f"{1 - len(set(row['left']) ^ set(reference['left'])) / row['images']:.1%}"
+    differing = set(row["robust_images"]) ^ set(reference["robust_images"])
+    return f"{1 - len(differing) / row['images']:.1%}"
 
 
-def autoattack_table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The races with the reference AutoAttack in one short Markdown table.
+def summary_table(rows: Sequence[Row]) -> Iterator[str]:
+    """Seconds and robust images of the reference AutoAttack and of our ensembles.
 
     A tool of ours that was not measured has no column.
     """
-    autoattack_rows = [row for row in rows if row["event"] == "autoattack"]
-    measured = {row["racer"] for row in autoattack_rows}
+    measured = {row["tool"] for row in rows}
     names = [name for name in ("autoattack", "fast") if f"buttress {name}" in measured]
-    columns = ["network, threat", "pyautoattack", *(f"`{n}`" for n in names), "robust images"]
+    columns = ["model, threat model", REFERENCE, *(f"`{n}`" for n in names), "robust images"]
     yield f"| {' | '.join(columns)} |"
     yield "|" + " --- |" * len(columns)
-    for title in dict.fromkeys(row["title"] for row in autoattack_rows):
-        by_tool = {row["racer"]: row for row in autoattack_rows if row["title"] == title}
-        if REFERENCE not in by_tool:
-            continue
-        base = by_tool[REFERENCE]
+    for reference, by_tool in _reference_cases(rows):
         ours = [by_tool[f"buttress {name}"] for name in names]
-        label = f"{networks.BENCHMARK_MODELS[base['network']].title}, {base['threat']}"
-        times = [f"{r['seconds']:.0f} s ({r['seconds'] / base['seconds']:.2f})" for r in ours]
-        robust_counts = ", ".join(f"{r['robust']:.0f}" for r in (base, *ours))
+        seconds = reference["seconds"]
+        times = [f"{r['seconds']:.0f} s ({r['seconds'] / seconds:.2f})" for r in ours]
+        robust_counts = ", ".join(f"{r['num_robust']:.0f}" for r in (reference, *ours))
         yield (
-            f"| {label} | {base['seconds']:.0f} s | {' | '.join(times)} | "
-            f"{robust_counts} of {base['images']} |"
+            f"| {_case_label(reference)} | {seconds:.0f} s | {' | '.join(times)} | "
+            f"{robust_counts} of {reference['images']} |"
         )
+
+
+def agreement_table(rows: Sequence[Row]) -> Iterator[str]:
+    """Robust accuracy after `autoattack` and the reference, and how many images agree."""
+    yield f"| model, threat model | {REFERENCE} | `autoattack` | same per-sample result |"
+    yield "| --- | --- | --- | --- |"
+    for reference, by_tool in _reference_cases(rows):
+        if (ours := by_tool.get("buttress autoattack")) is not None:
+            counts = [f"{r['num_robust']:.0f}/{r['images']}" for r in (reference, ours)]
+            agreement = _format_agreement(ours, reference)
+            yield f"| {_case_label(reference)} | {' | '.join(counts)} | {agreement} |"
+
+
+def _reference_cases(rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, Row]]]:
+    """The row of the reference of each case that has one, and the rows of all its tools."""
+    autoattack_rows = [row for row in rows if row["benchmark"] == "autoattack"]
+    for title in dict.fromkeys(row["title"] for row in autoattack_rows):
+        by_tool = {row["tool"]: row for row in autoattack_rows if row["title"] == title}
+        if REFERENCE in by_tool:
+            yield by_tool[REFERENCE], by_tool
+
+
+def _case_label(row: Row) -> str:
+    return f"{BENCHMARK_MODELS[row['model']].title}, {row['threat']}"
+
+
+def strength_table(rows: Sequence[Row]) -> Iterator[str]:
+    """Robust accuracy and passes of single attacks, from weak to strong in each threat model."""
+    yield "| threat model | attack | robust accuracy | forward passes | backward passes |"
+    yield "| --- | --- | --- | --- | --- |"
+    strength_rows = [row for row in rows if row["benchmark"] == "strength"]
+    order = list(dict.fromkeys(row["threat"] for row in strength_rows))
+    for row in sorted(strength_rows, key=lambda r: (order.index(r["threat"]), -r["num_robust"])):
+        accuracy = f"{row['num_robust'] / row['images']:.1%} of {row['images']}"
+        passes = f"{row['forward']:.0f} | {row['backward']:.0f}"
+        yield f"| {row['threat']} | {row['tool']} | {accuracy} | {passes} |"
+
+
+ATTACK_TABLES: dict[str, Callable[[Sequence[Row]], Iterator[str]]] = {
+    "full": full_tables,
+    "summary": summary_table,
+    "agreement": agreement_table,
+    "strength": strength_table,
+}

@@ -34,7 +34,7 @@ class BenchmarkModel:
 
 BENCHMARK_MODELS = {
     "small": BenchmarkModel(
-        "small network", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 4096
+        "small model", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 4096
     ),
     "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 24, 4),
     "vit": BenchmarkModel("ViT mini", "vit_mini", 64, 8, pgd_images=512),
@@ -43,7 +43,8 @@ BENCHMARK_MODELS = {
 
 def benchmark_model(name: str) -> BenchmarkModel:
     if name not in BENCHMARK_MODELS:
-        raise UserError(f"`networks` must be of {', '.join(BENCHMARK_MODELS)}, but got {name!r}")
+        known = ", ".join(BENCHMARK_MODELS)
+        raise UserError(f"a model of the benchmarks must be one of {known}, but got {name!r}")
     return BENCHMARK_MODELS[name]
 
 

@@ -1,24 +1,30 @@
-"""Interleaved repeats, each run in a separate process, and a description of the machine."""
+"""Interleaved repeats, each in a separate process, and the file of their results."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from buttress.errors import RunError
 from buttress.studies.runner.run import interrupt_on_sigterm
 from buttress.system.cpu import available_cpus
+from buttress.system.files import write_text
 from buttress.system.progress import Progress
 
 MAX_REPEATED_SECONDS = 60.0  # seconds: tools that took longer are not repeated
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,10 +32,10 @@ class SubprocessJob:
     """A module that takes one JSON argument and prints one line of JSON."""
 
     module: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
     def run(self) -> dict[str, Any]:
-        command = [sys.executable, "-m", self.module, json.dumps(self.given)]
+        command = [sys.executable, "-m", self.module, json.dumps(self.arguments)]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -69,6 +75,31 @@ def run_interleaved(
     finally:
         task.close()
     return results
+
+
+def answer_subprocess(settings_type: type[T], run: Callable[[T], Any]) -> None:
+    """Body of a module that a `SubprocessJob` runs: settings from argv, the result as JSON."""
+    warnings.simplefilter("ignore")
+    print(json.dumps(asdict(run(settings_type(**json.loads(sys.argv[1]))))))
+
+
+def median_row(settings: Any, results: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:
+    """One row of a result file: settings, medians over the repeats, and all times."""
+    medians = {
+        key: value if isinstance(value, list) else statistics.median(r[key] for r in results)
+        for key, value in results[0].items()
+    }
+    times = {"repeats": len(results), "all_seconds": [r["seconds"] for r in results]}
+    return {**asdict(settings), **extra, **medians, **times}
+
+
+def write_results(path: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write the rows of a benchmark, one per line, with the machine; return all of it."""
+    content = {"machine": describe_machine(), "rows": list(rows)}
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    machine = json.dumps(content["machine"])
+    write_text(path, f'{{\n "machine": {machine},\n "rows": [\n{lines}\n ]\n}}\n')
+    return content
 
 
 def describe_machine() -> dict[str, Any]:

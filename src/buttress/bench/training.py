@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import statistics
-import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.bench.repeats import SubprocessJob, run_interleaved
+from buttress.bench.repeats import (
+    SubprocessJob,
+    answer_subprocess,
+    median_row,
+    run_interleaved,
+    write_results,
+)
 from buttress.data import Dataset, load_dataset
 from buttress.engine import attack
 from buttress.models.loading.checkpoint import load_checkpoint
@@ -36,9 +39,9 @@ TEST_IMAGES = 500
 class TrainerRun:
     """Settings of one process."""
 
-    trainer: str
-    network: str
-    images: int
+    trainer: str = "buttress"
+    model: str = "vit_mini"
+    images: int = 1024
     epochs: int = 1
     data: str = "cifar10"
 
@@ -46,9 +49,9 @@ class TrainerRun:
 @dataclass(frozen=True)
 class TrainerResult:
     seconds: float  # of training alone
-    clean: float  # clean accuracy afterwards
-    robust: float  # robust accuracy under PGD-20
-    judged: int  # test images that both are shares of
+    clean_accuracy: float  # afterwards
+    robust_accuracy: float  # under PGD-20
+    test_images: int  # of both accuracies
 
 
 Trainer = Callable[[TrainerRun, Dataset], tuple[nn.Module, float]]
@@ -73,14 +76,14 @@ def trainer_recipe(trainer_run: TrainerRun) -> Recipe:
 
 def create_fresh_model(trainer_run: TrainerRun) -> nn.Module:
     return build_model(
-        resolve_run_spec(trainer_run.network, trainer_run.data, trainer_recipe(trainer_run))
+        resolve_run_spec(trainer_run.model, trainer_run.data, trainer_recipe(trainer_run))
     )
 
 
 def _buttress_trainer(devices: int) -> Trainer:
     def trainer(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
         spec = resolve_run_spec(
-            trainer_run.network,
+            trainer_run.model,
             trainer_run.data,
             trainer_recipe(trainer_run),
             limit=trainer_run.images,
@@ -111,9 +114,9 @@ def shuffled_batches(data: Dataset, epochs: int) -> list[tuple[Tensor, Tensor]]:
 
 
 @TRAINERS.register("bare passes", package="torch")
-def train_bare_passes(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+def train_bare_passes(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
     """Ten backward passes to the images and one to the weights, and nothing else."""
-    model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
+    model, batches = create_fresh_model(trainer_run), shuffled_batches(data, trainer_run.epochs)
     started = time.perf_counter()
     for x, y in batches:
         model.eval().requires_grad_(False)
@@ -168,13 +171,11 @@ TRAINERS.register("textbook loop, gradients of images only", package="torch")(
 
 
 @TRAINERS.register("ART", package="art")
-def train_art(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+def train_art(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
     from art.defences.trainer import AdversarialTrainerMadryPGD
-    from art.estimators.classification import (
-        PyTorchClassifier,
-    )
+    from art.estimators.classification import PyTorchClassifier
 
-    model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
+    model, batches = create_fresh_model(trainer_run), shuffled_batches(data, trainer_run.epochs)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
     classifier = PyTorchClassifier(
         model, nn.CrossEntropyLoss(), data.shape, data.num_classes, optimizer,
@@ -191,11 +192,11 @@ def train_art(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
 
 
 @TRAINERS.register("robustness", package="robustness")
-def train_robustness(lap: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
+def train_robustness(trainer_run: TrainerRun, data: Dataset) -> tuple[nn.Module, float]:
     from robustness.attacker import AttackerModel  # type: ignore[import-not-found]
     from robustness.datasets import CIFAR  # type: ignore[import-not-found]
 
-    model, batches = create_fresh_model(lap), shuffled_batches(data, lap.epochs)
+    model, batches = create_fresh_model(trainer_run), shuffled_batches(data, trainer_run.epochs)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
     attacker = AttackerModel(model, CIFAR("."))
     options = {"constraint": "inf", "eps": EPS, "step_size": STEP_SIZE, "iterations": STEPS}
@@ -222,67 +223,60 @@ def run_trainer(trainer_run: TrainerRun) -> TrainerResult:
     return TrainerResult(seconds, clean, robust, len(y))
 
 
-def main(text: str) -> None:
-    warnings.simplefilter("ignore")
-    fields: dict[str, Any] = json.loads(text)
-    print(json.dumps(asdict(run_trainer(TrainerRun(**fields)))))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
-
-
-DEFAULT_MODELS = ("resnet_18_slim", "vit_mini")
 BARE, TEXTBOOK = "bare passes", "textbook loop"
 
 
-def run_trainers(base: TrainerRun, repeats: int, progress: Progress) -> list[dict[str, Any]]:
+def benchmark_training(
+    settings: TrainerRun, models: Sequence[str], repeats: int, out: Path, progress: Progress
+) -> dict[str, Any]:
+    """Run all trainers on each model, and write the results to ``out`` after each; return them."""
+    rows: list[dict[str, Any]] = []
+    for model in models:
+        rows += run_trainers(replace(settings, model=model), repeats, progress)
+        write_results(out, rows)
+    return write_results(out, rows)
+
+
+def run_trainers(settings: TrainerRun, repeats: int, progress: Progress) -> list[dict[str, Any]]:
     """Run every installed trainer on one model; return a row of medians for each."""
-    names = [e.name for e in TRAINERS if importlib.util.find_spec(e.metadata["package"])]
-    jobs = {
-        name: SubprocessJob("buttress.bench.training", {**asdict(base), "trainer": name})
-        for name in names
-    }
-    results = run_interleaved(f"{base.network}, PGD-10 training", jobs, repeats, progress)
-    return [
-        {
-            **asdict(base),
-            "trainer": name,
-            **{
-                key: statistics.median(r[key] for r in trainer_results)
-                for key in trainer_results[0]
-            },
-            "repeats": len(trainer_results),
-            "all_seconds": [r["seconds"] for r in trainer_results],
-        }
-        for name, trainer_results in results.items()
-        if trainer_results
+    runs = [
+        replace(settings, trainer=entry.name)
+        for entry in TRAINERS
+        if importlib.util.find_spec(entry.metadata["package"])
     ]
+    jobs = {run.trainer: SubprocessJob("buttress.bench.training", asdict(run)) for run in runs}
+    results = run_interleaved(f"{settings.model}, PGD-10 training", jobs, repeats, progress)
+    return [median_row(run, results[run.trainer]) for run in runs if results[run.trainer]]
 
 
 def training_tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Markdown table of each model."""
-    for model in dict.fromkeys(row["network"] for row in rows):
-        by_trainer = {row["trainer"]: row for row in rows if row["network"] == model}
+    for model in dict.fromkeys(row["model"] for row in rows):
+        by_trainer = {row["trainer"]: row for row in rows if row["model"] == model}
         first = next(iter(by_trainer.values()))
         yield f"\n{model}, {first['epochs']} x {first['images']} images\n"
         yield (
-            "| | seconds | relative to bare passes | relative to the textbook loop | clean "
-            "| PGD-20 |"
+            "| | seconds | relative to bare passes | relative to the textbook loop "
+            "| clean accuracy | robust accuracy, PGD-20 |"
         )
-        yield "| --- | --- | --- | --- | --- | --- |"
+        yield "| --- |" + " --- |" * 5
         for name, row in by_trainer.items():
             cells = [f"{row['seconds']:.1f}"]
             for other in (BARE, TEXTBOOK):
                 base = by_trainer.get(other)
                 cells.append("" if base is None else f"{row['seconds'] / base['seconds']:.2f}")
-            was_trained = name != BARE
-            cells += [_format_accuracy(row, k) if was_trained else "" for k in ("clean", "robust")]
+            for kind in ("clean", "robust"):
+                was_trained = name != BARE
+                cells.append(_format_accuracy(row, f"{kind}_accuracy") if was_trained else "")
             yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def _format_accuracy(row: dict[str, Any], key: str) -> str:
     """An accuracy with its 95% interval."""
-    images = int(row["judged"])
+    images = int(row["test_images"])
     low, high = wilson_interval(round(row[key] * images), images)
     return f"{100 * row[key]:.1f}% ({100 * low:.0f} to {100 * high:.0f})"
+
+
+if __name__ == "__main__":
+    answer_subprocess(TrainerRun, run_trainer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buttress.cli.console import format_table, print_json, print_line, show_progress
+from buttress.cli.options import JSON_OPTION
 from buttress.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N test images.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("analysis"), show_default=True,
               help="Output folder for analyses of several runs or of none.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@JSON_OPTION
 def command(
     name: str, runs: tuple[Path, ...], overrides: tuple[str, ...], plot: Path | None,
     limit: int | None, out: Path, as_json: bool,

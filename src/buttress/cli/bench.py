@@ -3,63 +3,59 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from buttress.cli.console import print_json, print_line, show_progress
-from buttress.system.files import write_text
+from buttress.cli.options import JSON_OPTION, Decorator, add_options
+
+
+def result_options(file: str) -> Decorator:
+    """Add the options of every benchmark; results go to ``file`` by default."""
+    return add_options(
+        click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
+                     help="Repeats per tool; a tool that takes over a minute runs once."),
+        click.option("--out", type=click.Path(path_type=Path), default=Path("results") / file,
+                     show_default=True, help="JSON file for the results."),
+        JSON_OPTION,
+    )  # fmt: skip
 
 
 @click.group("bench")
 def command() -> None:
-    """Benchmark attacks and training against other installed libraries."""
+    """Compare attacks and training with other installed libraries."""
 
 
 @command.command("attacks")
 @click.option("--models", default="small,slim,vit", show_default=True)
-@click.option("--cases", default="pgd,autoattack,workers", show_default=True)
-@click.option("--data", "dataset", default="cifar10", show_default=True)
+@click.option("--cases", default="pgd,autoattack,workers", show_default=True,
+              help="Of pgd, autoattack, workers and strength.")  # fmt: skip
+@click.option("--threats", default="", metavar="THREAT,...",
+              help="Threat models, e.g. Linf:8/255 (default: those of each case).")  # fmt: skip
+@click.option("--data", default="cifar10", show_default=True)
 @click.option("--checkpoint", help="FILE=file.py:function, weights of the small model.")
-@click.option("--images", type=int, help="Images per case (default: a few minutes' worth).")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
-              help="Repeats per tool; a tool that takes over a minute runs once.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results/bench-attacks.json"),
-              show_default=True, help="JSON file for the results.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--images", type=int, default=0,
+              help="Images per case (default: a few minutes' worth).")  # fmt: skip
+@result_options("bench-attacks.json")
 def attacks(
-    models: str, cases: str, dataset: str, checkpoint: str | None, images: int | None, repeats: int,
-    out: Path, as_json: bool,
-) -> None:  # fmt: skip
+    models: str, cases: str, threats: str, repeats: int, out: Path, as_json: bool, **settings: Any
+) -> None:
     """Compare PGD-20 and AutoAttack: seconds, passes, memory and robust accuracy.
 
     Models are trained for a few minutes the first time.
     """
-    from buttress.bench import attacks as benchmark
     from buttress.bench.attack_case import ToolRun
-    from buttress.bench.models import train_if_missing
-    from buttress.bench.repeats import describe_machine
-    from buttress.data import load_dataset
+    from buttress.bench.attacks import benchmark_attacks, full_tables
 
-    names, rows = models.split(","), []
-    base = ToolRun("", "", images or 0, "", data=dataset, checkpoint=checkpoint)
-    benchmark_cases = list(
-        benchmark.benchmark_cases(names, cases.split(","), base, len(load_dataset(dataset, "test")))
-    )
     with show_progress() as progress:
-        for name in names:
-            if not (name == "small" and checkpoint):
-                train_if_missing(name, dataset, progress)
-        for case in benchmark_cases:
-            rows += benchmark.run_case(case, repeats, progress)
-            write_text(out, json.dumps({"machine": describe_machine(), "rows": rows}, indent=1))
-    if as_json:
-        print_json({"machine": describe_machine(), "rows": rows})
-        return
-    print_line(", ".join(f"{k} {v}" for k, v in describe_machine().items()))
-    for line in benchmark.attack_tables(rows):
-        print_line(line)
-    print_line(f"\nresults: {out}")
+        results = benchmark_attacks(
+            ToolRun(**settings), models.split(","), cases.split(","),
+            threats.split(",") if threats else (), repeats, out, progress,
+        )  # fmt: skip
+    _print_results(results, full_tables, out, as_json)
 
 
 @command.command("training")
@@ -67,30 +63,44 @@ def attacks(
 @click.option("--data", default="cifar10", show_default=True)
 @click.option("--images", type=click.IntRange(1), default=1024, show_default=True)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True,
-              help="Repeats per tool; a tool that takes over a minute runs once.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results/bench-training.json"),
-              show_default=True, help="JSON file for the results.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-def training(
-    models: str, data: str, images: int, epochs: int, repeats: int, out: Path, as_json: bool,
-) -> None:  # fmt: skip
+@result_options("bench-training.json")
+def training(models: str, repeats: int, out: Path, as_json: bool, **settings: Any) -> None:
     """Compare one epoch of PGD-10 adversarial training: seconds and accuracy."""
-    from buttress.bench import training as benchmark
-    from buttress.bench.repeats import describe_machine
-    from buttress.bench.training import TrainerRun
+    from buttress.bench.training import TrainerRun, benchmark_training, training_tables
 
-    rows: list[dict[str, object]] = []
     with show_progress() as progress:
-        for model in models.split(","):
-            rows += benchmark.run_trainers(
-                TrainerRun("", model, images, epochs, data), repeats, progress
-            )
-            write_text(out, json.dumps({"machine": describe_machine(), "rows": rows}, indent=1))
+        results = benchmark_training(
+            TrainerRun(**settings), models.split(","), repeats, out, progress
+        )
+    _print_results(results, training_tables, out, as_json)
+
+
+def _print_results(
+    results: dict[str, Any],
+    tables: Callable[[Sequence[dict[str, Any]]], Iterator[str]],
+    out: Path,
+    as_json: bool,
+) -> None:
     if as_json:
-        print_json({"machine": describe_machine(), "rows": rows})
+        print_json(results)
         return
-    print_line(", ".join(f"{k} {v}" for k, v in describe_machine().items()))
-    for line in benchmark.training_tables(rows):
+    print_line(", ".join(f"{k} {v}" for k, v in results["machine"].items()))
+    for line in tables(results["rows"]):
         print_line(line)
     print_line(f"\nresults: {out}")
+
+
+@command.command("table")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--kind", default="full", show_default=True,
+              type=click.Choice(["full", "summary", "agreement", "strength"]),
+              help="For attacks: all of it, or one of the tables of the docs.")  # fmt: skip
+def table(file: Path, kind: str) -> None:
+    """Print the results in FILE, written by one of the benchmarks, as a Markdown table."""
+    from buttress.bench.attacks import ATTACK_TABLES
+    from buttress.bench.training import training_tables
+
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    is_training = any("trainer" in row for row in rows)
+    for line in training_tables(rows) if is_training else ATTACK_TABLES[kind](rows):
+        print_line(line)

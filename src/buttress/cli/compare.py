@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buttress.cli.console import format_table, format_with_interval, print_json, print_line
+from buttress.cli.options import JSON_OPTION
 from buttress.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class CompareCommand(click.Command):
               help="Runs of model B, if A and B have several seeds each.")  # fmt: skip
 @click.option("--suite", help="Suite to compare, if the runs have several.")
 @click.option("--attack", metavar="NAME", help="Compare this attack only, or worst_case.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 def command(
     runs: tuple[str, ...], against: tuple[str, ...], suite: str | None, attack: str | None,
     as_json: bool,

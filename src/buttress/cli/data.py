@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from buttress.cli.console import print_json, print_line, show_progress
+from buttress.cli.options import JSON_OPTION
 
 
 @click.group("data")
@@ -14,7 +15,7 @@ def command() -> None:
 
 @command.command("get")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 def get(name: str, as_json: bool) -> None:
     """Download dataset NAME, verify its checksum and store it in the cache folder."""
     from buttress.data import download_dataset, load_dataset

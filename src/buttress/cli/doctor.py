@@ -14,25 +14,29 @@ from buttress.cli.console import (
     show_progress,
 )
 from buttress.cli.evaluate import find_run, load_images
-from buttress.cli.options import load_model_argument, model_options
+from buttress.cli.options import (
+    JSON_OPTION,
+    image_options,
+    load_model_argument,
+    model_options,
+    seed_and_batch_options,
+)
 from buttress.errors import UserError
 
 
 @click.command("doctor")
 @click.argument("model_source", metavar="MODEL")
 @model_options
-@click.option("--data", "dataset", help="Dataset to evaluate on (default: that of the run).")
-@click.option("--split", default="test", show_default=True)
+@image_options
 @click.option("--limit", default=256, show_default=True, help="Number of images, at most 1000.")
 @click.option("--threat", metavar="THREAT",
               help="Threat model, e.g. Linf:8/255 (default: of the run or dataset).")  # fmt: skip
-@click.option("--seed", default=0, show_default=True)
-@click.option("--batch-size", default=256, show_default=True)
+@seed_and_batch_options
 @click.option("--device", default="cpu", show_default=True)
 @click.option(
     "--strict", is_flag=True, help="Exit with code 1 if the robust accuracy cannot be trusted."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
+@JSON_OPTION
 def command(
     model_source: str, dataset: str | None, split: str, limit: int, threat: str | None, seed: int,
     batch_size: int, device: str, strict: bool, as_json: bool, **model_options: Any,

@@ -19,7 +19,13 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
-from buttress.cli.options import load_model_argument, model_options
+from buttress.cli.options import (
+    JSON_OPTION,
+    image_options,
+    load_model_argument,
+    model_options,
+    seed_and_batch_options,
+)
 from buttress.errors import RunError, UserError
 from buttress.system.cpu import threads_per_worker
 
@@ -85,12 +91,10 @@ class EvaluateOptions:
               help="Suite name, YAML file, or entries such as clean,pgd-linf,pgd:L2:0.5,"
               "corruption:fog:3.")  # fmt: skip
 @model_options
-@click.option("--data", "dataset", help="Dataset to evaluate on (default: that of the run).")
-@click.option("--split", default="test", show_default=True)
+@image_options
 @click.option("--limit", type=int, help="Use only the first N images.")
 @click.option("--image-size", type=int, help="Resize images to this height and width.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--batch-size", default=256, show_default=True)
+@seed_and_batch_options
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the records (default: the run)."
 )
@@ -105,7 +109,7 @@ class EvaluateOptions:
               "e.g. 0.05.")  # fmt: skip
 @click.option("--compile", is_flag=True, help="Also try torch.compile (compiles for a minute).")
 @click.option("--per-class", is_flag=True, help="Also print the accuracy of each class.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 def command(**values: Any) -> None:
     """Evaluate clean and robust accuracy of MODEL: a run, file.py:function, hf:OWNER/NAME ...
 

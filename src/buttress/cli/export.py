@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from buttress.cli.console import print_json, print_line, show_progress
+from buttress.cli.options import JSON_OPTION
 
 
 @click.command("export")
@@ -20,7 +21,7 @@ from buttress.cli.console import print_json, print_line, show_progress
 @click.option("--force", is_flag=True, help="Overwrite an existing export.")
 @click.option("--push-to-hub", default="", metavar="OWNER/NAME",
               help="Also upload to the Hugging Face Hub.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 def command(
     run: Path, to: Path, which: Literal["best", "last"], name: str, authors: str, link: str,
     force: bool, push_to_hub: str, as_json: bool,

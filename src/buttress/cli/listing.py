@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buttress.cli.console import format_table, print_json, print_line
+from buttress.cli.options import JSON_OPTION
 
 if TYPE_CHECKING:
     from buttress.models.catalog import PublishedSize
@@ -22,7 +23,7 @@ HEADERS = {"written": "syntax", "holds": "entries", "about": "description"}  # k
 @click.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.option("--tag", help="Only entries with this tag, e.g. transformer.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@JSON_OPTION
 def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List all entries of KIND with their description and source."""
     if kind == "models":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,31 +14,75 @@ if TYPE_CHECKING:
     from buttress.models.core import Classifier
     from buttress.models.loading.core import ModelRequest
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+def add_options(*options: Decorator) -> Decorator:
+    """Decorator that adds several options, in the order of the help text."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 MODEL_OPTION = click.option(
     "--model", help="Architecture of a checkpoint: a name, timm:NAME or file.py:function."
 )
+MODEL_ARG_OPTION = click.option(
+    "--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
+    help="Model argument; repeatable, e.g. --model-arg activation=silu.",
+)  # fmt: skip
 PRETRAINED_OPTION = click.option(
     "--pretrained", is_flag=True, help="Load timm's pretrained weights for timm:NAME."
 )
-MODEL_OPTIONS = (
+DEVICE_OPTION = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."
+)
+SCALE_OPTION = click.option(
+    "--scale", default="smoke", show_default=True, help="smoke, mini or paper."
+)
+WORKERS_OPTION = click.option(
+    "--workers", type=click.IntRange(1, 100_000),  # an upper limit against overflow
+    help="Number of parallel runs (default: one per GPU or CPU core).",
+)  # fmt: skip
+
+# The options that describe a model.
+model_options = add_options(
     MODEL_OPTION,
-    click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
-                 help="Model argument; repeatable, e.g. --model-arg activation=silu."),
+    MODEL_ARG_OPTION,
     PRETRAINED_OPTION,
     click.option("--mean", metavar="M,M,M",
                  help="Per-channel mean used to normalize the input of a checkpoint."),
     click.option("--std", metavar="S,S,S",
                  help="Per-channel standard deviation used to normalize the input."),
 )  # fmt: skip
-
-
-def model_options(command: F) -> F:
-    """Add the options that describe a model."""
-    for option in reversed(MODEL_OPTIONS):
-        command = option(command)
-    return command
+# The options that make a `RunnerOptions`.
+runner_options = add_options(
+    WORKERS_OPTION,
+    click.option("--on", "backend", type=click.Choice(["local", "ray"]), default="local",
+                 show_default=True, help="Where to execute the runs."),
+    click.option("--address", "ray_address",
+                 help="Address of the Ray cluster (default: RAY_ADDRESS or a local one)."),
+    click.option("--cpus-per-run", type=float, default=1.0, show_default=True,
+                 help="CPUs per run, with --on ray."),
+    click.option("--gpus-per-run", type=float, default=0.0, show_default=True,
+                 help="GPUs per run, with --on ray."),
+    click.option("--retry", is_flag=True, help="Run failed runs again."),
+    DEVICE_OPTION,
+)  # fmt: skip
+# The options that choose what a model is evaluated on.
+image_options = add_options(
+    click.option("--data", "dataset", help="Dataset to evaluate on (default: that of the run)."),
+    click.option("--split", default="test", show_default=True),
+)
+seed_and_batch_options = add_options(
+    click.option("--seed", default=0, show_default=True),
+    click.option("--batch-size", default=256, show_default=True),
+)
 
 
 def parse_floats(text: str | None, option: str) -> tuple[float, ...] | None:
@@ -82,27 +126,3 @@ def load_model_argument(
     return move_to_device(
         load_requested_model(model_source, source_options(values, images)), device
     )
-
-
-CommandFunction = Callable[..., Any]
-WORKERS = click.IntRange(1, 100_000)  # an upper limit against overflow
-
-
-def runner_options(function: CommandFunction) -> CommandFunction:
-    """Add the options that make a `RunnerOptions`."""
-    for option in (
-        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
-        click.option("--retry", is_flag=True, help="Run failed runs again."),
-        click.option("--gpus-per-run", type=float, default=0.0, show_default=True,
-                     help="GPUs per run, with --on ray."),
-        click.option("--cpus-per-run", type=float, default=1.0, show_default=True,
-                     help="CPUs per run, with --on ray."),
-        click.option("--address", "ray_address",
-                     help="Address of the Ray cluster (default: RAY_ADDRESS or a local one)."),
-        click.option("--on", "backend", type=click.Choice(["local", "ray"]), default="local",
-                     show_default=True, help="Where to execute the runs."),
-        click.option("--workers", type=WORKERS,
-                     help="Number of parallel runs (default: one per GPU or CPU core)."),
-    ):  # fmt: skip
-        function = option(function)
-    return function

@@ -13,6 +13,7 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
+from buttress.cli.options import JSON_OPTION
 from buttress.errors import UserError
 from buttress.system.cpu import available_cpus
 
@@ -22,7 +23,7 @@ from buttress.system.cpu import available_cpus
               show_default=True, help="Output folder for runs and report.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), default=None,
               help="Number of processes (default: one per CPU core).")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 def command(out: Path, workers: int | None, as_json: bool) -> int:
     """Train four small architectures on digits, evaluate them and write a report.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from buttress.cli.console import print_json, print_line, show_progress
+from buttress.cli.options import JSON_OPTION
 
 
 @click.command("report")
@@ -16,7 +17,7 @@ from buttress.cli.console import print_json, print_line, show_progress
 @click.option("--reference", "references", multiple=True, type=click.Path(path_type=Path),
               help="RobustBench records to compare with: a JSON file or a folder.")  # fmt: skip
 @click.option("--title", default="Buttress report", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 def command(
     roots: tuple[Path, ...], out: Path, references: tuple[Path, ...], title: str, as_json: bool
 ) -> None:

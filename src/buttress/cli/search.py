@@ -16,7 +16,7 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
-from buttress.cli.options import runner_options
+from buttress.cli.options import JSON_OPTION, SCALE_OPTION, runner_options
 
 if TYPE_CHECKING:
     from buttress.results.study_result import CandidateResult, SearchResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command("search")
 @click.argument("search")
-@click.option("--scale", default="smoke", show_default=True, help="smoke, mini or paper.")
+@SCALE_OPTION
 @click.option(
     "--budget-params", type=float, metavar="N", help="Maximum number of parameters, e.g. 1e6."
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
               help="Seed of the candidate sample; added to the training seeds.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
               help="Output folder for runs and results; shared runs are reused.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON_OPTION
 @runner_options
 def command(
     search: str, scale: str, budget_params: float | None, budget_macs: float | None, seed: int,
@@ -127,9 +127,5 @@ def _print_axis_summaries(result: SearchResult) -> None:
         for o in result.axis_values
     ]
     if rows:
-        print_line(
-            format_table(
-                ["axis", "label", "candidates", "mean after rung 1", "fully trained"], rows
-            )
-            + "\n"
-        )
+        header = ["axis", "label", "candidates", "mean after rung 1", "fully trained"]
+        print_line(format_table(header, rows) + "\n")

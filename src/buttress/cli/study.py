@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,17 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
-from buttress.cli.options import WORKERS, runner_options
+from buttress.cli.options import (
+    JSON_OPTION,
+    SCALE_OPTION,
+    WORKERS_OPTION,
+    add_options,
+    runner_options,
+)
 
 if TYPE_CHECKING:
     from buttress.results.study_result import StudyResult, TableValue
     from buttress.studies.plan import StudyPlan, StudyStatus
-
-Command = Callable[..., Any]
 
 
 @click.group("study")
@@ -32,26 +35,21 @@ def command() -> None:
     """Plan, run and report studies: a question and the grid of runs that answers it."""
 
 
-def study_options(function: Command) -> Command:
-    """Add the options of every command on one study."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-        click.option("--out", type=click.Path(path_type=Path), default=Path("results"),
-                     show_default=True, help="Output folder; studies in one folder share runs."),
-        click.option("--scale", default="smoke", show_default=True, help="smoke, mini or paper."),
-        click.argument("study"),
-    ):  # fmt: skip
-        function = option(function)
-    return function
-
-
+# The options of every command on one study.
+study_options = add_options(
+    click.argument("study"),
+    SCALE_OPTION,
+    click.option("--out", type=click.Path(path_type=Path), default=Path("results"),
+                 show_default=True, help="Output folder; studies in one folder share runs."),
+    JSON_OPTION,
+)  # fmt: skip
 only_option = click.option(
     "--only", multiple=True, metavar="AXIS=LABEL,...", help="Select labels of an axis; repeatable."
 )
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@JSON_OPTION
 def list_(as_json: bool) -> None:
     """List the bundled studies."""
     from buttress.studies import list_studies, load_study
@@ -71,8 +69,7 @@ def list_(as_json: bool) -> None:
     "--device", default="auto", show_default=True, help="Device on which models are timed."
 )
 @click.option("--device-name", help="Estimate for another device: a100, v100, cpu-core ...")
-@click.option("--workers", type=WORKERS,
-              help="Number of parallel runs (default: one per GPU or CPU core).")  # fmt: skip
+@WORKERS_OPTION
 def plan(
     study: str, scale: str, out: Path, as_json: bool, workers: int | None, only: tuple[str, ...],
     **device_options: Any,
@@ -106,13 +103,10 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
         for label, runs in groups.items()
     ]  # fmt: skip
     if rows:
-        print_line(
-            format_table(["configuration", "runs", "done", "remaining", "time"], rows) + "\n"
-        )
-    counts = (
-        ", ".join(f"{n} {state}" for state, n in study_plan.runs_by_state.items() if n) or "no runs"
-    )
-    print_line(f"{study_plan.study} at scale {study_plan.scale}: {counts}")
+        header = ["configuration", "runs", "done", "remaining", "time"]
+        print_line(format_table(header, rows) + "\n")
+    counts = ", ".join(f"{n} {state}" for state, n in study_plan.runs_by_state.items() if n)
+    print_line(f"{study_plan.study} at scale {study_plan.scale}: {counts or 'no runs'}")
     forward, backward = (
         format_amount(study_plan.forward_passes),
         format_amount(study_plan.backward_passes),
@@ -139,27 +133,16 @@ def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int
     from buttress.studies.runner import RunnerOptions, parse_shard, run_study
 
     spec, scale_name = load_study(study), parse_scale(scale)
-    shard, only = (
-        parse_shard(options.pop("shard")),
-        parse_label_filter(options.pop("only"), spec, scale_name),
-    )
+    shard = parse_shard(options.pop("shard"))
+    label_filter = parse_label_filter(options.pop("only"), spec, scale_name)
+    runner = RunnerOptions(shard=shard, label_filter=label_filter, **options)
     with show_progress() as progress:
-        outcome = run_study(
-            spec,
-            scale_name,
-            out,
-            RunnerOptions(shard=shard, label_filter=only, **options),
-            progress,
-        )
+        outcome = run_study(spec, scale_name, out, runner, progress)
         page = None if outcome.other_shards else _write_report(outcome.answer, out, progress)
     failures = {f.job.key: f.message for f in outcome.failed_jobs}
     if as_json:
-        content = {
-            "left": outcome.other_shards,
-            "failed_here": failures,
-            "report": page and str(page),
-        }
-        print_json({**content, "answer": outcome.answer.model_dump(mode="json")})
+        content = {"failed_here": failures, "answer": outcome.answer.model_dump(mode="json")}
+        print_json({"left": outcome.other_shards, "report": page and str(page), **content})
     else:
         _print_answer(outcome.answer)
         for key, message in failures.items():
@@ -177,12 +160,8 @@ def _print_answer(answer: StudyResult) -> None:
         f"{answer.title} ({answer.scale}): {answer.done} of {answer.runs} runs\n{answer.question}\n"
     )
     if answer.lines:
-        print_line(
-            format_table(
-                [*answer.axes, *answer.columns], [_answer_row(answer, row) for row in answer.lines]
-            )
-        )
-        print_line("")
+        rows = [_answer_row(answer, row) for row in answer.lines]
+        print_line(format_table([*answer.axes, *answer.columns], rows) + "\n")
     for claim in answer.claims:
         print_line(f"{claim.id} {claim.outcome}: {claim.statement} ({claim.evidence})")
         print_line(f"   published: {claim.published}" if claim.published else "")
@@ -225,11 +204,10 @@ def status(study: str, scale: str, out: Path, as_json: bool, watch: float | None
             print_json(study_status.model_dump(mode="json"))
         else:
             _print_status(study_status)
-        is_over = study_status.plan.runs_by_state["done"] + study_status.plan.runs_by_state[
-            "failed"
-        ] == len(study_status.plan.runs)
+        counts = study_status.plan.runs_by_state
+        is_over = counts["done"] + counts["failed"] == len(study_status.plan.runs)
         if watch is None or is_over:
-            return 1 if study_status.plan.runs_by_state["failed"] else 0
+            return 1 if counts["failed"] else 0
         time.sleep(watch)
 
 
@@ -257,10 +235,8 @@ def _print_status(study_status: StudyStatus) -> None:
         for run in study_status.active_runs
     ]
     if rows:
-        print_line(
-            "\n"
-            + format_table(["running", "key", "host and pid", "epochs", "tasks", "since", ""], rows)
-        )
+        header = ["running", "key", "host and pid", "epochs", "tasks", "since", ""]
+        print_line("\n" + format_table(header, rows))
     for run in study_status.plan.runs:
         if run.state == "failed":
             print_line(f"failed: {run.key}: {run.error}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,37 +14,29 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
+from buttress.cli.options import DEVICE_OPTION, JSON_OPTION, MODEL_ARG_OPTION, add_options
 
 if TYPE_CHECKING:
     from buttress.results.run import Run
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-RUN_OPTIONS = (
+# The options of every command that trains a run.
+run_options = add_options(
     click.option("--data", required=True, help="Dataset name, or folder:PATH."),
     click.option("--out", required=True, type=click.Path(path_type=Path),
                  help="Folder of the run."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                  help="Override a recipe key, e.g. --set optimiser.lr=0.01."),
-    click.option("--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
-                 help="Model argument; repeatable, e.g. --model-arg drop_path=0.05."),
+    MODEL_ARG_OPTION,
     click.option("--seed", default=0, show_default=True),
     click.option("--limit", type=int, help="Use only the first N training images."),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."),
+    DEVICE_OPTION,
     click.option("--devices", default=1, show_default=True,
                  help="Number of processes (data-parallel training)."),
     click.option("--log", "logs", multiple=True,
                  help="tensorboard, wandb or mlflow; epochs saves the weights of each epoch."),
     click.option("--compile", is_flag=True, help="Compile the model with torch.compile."),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    JSON_OPTION,
 )  # fmt: skip
-
-
-def run_options(command: F) -> F:
-    """Add the options of every command that trains a run."""
-    for option in reversed(RUN_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command("train")

@@ -1,4 +1,4 @@
-"""Races in turns: what happens to a racer when its race is ended."""
+"""Interleaved repeats: what happens to a running tool when the benchmark is stopped."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from buttress.bench.repeats import SubprocessJob, run_interleaved
 from buttress.system.progress import SilentProgress
 
-RACER = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(60)"
+TOOL = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(60)"
 
 
-def test_no_racer_outlives_a_race_that_was_ended(
+def test_no_tool_outlives_a_benchmark_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sleeper.py").write_text(RACER)
+    (tmp_path / "sleeper.py").write_text(TOOL)
     monkeypatch.chdir(tmp_path)
 
     def end() -> None:
@@ -30,7 +30,7 @@ def test_no_racer_outlives_a_race_that_was_ended(
     ender = threading.Thread(target=end)
     ender.start()
     with pytest.raises(KeyboardInterrupt):
-        run_interleaved("a race", {"sleeper": SubprocessJob("sleeper", {})}, 1, SilentProgress())
+        run_interleaved("a case", {"sleeper": SubprocessJob("sleeper", {})}, 1, SilentProgress())
     ender.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
