@@ -67,11 +67,12 @@ def write_fake_run(work: RunJob) -> None:
     correct = np.ones(IMAGES, dtype=bool)
     for position, task in enumerate(attacks):
         correct = correct & (generator.random(IMAGES) < 0.8)
-        meta = {**task.identity, "position": position, "seconds": 1.0, "forward": 10.0,
-                "backward": 10.0, "warnings": [], "suite": "quickstart", "seed": 0,
-                "classes": [str(c) for c in range(10)], "suite_attacks": names,
-                "dataset": "digits", "split": "test", "weights": "made up", "data": "made up",
-                "not_finite": 0, "parts": [], "prepared": [], **PROVENANCE}  # fmt: skip
+        meta = {**task.identity, "suite_position": position, "seconds": 1.0, "forward_passes": 10.0,
+                "backward_passes": 10.0, "warnings": [], "suite": "quickstart", "seed": 0,
+                "class_names": [str(c) for c in range(10)], "suite_entries": names,
+                "dataset": "digits", "split": "test", "weights_digest": "made up",
+                "data_fingerprint": "made up", "nonfinite_images": 0, "stages": [],
+                "model_optimizations": [], **PROVENANCE}  # fmt: skip
         predictions = np.where(correct, labels, (labels + 1) % 10)
         flat = np.zeros(IMAGES, dtype=np.float32)
         write_attack_record(

@@ -17,6 +17,7 @@ from PIL import Image
 from buttress.config import ComponentSpec
 from buttress.report import write_report
 from buttress.results.attack_record import AttackRecord, write_attack_record
+from buttress.results.core import write_record_json
 from buttress.results.run import Run
 from buttress.results.run_spec import OptimizerSpec, Recipe, RunSpec
 from buttress.results.study_result import (
@@ -26,7 +27,6 @@ from buttress.results.study_result import (
     StudyTableRow,
     TableValue,
 )
-from buttress.system.files import write_json
 
 CLASSES = [f"class {c}" for c in range(5)]
 SUITE = {
@@ -124,15 +124,15 @@ def write_flags(
         "attack": attack,
         "args": args,
         "threat": threat,
-        "position": list(SUITE).index(name) if name in SUITE else 9,
+        "suite_position": list(SUITE).index(name) if name in SUITE else 9,
         "seed": 0,
         "dataset": "digits",
         "split": "test",
-        "classes": CLASSES,
-        "weights": "abc",
+        "class_names": CLASSES,
+        "weights_digest": "abc",
         "checkpoint": "best",
-        "forward": 21.0 if threat else 1.0,
-        "backward": 20.0 if threat else 0.0,
+        "forward_passes": 21.0 if threat else 1.0,
+        "backward_passes": 20.0 if threat else 0.0,
         "seconds": 3.25,
         "suite": suite,
         "warnings": warnings or [],
@@ -150,8 +150,8 @@ def write_flags(
         predictions=np.where(flags, labels, (labels + 1) % len(CLASSES)),
         correct=flags,
         loss=np.ones(n, np.float32),
-        distance=np.zeros(n, np.float32),
-        meta=made,
+        perturbation_size=np.zeros(n, np.float32),
+        metadata=made,
     )
     path = run.suite_folder(suite) / f"{name}.parquet"
     write_attack_record(path, record)
@@ -168,7 +168,7 @@ def write_analysis(
     run: Run, name: str, result: Mapping[str, Any], kind: str = "", *, says: str = "", svg: str = ""
 ) -> Path:
     path = run.analysis_file(name)
-    write_json(path, {"analysis": kind or name, "result": dict(result), "statement": says})
+    write_record_json(path, {"analysis": kind or name, "result": dict(result), "says": says})
     if svg:
         path.with_suffix(".svg").write_text(svg)
     return path
@@ -214,10 +214,10 @@ def sparsity(ratio: float = 0.4) -> dict[str, Any]:
         "threshold": 0.01,
         "largest": 1.25,
         "ratio": ratio,
-        "weights": sum(bell),
+        "weights_digest": sum(bell),
         "components": [
-            {"component": "convolution", "ratio": ratio / 2, "weights": sum(half)},
-            {"component": "attention", "ratio": ratio * 1.2, "weights": sum(half)},
+            {"component": "convolution", "ratio": ratio / 2, "weights_digest": sum(half)},
+            {"component": "attention", "ratio": ratio * 1.2, "weights_digest": sum(half)},
         ],
         "edges": edges,
         "counts": {"all": bell, "convolution": half, "attention": half[::-1]},
@@ -261,7 +261,12 @@ def gallery(count: int = 6) -> dict[str, Any]:
         }
         for k in range(count)
     ]
-    return {"attack": "pgd-linf", "threat": "Linf:0.1", "classes": CLASSES, "examples": examples}
+    return {
+        "attack": "pgd-linf",
+        "threat": "Linf:0.1",
+        "class_names": CLASSES,
+        "examples": examples,
+    }
 
 
 def report_pages(root: Path, out: Path) -> dict[str, str]:

@@ -35,6 +35,6 @@ def evaluation(flags: Mapping[str, Any], ids: Any = None, **made: Any) -> Evalua
                 "split": "test", "seed": 0, **made}  # fmt: skip
         records[name] = AttackRecord(
             name, ids=numbers, labels=numbers % 10, predictions=numbers % 10, correct=correct,
-            loss=np.zeros(n, np.float32), distance=np.zeros(n, np.float32), meta=meta,
+            loss=np.zeros(n, np.float32), perturbation_size=np.zeros(n, np.float32), metadata=meta,
         )  # fmt: skip
     return Evaluation("s", records)

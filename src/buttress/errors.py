@@ -2,8 +2,9 @@
 
 ButtressError
 ├── UserError        a mistake in what was asked: printed as one line, exit code 2
-│   └── UnknownName  a name that is in no registry, with the nearest names that are
-├── DataError        a data set that is missing, incomplete or corrupt
+│   ├── UnknownName  a name that is in no registry, with the nearest names that are
+│   └── OutdatedFile a file with results that another version of Buttress wrote
+├── DataError        a dataset that is missing, incomplete or corrupt
 └── RunError         a run that failed, or a file of a run that cannot be used
     └── CorruptFile  a file of a run that is truncated or altered
 """
@@ -27,8 +28,12 @@ class UnknownNameError(UserError, LookupError):
     """A name that is in no registry."""
 
 
+class OutdatedFileError(UserError):
+    """A file was written by another version; it is intact and must not be overwritten."""
+
+
 class DataError(ButtressError):
-    """A data set cannot be used; the message says how to get it."""
+    """A dataset cannot be used; the message says how to get it."""
 
     exit_code = 2
 

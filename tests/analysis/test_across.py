@@ -39,9 +39,9 @@ from buttress.engine.options import AttackOptions
 from buttress.errors import UserError
 from buttress.models import list_models
 from buttress.results.attack_record import write_attack_record
+from buttress.results.core import write_record_json
 from buttress.results.run import Run
 from buttress.statistics.pareto import pareto_front, possible_front
-from buttress.system.files import write_json
 from buttress.system.progress import SilentProgress
 from buttress.threats.norm_ball import Threat
 from buttress.training import train
@@ -270,7 +270,7 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
     for number, run in enumerate(runs):
         evaluate_as(run, 10 - number, number)
         saved = {"analysis": "stability", "result": {"stable": {"share": number / 20}}}
-        write_json(run.analysis_file("stability"), saved)
+        write_record_json(run.analysis_file("stability"), saved)
     (runs[0].path / "analysis" / "lipschitz.json").write_text("{broken")
     found = analyze_group("predict", runs, tmp_path / "out")
     assert isinstance(found, PredictionResult)
@@ -363,8 +363,8 @@ def test_runs_of_two_data_sets_are_refused(trained: Run, tmp_path: Path) -> None
     runs = copies(trained, tmp_path, "ab")
     header = json.loads((runs[1].path / "run.json").read_text())
     header["spec"]["dataset"] = "cifar10"
-    del header["sha256"]
-    write_json(runs[1].path / "run.json", header)
+    del header["sha256"], header["record_version"]
+    write_record_json(runs[1].path / "run.json", header)
     together = [e.name for e in ANALYSES if is_group_analysis(e)]
     assert "transferability" in together
     for name in together:  # before any data is loaded, which may not be on this machine

@@ -80,10 +80,13 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "not trustworthy" not in said
 
     run = Run(next(iter((tmp_path / "results/runs").iterdir())))
-    weights = load_evaluation(run.suite_folder("quickstart")).records["clean"].meta["weights"]
-    flat = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")
+    weights = (
+        load_evaluation(run.suite_folder("quickstart")).records["clean"].metadata["weights_digest"]
+    )
+    flat = Finding(check="zero_gradient", severity="untrustworthy", message="flat", remedy="look")
     told = Diagnosis(threat="Linf:0.06", dataset="digits", split="test", images=9, seed=0,
-                     weights=weights, data="", checks=(), findings=(flat,))  # fmt: skip
+                     weights_digest=weights, data_fingerprint="", checks=(),
+                     findings=(flat,))  # fmt: skip
     told.save(run.analysis_file("doctor"))
     assert run_cli(["study", "report", file, *out]) == 0
     assert capsys.readouterr().out.count("not trustworthy") == 2  # both columns of the only row

@@ -147,7 +147,7 @@ def prepare_statistics(place: Path) -> None:
     for letter, model in (("a", "vit_tiny"), ("b", "resnet_tiny")):
         for end, seed in (("", 0), ("0", 0), ("1", 1), ("2", 2)):
             run = make_run(place / "runs" / f"{letter}{end}", make_spec(model, seed=seed))
-            write_flags(run, "clean", source.random(50) < 0.7, weights=f"{letter}{end}")
+            write_flags(run, "clean", source.random(50) < 0.7, weights_digest=f"{letter}{end}")
 
 
 def prepare_predict(place: Path) -> None:

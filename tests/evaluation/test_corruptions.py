@@ -53,7 +53,7 @@ def test_all_images_are_scored_and_the_worst_case_is_per_image(data: Dataset) ->
     assert fog.accuracy == right.mean()
     gained = fog.correct & ~found.correct["clean"]
     assert gained.any(), "wrong clean and right in fog counts for the corruption ..."
-    assert not found.survived[gained].any(), "... and not for the worst case"
+    assert not found.is_robust[gained].any(), "... and not for the worst case"
     flags = [r.predictions == labels for r in found.records.values()]
     assert found.worst_case == np.logical_and.reduce(flags).mean()
     assert 0 < found.worst_case < found.accuracy["pgd:Linf:0.01"]
@@ -88,7 +88,7 @@ def test_a_suite_may_leave_corruptions_out_of_its_worst_case(data: Dataset, tmp_
     assert len(said.tasks) == 6, "their records say so, and are made again"
     assert load_evaluation(tmp_path).worst_case == aside.worst_case
     assert aside.corruptions is not None
-    assert not aside.corruptions.counts
+    assert not aside.corruptions.in_worst_case
     assert aside.corruptions.accuracy == counted.corruptions.accuracy  # type: ignore[union-attr]
 
 
@@ -133,12 +133,12 @@ def test_worst_case_only_gives_the_same_worst_case_for_less(data: Dataset, count
     spec = load_suite(SUITE).model_copy(update={"corruptions_count": counts})
     table = bt.evaluate(model, data, spec)
     union = bt.evaluate(model, data, spec.model_copy(update={"mode": "worst_case"}))
-    assert np.array_equal(union.survived, table.survived)
+    assert np.array_equal(union.is_robust, table.is_robust)
     for name in NAMES[1:-1]:
         assert union.accuracy[name] == table.accuracy[name], "corruptions see all images"
     last = union.records[NAMES[-1]]
-    assert np.array_equal(last.correct, table.survived)
-    passes = [e.records[NAMES[-1]].meta["forward"] for e in (union, table)]
+    assert np.array_equal(last.correct, table.is_robust)
+    passes = [e.records[NAMES[-1]].metadata["forward_passes"] for e in (union, table)]
     assert passes[0] < passes[1] if counts else passes[0] == passes[1]
 
 
@@ -189,19 +189,19 @@ def test_frost_says_in_its_record_that_it_is_drawn(
     model = Linear(192, 10).eval()
     found = bt.evaluate(model, data, suite, out=tmp_path)
     names = {
-        n: [f.name for f in parse_findings(r.meta) if f.name == "not_as_published"]
+        n: [f.check for f in parse_findings(r.metadata) if f.check == "unofficial_corruptions"]
         for n, r in load_evaluation(tmp_path).records.items()
     }
-    assert names.pop("frost-3") == ["not_as_published"]
+    assert names.pop("frost-3") == ["unofficial_corruptions"]
     assert not any(names.values())
-    (told,) = [f for f in found.findings if f.name == "not_as_published"]
+    (told,) = [f for f in found.findings if f.check == "unofficial_corruptions"]
     assert told.severity == "note"
-    assert "drawn" in told.said
+    assert "drawn" in told.message
     assert found.warnings == ()
     module = importlib.import_module("buttress.evaluation.evaluate")
     monkeypatch.setattr(module, "corruption_source", lambda *a, **k: "x-official")
     official = bt.evaluate(model, data, suite)
-    assert "not_as_published" not in [f.name for f in official.findings]
+    assert "unofficial_corruptions" not in [f.check for f in official.findings]
 
 
 def test_the_command_groups_corruptions_and_shows_classes(

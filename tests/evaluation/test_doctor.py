@@ -123,7 +123,7 @@ def rippled() -> nn.Module:
     return Around(ripple, net=net).eval()
 
 
-MASKED = ("black_box_beats_white_box", "survives_any_eps", "loss_does_not_rise")
+MASKED = ("black_box_beats_white_box", "robust_at_any_eps", "loss_does_not_increase")
 BAD: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "logits times 1e4": (
         lambda: Around(after=lambda z: 1e4 * z).eval(),
@@ -135,21 +135,24 @@ BAD: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         lambda: Around(lambda x: (4 * x).round() / 4).eval(),
         ("zero_gradient", *MASKED),
     ),
-    "softmax": (lambda: Around(after=lambda z: z.softmax(1)).eval(), ("probabilities",)),
+    "softmax": (
+        lambda: Around(after=lambda z: z.softmax(1)).eval(),
+        ("outputs_are_probabilities",),
+    ),
     "dropout left on": (dropout_left_on, ("random_outputs",)),
     "training mode": (
         lambda: fitted(network(batch_norm=True), epochs=1).train(),
         ("training_mode",),
     ),
-    "BatchNorm on the batch": (by_the_batch, ("batch_dependent",)),
+    "BatchNorm on the batch": (by_the_batch, ("batch_dependent_outputs",)),
     "collapsed": (rippled, ("catastrophic_overfitting",)),
-    "not finite": (lambda: Around(after=torch.log).eval(), ("not_finite",)),
+    "not finite": (lambda: Around(after=torch.log).eval(), ("nonfinite_outputs",)),
     "seven classes": (lambda: small_net(7, size=SIZE), ("class_count",)),
 }
 
 
 def named(found: Diagnosis) -> dict[str, Finding]:
-    return {f.name: f for f in found.findings}
+    return {f.check: f for f in found.findings}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -158,8 +161,8 @@ def test_a_bad_model_is_diagnosed_by_name(case: str) -> None:
     model = make()
     mode = model.training
     found = bt.diagnose(model, digits(limit=48 if MASKED[0] in names else 20), f"Linf:{EPS}")
-    assert set(names) <= set(named(found)), found.verdict
-    assert found.trustworthy == (case == "training mode")
+    assert set(names) <= set(named(found)), found.trust_level
+    assert found.is_trustworthy == (case == "training mode")
     assert model.training == mode
     for one in found.findings:
         assert one.evidence
@@ -169,11 +172,13 @@ def test_a_bad_model_is_diagnosed_by_name(case: str) -> None:
 def test_causes_are_named() -> None:
     def look(model: nn.Module) -> dict[str, Finding]:
         patient = ModelUnderTest(model, digits(), Threat("Linf", EPS))
-        return {f.name: f for f in run_checks(patient, "look")}
+        return {f.check: f for f in run_checks(patient, "model")}
 
     assert look(dropout_left_on())["random_outputs"].evidence["cause"] == "dropout"
-    assert "BatchNorm uses the statistics" in look(by_the_batch())["batch_dependent"].said
-    said = look(network(batch_norm=True).train())["training_mode"].said
+    assert (
+        "BatchNorm uses the statistics" in look(by_the_batch())["batch_dependent_outputs"].message
+    )
+    said = look(network(batch_norm=True).train())["training_mode"].message
     assert "(BatchNorm2d, Dropout behave differently)" in said
 
 
@@ -185,14 +190,14 @@ def stretched(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: Around(stretched).eval(), "normalised_twice"),
-        (without_normalisation, "not_normalised"),
-        (lambda: Around(lambda x: x / 255).eval(), "wrong_range"),
+        (lambda: Around(stretched).eval(), "normalized_twice"),
+        (without_normalisation, "not_normalized"),
+        (lambda: Around(lambda x: x / 255).eval(), "wrong_input_range"),
     ],
 )
 def test_images_in_the_wrong_form_are_noticed(make: Callable[[], nn.Module], name: str) -> None:
-    found = run_checks(ModelUnderTest(make(), digits(limit=None), Threat("Linf", EPS)), "look")
-    assert name in [f.name for f in found]
+    found = run_checks(ModelUnderTest(make(), digits(limit=None), Threat("Linf", EPS)), "model")
+    assert name in [f.check for f in found]
 
 
 def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -> None:
@@ -213,12 +218,12 @@ def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -
     threat = Threat("Linf", 0.01)
 
     def names(model: nn.Module) -> list[str]:
-        return [f.name for f in run_checks(ModelUnderTest(model, data, threat), "look")]
+        return [f.check for f in run_checks(ModelUnderTest(model, data, threat), "model")]
 
     assert names(once) == []
-    assert names(net) == ["not_normalised"]
-    assert "normalised_twice" in names(twice)
-    found = run_checks(ModelUnderTest(net, data, threat), "look")[0]
+    assert names(net) == ["not_normalized"]
+    assert "normalized_twice" in names(twice)
+    found = run_checks(ModelUnderTest(net, data, threat), "model")[0]
     assert found.severity == "untrustworthy"
     assert found.evidence["before"] == 0.5
     assert found.evidence["after"] == 1.0
@@ -237,8 +242,8 @@ GOOD: dict[str, Callable[[], nn.Module]] = {
 def test_a_good_model_passes(case: str, threat: str) -> None:
     found = bt.diagnose(GOOD[case](), digits(limit=64), threat)
     assert [f.text for f in found.findings if f.severity != "note"] == []
-    assert found.verdict == "trustworthy"
-    assert {c.state for c in found.checks if c.name != "few_images"} == {"passed"}
+    assert found.trust_level == "trustworthy"
+    assert {c.outcome for c in found.checks if c.name != "few_images"} == {"passed"}
     assert {c.name for c in found.checks} == set(bt.list_checks())
     assert found.passes > 0
 
@@ -260,8 +265,8 @@ def test_the_published_network_passes_only_if_images_are_normalised_once(
     if fed == "twice":
         model = nn.Sequential(Normalize(mean, std), model).eval()
     found = bt.diagnose(model, data, "Linf:2/255")
-    expected = {"once": [], "twice": ["normalised_twice"], "never": ["not_normalised"]}[fed]
-    assert [f.name for f in found.findings] == expected
+    expected = {"once": [], "twice": ["normalized_twice"], "never": ["not_normalized"]}[fed]
+    assert [f.check for f in found.findings] == expected
 
 
 @pytest.mark.slow
@@ -289,7 +294,7 @@ def test_quickstart_models_pass(tmp_path: Path, recipe: str) -> None:
 )  # fmt: skip
 def test_balls_of_odd_sizes_are_told(threat: str, names: list[str], tiny_data: Dataset) -> None:
     patient = ModelUnderTest(small_net(), tiny_data, Threat.parse(threat))
-    assert [f.name for f in run_checks(patient, "ball")] == names
+    assert [f.check for f in run_checks(patient, "threat")] == names
 
 
 def record(name: str, attack: str, right: int, n: int = 100, **meta: object) -> AttackRecord:
@@ -322,8 +327,8 @@ def test_what_attacks_say_of_each_other(
 ) -> None:
     clean = record("clean", "clean", 90, classes=list(range(10)))
     found = run_checks(AttackRecords([clean, *(record(a, a, k) for a, k in attacks)]), "records")
-    found = [f for f in found if f.name != "few_images"]
-    assert [(f.name, f.severity) for f in found] == ([(name, severity)] if name else [])
+    found = [f for f in found if f.check != "few_images"]
+    assert [(f.check, f.severity) for f in found] == ([(name, severity)] if name else [])
 
 
 def test_attacks_of_different_balls_are_not_compared() -> None:
@@ -348,7 +353,9 @@ def test_square_inside_an_ensemble_is_counted() -> None:
 
 def test_guessing_and_few_images_are_told() -> None:
     clean = record("clean", "clean", 11, classes=list(range(10)))
-    assert [f.name for f in run_checks(AttackRecords([clean]), "records")] == ["guessing"]
+    assert [f.check for f in run_checks(AttackRecords([clean]), "records")] == [
+        "near_chance_accuracy"
+    ]
     few = record("clean", "clean", 10, n=20)
     (found,) = run_checks(AttackRecords([few]), "records")
     assert (found.name, found.severity) == ("few_images", "note")
@@ -358,7 +365,7 @@ def test_guessing_and_few_images_are_told() -> None:
 def test_every_check_says_what_it_looks_for(name: str) -> None:
     entry = CHECKS.entry(name)
     assert entry.summary.endswith(".")
-    assert set(entry.tags) & {"look", "ball", "records", "attack"}
+    assert set(entry.tags) & {"model", "threat", "records", "attack"}
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     assert f"`{name}`" in page
 
@@ -374,19 +381,19 @@ def test_findings_are_stored_with_the_records_and_read_back(tmp_path: Path) -> N
     square = {"name": "square", "attack": "square", "threat": "Linf:0.06", "args": {"queries": 300}}
     suite: list[Any] = ["clean", "pgd:Linf:0.06", square]
     found = bt.evaluate(model, data, suite, out=tmp_path)
-    names = [f.name for f in found.findings if f.severity == "untrustworthy"]
+    names = [f.check for f in found.findings if f.severity == "untrustworthy"]
     assert names == ["zero_gradient", "black_box_beats_white_box"]
-    assert not found.trustworthy
+    assert not found.is_trustworthy
     assert any("square fools" in w for w in found.warnings)
     again = load_evaluation(tmp_path)
     assert again.findings == found.findings
     assert again.warnings == found.warnings
-    assert found.to_dict()["trustworthy"] is False
+    assert found.to_dict()["is_trustworthy"] is False
     assert json.loads(json.dumps(found.to_dict()))["findings"][0]["name"] == "zero_gradient"
     resumed = bt.evaluate(model, data, suite, out=tmp_path)
     assert resumed.findings == found.findings
     sound = bt.evaluate(trained(), digits(), suite)
-    assert sound.trustworthy
+    assert sound.is_trustworthy
     assert sound.warnings == ()
 
 
@@ -413,20 +420,20 @@ def test_the_command_saves_its_diagnosis_and_evaluate_shows_it(
     assert saved.to_dict() == found
     assert run_cli(args) == 0
     text = capsys.readouterr().out
-    assert f"result: {found['verdict']}" in text
+    assert f"result: {found['trust_level']}" in text
     assert all(name in text for name in bt.list_checks())
 
-    bad = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")
+    bad = Finding(check="zero_gradient", severity="untrustworthy", message="flat", remedy="look")
     saved.model_copy(update={"findings": (bad,)}).save(run_dir / "analysis" / "doctor.json")
     show = ["evaluate", str(run_dir), "--suite", "clean,pgd:Linf:0.06", "--limit", "8"]
     assert run_cli(show) == 0
     assert capsys.readouterr().out.count("not trustworthy") == 3  # both attacks and the worst case
     assert run_cli([*show, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["trustworthy"] is False
+    assert json.loads(capsys.readouterr().out)["is_trustworthy"] is False
     other = saved.model_copy(update={"findings": (bad,), "weights": "other"})
     other.save(run_dir / "analysis" / "doctor.json")
     assert run_cli([*show, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["trustworthy"] is True
+    assert json.loads(capsys.readouterr().out)["is_trustworthy"] is True
 
 
 def test_strict_fails_on_what_cannot_be_trusted(

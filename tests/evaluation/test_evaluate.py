@@ -120,9 +120,9 @@ def test_autoattack_with_skipped_queries_is_not_reused(tmp_path: Path, mark: str
     bt.evaluate(model, data, suite, out=tmp_path, progress=again)
     assert not again.tasks
     record = read_attack_record(tmp_path / "aa.parquet")
-    meta = {k: v for k, v in record.meta.items() if k != "square_queries"}
+    meta = {k: v for k, v in record.metadata.items() if k != "square_queries"}
     meta |= {} if mark is None else {"square_queries": mark}
-    write_attack_record(tmp_path / "aa.parquet", replace(record, meta=meta))
+    write_attack_record(tmp_path / "aa.parquet", replace(record, metadata=meta))
     bt.evaluate(model, data, suite, out=tmp_path, progress=again)
     assert any("other settings (square_queries)" in line for line in again.lines)
     assert again.tasks == ["custom: aa"]
@@ -250,14 +250,14 @@ def test_worst_case_only_leaves_broken_images_alone(tmp_path: Path) -> None:
     table = bt.evaluate(model, data, SUITE)
     spec = load_suite(SUITE).model_copy(update={"mode": "worst_case"})
     union = bt.evaluate(model, data, spec, out=tmp_path)
-    assert np.array_equal(union.survived, table.survived)
+    assert np.array_equal(union.is_robust, table.is_robust)
     names = [n for n in union.records if n != "clean"]
     last = union.records[names[-1]]
-    assert np.array_equal(last.correct, table.survived)  # what is left after all
-    assert last.meta["mode"] == "worst_case"
+    assert np.array_equal(last.correct, table.is_robust)  # what is left after all
+    assert last.metadata["mode"] == "worst_case"
     assert table.accuracy["clean"] > last.accuracy > 0, "the case must have both kinds"
-    assert last.meta["forward"] < table.records[names[-1]].meta["forward"]
-    assert "mode" not in table.records[names[-1]].meta
+    assert last.metadata["forward_passes"] < table.records[names[-1]].metadata["forward_passes"]
+    assert "mode" not in table.records[names[-1]].metadata
 
 
 class RefusesNothing(nn.Module):

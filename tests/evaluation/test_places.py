@@ -85,8 +85,8 @@ def test_records_of_shards(tmp_path: Path, tiny_data: bt.Dataset) -> None:
         for path in folder.glob("*.parquet"):
             record = read_attack_record(path)
             name = "../../../escaped" if record.name == "noise-linf" else record.name
-            meta = {**record.meta, "suite_attacks": ["clean", "../../../escaped"]}
-            write_attack_record(path, replace(record, name=name, meta=meta))
+            meta = {**record.metadata, "suite_entries": ["clean", "../../../escaped"]}
+            write_attack_record(path, replace(record, name=name, metadata=meta))
     with pytest.raises(CorruptFileError, match="must contain the record of"):
         merge_shards(whole, 2, tiny_data)
     assert outside(tmp_path) == set()

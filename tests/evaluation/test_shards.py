@@ -38,12 +38,12 @@ def test_shards_give_the_verdicts_of_the_whole(tmp_path: Path) -> None:
     for name in SUITE:
         assert np.array_equal(found.correct[name], right.correct[name])
         assert np.array_equal(found.records[name].ids, right.records[name].ids)
-        assert found.records[name].meta["forward"] == pytest.approx(
-            right.records[name].meta["forward"],
+        assert found.records[name].metadata["forward_passes"] == pytest.approx(
+            right.records[name].metadata["forward_passes"],
             rel=0.1,  # several runs of an image at once
         )
     again = bt.evaluate(model, whole, SUITE, out=tmp_path)  # the merged records stand for it
-    assert again.records[SUITE[1]].meta["shards"] == 3
+    assert again.records[SUITE[1]].metadata["shards"] == 3
 
 
 def test_shards_of_different_weights_are_refused(tmp_path: Path) -> None:
@@ -75,6 +75,6 @@ def test_two_workers_give_the_verdicts_of_one(tmp_path: Path) -> None:
     assert run_cli(["evaluate", *args, "--out", str(one)]) == 0
     assert run_cli(["evaluate", *args, "--out", str(two), "--workers", "2"]) == 0
     left, right = (load_evaluation(f / "custom-21") for f in (one, two))
-    assert np.array_equal(left.survived, right.survived)
-    assert right.records["clean"].meta["shards"] == 2
+    assert np.array_equal(left.is_robust, right.is_robust)
+    assert right.records["clean"].metadata["shards"] == 2
     assert run_cli(["evaluate", *args, "--workers", "2"]) == 2  # nowhere to meet

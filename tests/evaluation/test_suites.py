@@ -80,7 +80,7 @@ def test_every_suite_runs_and_its_worst_case_is_the_minimum_per_image(
         if not record.is_corruption or spec.corruptions_count
     ]
     joint = np.min(np.stack(flags).astype(int), axis=0)
-    assert np.array_equal(found.survived, joint == 1)
+    assert np.array_equal(found.is_robust, joint == 1)
     assert found.worst_case == joint.mean()
     assert 0 < found.accuracy["clean"] < 1
 

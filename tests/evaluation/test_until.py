@@ -41,7 +41,7 @@ def test_it_stops_when_the_interval_is_narrow(
     again = load_evaluation(tmp_path)
     assert again.worst_case == found.worst_case
     assert again.warnings[-1] == found.warnings[-1], "a reader of the files is told too"
-    assert again.records["clean"].meta["drawn_from"] == 90
+    assert again.records["clean"].metadata["images_available"] == 90
 
 
 def test_all_images_if_it_never_gets_narrow(

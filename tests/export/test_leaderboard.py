@@ -16,10 +16,10 @@ from huggingface_hub import ModelCard
 import buttress as bt
 from buttress.export.weights import load_run_model
 from buttress.models.loading.checkpoint import content_digest
+from buttress.results.core import write_record_json
 from buttress.results.robustbench import FIELD_TYPES, REQUIRED_FIELDS, read_leaderboard_entries
 from buttress.results.run import SELECTED_ON_TEST_WARNING, Run
 from buttress.statistics import wilson_interval
-from buttress.system.files import write_json
 from exported_runs import THREAT, autoattack, finished_run, make_spec, verdicts
 
 
@@ -102,7 +102,7 @@ def test_spelt_out_defaults_are_the_standard_version(run: Run, out: Path) -> Non
 
 
 def test_clean_accuracy_of_some_images_is_not_that_of_the_board(run: Run, out: Path) -> None:
-    verdicts(run, "clean", 10, n=20, data="some")
+    verdicts(run, "clean", 10, n=20, data_fingerprint="some")
 
     assert exported(run, out)["clean_acc"] == ""
 
@@ -144,12 +144,12 @@ def test_what_is_marked_untrustworthy_is_unreliable(run: Run, out: Path) -> None
     assert "the gradient is zero" in found["footnote"]
     assert "- the gradient is zero" in card(out)
 
-    mild = {"severity": "warning", "said": "few images", "remedy": "take more"}
+    mild = {"severity": "warning", "message": "few images", "remedy": "take more"}
     autoattack(run, 100, findings=[mild])
     assert exported(run, out)["unreliable"] is False
     assert "- few images; take more" in card(out)
 
-    autoattack(run, 100, findings=[mild, {"severity": "untrustworthy", "said": "masked"}])
+    autoattack(run, 100, findings=[mild, {"severity": "untrustworthy", "message": "masked"}])
     assert exported(run, out)["unreliable"] is True
     assert "- masked" in card(out)
 
@@ -157,13 +157,13 @@ def test_what_is_marked_untrustworthy_is_unreliable(run: Run, out: Path) -> None
 def test_a_later_diagnosis_counts_if_it_is_of_these_weights(run: Run, out: Path) -> None:
     autoattack(run, 100)
     weights = content_digest(load_run_model(run, "best").state_dict())
-    found = [{"severity": "untrustworthy", "said": "noise beats gradients"}]
-    result = {"weights": weights, "findings": found}
-    write_json(run.analysis_file("doctor"), {"analysis": "doctor", "result": result})
+    found = [{"severity": "untrustworthy", "message": "noise beats gradients"}]
+    result = {"weights_digest": weights, "findings": found}
+    write_record_json(run.analysis_file("doctor"), {"analysis": "doctor", "result": result})
     assert exported(run, out)["unreliable"] is True
 
-    other = {"analysis": "doctor", "result": {**result, "weights": "others"}}
-    write_json(run.analysis_file("doctor"), other)
+    other = {"analysis": "doctor", "result": {**result, "weights_digest": "others"}}
+    write_record_json(run.analysis_file("doctor"), other)
     assert exported(run, out)["unreliable"] is False
 
 
@@ -192,14 +192,15 @@ def test_corruptions_are_a_mean_over_all_or_nothing(run: Run, out: Path) -> None
     for k in range(15):
         for s in range(1, 6):
             verdicts(run, f"c{k}-{s}", 10 * s, attack="corruption", threat="", suite="c",
-                     images="digits-official",
+                     corruption_source="digits-official",
                      args={"corruption": f"c{k}", "severity": s})  # fmt: skip
     found = exported(run, out, "digits/corruptions")
     assert found["corruptions_acc"] == f"{100 * 30 / 397:.2f}"
     assert found["eps"] is None
 
     verdicts(run, "c3-2", 5, attack="corruption", threat="", suite="c",
-             images="digits version 1", args={"corruption": "c3", "severity": 2})  # fmt: skip
+             corruption_source="digits version 1",
+             args={"corruption": "c3", "severity": 2})  # fmt: skip
     assert "corruptions_acc" not in exported(run, out, "digits/corruptions")
     assert "generated here, not the official ones" in card(out)
 
@@ -231,8 +232,8 @@ def test_the_card_is_read_by_the_hub_and_has_every_number(run: Run, out: Path) -
 
 
 def test_a_suite_with_a_missing_attack_has_no_worst_case(run: Run, out: Path) -> None:
-    verdicts(run, "clean", 300, suite_attacks=["clean", "aa-linf", "aa-l2"])
-    autoattack(run, 123, suite_attacks=["clean", "aa-linf", "aa-l2"])
+    verdicts(run, "clean", 300, suite_entries=["clean", "aa-linf", "aa-l2"])
+    autoattack(run, 123, suite_entries=["clean", "aa-linf", "aa-l2"])
     exported(run, out)
 
     assert "| worst-case robust accuracy |" not in card(out)
@@ -241,7 +242,7 @@ def test_a_suite_with_a_missing_attack_has_no_worst_case(run: Run, out: Path) ->
 def test_hostile_names_stay_text_and_inside_the_folder(tmp_path: Path) -> None:
     bad = "../../x|`y`\n# Title <script>alert(1)</script>"
     run = finished_run(tmp_path / "r")
-    verdicts(run, "clean", 3, classes=[bad] * 10)
+    verdicts(run, "clean", 3, class_names=[bad] * 10)
 
     bt.export_run(
         run, tmp_path / "place" / "out", name=bad, authors=bad, link="javascript:alert(1)"

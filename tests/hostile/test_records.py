@@ -25,6 +25,7 @@ from buttress.results.attack_record import (
     read_attack_record,
     write_attack_record,
 )
+from buttress.results.core import RECORD_VERSION
 from hostile_cases import CUTS, cut, flipped, guarded, refusal, unless_refused
 
 N = 200
@@ -41,15 +42,15 @@ def good(name: str = "pgd-linf") -> AttackRecord:
         predictions=predictions,
         correct=predictions == labels,
         loss=source.random(N).astype(np.float32),
-        distance=source.random(N).astype(np.float32),
-        meta={"attack": "pgd", "position": 1, "classes": [str(k) for k in range(10)]},
+        perturbation_size=source.random(N).astype(np.float32),
+        metadata={"attack": "pgd", "suite_position": 1, "class_names": [str(k) for k in range(10)]},
     )
 
 
 def same(a: AttackRecord, b: AttackRecord) -> bool:
     fields = ("ids", "labels", "predictions", "correct", "loss", "distance")
     whole = all(np.array_equal(getattr(a, f), getattr(b, f)) for f in fields)
-    return whole and a.name == b.name and a.meta == b.meta
+    return whole and a.name == b.name and a.metadata == b.metadata
 
 
 @lru_cache
@@ -98,14 +99,18 @@ def forge(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -
         "prediction": record.predictions,
         "correct": record.correct,
         "loss": record.loss,
-        "distance": record.distance,
+        "distance": record.perturbation_size,
     }
-    right: dict[str, Any] = {"name": record.name, "made": dict(record.meta)}
+    right: dict[str, Any] = {
+        "record_version": RECORD_VERSION,
+        "name": record.name,
+        "metadata": dict(record.metadata),
+    }
     given = change(columns, right)
     meta = given if isinstance(given, (dict, list)) else right
-    if isinstance(meta, dict) and isinstance(meta.get("made"), dict):
+    if isinstance(meta, dict) and isinstance(meta.get("metadata"), dict):
         arrays = {n: pa.table({n: c}).column(n).to_numpy() for n, c in columns.items()}
-        meta.setdefault("sha256", content_digest(arrays, meta["made"]))
+        meta.setdefault("sha256", content_digest(arrays, meta["metadata"]))
     table = pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(meta).encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)
@@ -120,7 +125,7 @@ def column(name: str, make: Callable[[Any], Any]) -> Callable[[dict[str, Any], A
 
 
 def made(**values: Any) -> Callable[[Any, dict[str, Any]], None]:
-    return lambda columns, meta: meta["made"].update(values)
+    return lambda columns, meta: meta["metadata"].update(values)
 
 
 def named(name: Any) -> Callable[[Any, dict[str, Any]], None]:
@@ -168,9 +173,9 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "a distance below zero": column("distance", at(3, -1.0)),
     "metadata that are a list": lambda columns, meta: [1, 2],
     "metadata without a name": lambda columns, meta: meta.__delitem__("name"),
-    "metadata without how": lambda columns, meta: meta.__delitem__("made"),
-    "how as a text": lambda columns, meta: {**meta, "made": "x", "sha256": "y"},
-    "how as a list": lambda columns, meta: {**meta, "made": [1], "sha256": "y"},
+    "metadata without how": lambda columns, meta: meta.__delitem__("metadata"),
+    "how as a text": lambda columns, meta: {**meta, "metadata": "x", "sha256": "y"},
+    "how as a list": lambda columns, meta: {**meta, "metadata": [1], "sha256": "y"},
     "a checksum of another type": lambda columns, meta: {**meta, "sha256": 5},
     "a checksum of None": lambda columns, meta: {**meta, "sha256": None},
     "another name": named("clean"),
@@ -180,29 +185,29 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "a name that is a number": named(7),
     "a name of half a character": named("\ud800"),
     "a very long name": named("x" * 10_000),
-    "position as text": made(position="first"),
-    "position as a list": made(position=[1]),
-    "position None": made(position=None),
-    "classes as a number": made(classes=10),
-    "classes of numbers": made(classes=[1, 2, 3]),
-    "fewer classes": made(classes=["0", "1"]),
+    "suite_position as text": made(suite_position="first"),
+    "suite_position as a list": made(suite_position=[1]),
+    "suite_position None": made(suite_position=None),
+    "class_names as a number": made(class_names=10),
+    "class_names of numbers": made(class_names=[1, 2, 3]),
+    "fewer classes": made(class_names=["0", "1"]),
     "warnings as a text": made(warnings="do not trust this"),
     "warnings of dicts": made(warnings=[{}]),
-    "not_finite as a text": made(not_finite="none"),
-    "drawn_from as a text": made(drawn_from="all"),
-    "until as a dict": made(until={}),
+    "nonfinite_images as a text": made(nonfinite_images="none"),
+    "images_available as a text": made(images_available="all"),
+    "interval_width as a dict": made(interval_width={}),
     "args as a list": made(args=[1]),
     "args as a text": made(args="steps=20"),
-    "parts as numbers": made(parts=[1, 2]),
-    "parts of wrong lengths": made(parts=[["a", 1]]),
+    "stages as numbers": made(stages=[1, 2]),
+    "stages of wrong lengths": made(stages=[["a", 1]]),
     "a threat as a number": made(threat=0.3),
     "an attack as None": made(attack=None),
     "seconds as a text": made(seconds="1"),
-    "suite_attacks as a text": made(suite_attacks="clean"),
-    "suite_attacks of numbers": made(suite_attacks=[1]),
+    "suite_entries as a text": made(suite_entries="clean"),
+    "suite_entries of numbers": made(suite_entries=[1]),
     "versions as a list": made(versions=[]),
-    "weights as a list": made(weights=[1]),
-    "counts as a text": made(counts="no"),
+    "weights_digest as a list": made(weights_digest=[1]),
+    "in_worst_case as a text": made(in_worst_case="no"),
     "findings as a number": made(findings=3),
     "findings of texts": made(findings=["fine"]),
     "a corruption without a name": made(attack="corruption"),
@@ -228,7 +233,7 @@ LEGAL: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "a loss without end": column("loss", at(3, np.inf)),
     "ids of any sign": column("id", lambda v: -v),
     "a further column": lambda columns, meta: columns.update(queries=np.arange(N)),
-    "further metadata": made(note={"a": [1, 2]}, warnings=["one"], parts=[["pgd", 1, 0]]),
+    "further metadata": made(note={"a": [1, 2]}, warnings=["one"], stages=[["pgd", 1, 0]]),
     "no image": lambda columns, meta: columns.update({n: c[:0] for n, c in columns.items()}),
 }
 
@@ -276,7 +281,7 @@ def test_shards_write_nowhere_else(names: list[str], tmp_path: Path, tiny_data: 
     """What a shard says the suite holds becomes the name of a file."""
     whole = tmp_path / "eval" / "suite"
     for shard in ("shard-1-of-2", "shard-2-of-2"):
-        forge(whole / shard / "clean.parquet", made(suite_attacks=names))
+        forge(whole / shard / "clean.parquet", made(suite_entries=names))
     with guarded(tmp_path, inside=whole):
         try:
             assert merge_shards(whole, 2, tiny_data) is None

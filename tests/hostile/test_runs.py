@@ -13,6 +13,7 @@ import pytest
 from buttress.errors import ButtressError
 from buttress.models import load_model
 from buttress.report import write_report
+from buttress.results.core import RECORD_VERSION, VERSION_KEY
 from buttress.results.run import Run
 from buttress.system.files import CHECKSUM_KEY, digest, read_json
 from buttress.training.train import is_finished
@@ -52,7 +53,8 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def sealed(content: Any) -> bytes:
-    """What `write_json` would write, for anything."""
+    """What `write_record_json` would write, for anything."""
+    content = {VERSION_KEY: RECORD_VERSION, **content}
     return json.dumps({**content, CHECKSUM_KEY: digest(content)}).encode()
 
 
@@ -254,12 +256,12 @@ def test_analyses(name: str, run: Run, tmp_path: Path) -> None:
         {"args": {EVIL: EVIL, "deep": [[[1]]]}},
         {"threat": "Linf:nan"},
         {"threat": "L9:1e999"},
-        {"position": -(10**30)},
-        {"forward": 1e300, "seconds": -1.0},
-        {"classes": [EVIL] * 5},
+        {"suite_position": -(10**30)},
+        {"forward_passes": 1e300, "seconds": -1.0},
+        {"class_names": [EVIL] * 5},
         {"warnings": [EVIL]},
-        {"weights": [1], "data": {"a": 1}},
-        {"suite_attacks": ["../../evil", EVIL]},
+        {"weights_digest": [1], "data_fingerprint": {"a": 1}},
+        {"suite_entries": ["../../evil", EVIL]},
         {"time": 5, "command": [EVIL], "python": {}, "platform": None},
     ],
     ids=lambda v: ",".join(v),

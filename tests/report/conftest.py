@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from buttress.results.core import write_record_json
 from buttress.results.run import Run
 from buttress.results.study_result import write_study_result
-from buttress.system.files import write_json
 from report_runs import (
     DRAWING,
     ROBUST,
@@ -46,6 +46,6 @@ def study(runs: Path) -> Path:
     root = runs.parent
     path = write_study_result(root, make_answer(keys=(Run(runs / "a").header["key"], "gone-123")))
     about = {"analysis": "across", "result": {}, "says": "All runs in one picture"}
-    write_json(path.parent / "across.json", about)
+    write_record_json(path.parent / "across.json", about)
     (path.parent / "across.svg").write_text(DRAWING)
     return root

@@ -69,7 +69,7 @@ def test_one_that_is_missing_is_not_averaged_over(tmp_path: Path) -> None:
 def test_images_made_here_and_published_ones_are_two_columns(tmp_path: Path) -> None:
     """And what could not be made as published is said on the pages."""
     drawn = {
-        "name": "not_as_published", "severity": "note", "said": "drawn", "remedy": "look",
+        "check": "unofficial_corruptions", "severity": "note", "message": "drawn", "remedy": "look",
         "evidence": {"corruption": "frost"},
     }  # fmt: skip
     for model, images, findings in (

@@ -10,8 +10,8 @@ import pytest
 
 from buttress.config import ComponentSpec
 from buttress.report import write_report
+from buttress.results.core import write_record_json
 from buttress.results.run_spec import RunSpec
-from buttress.system.files import write_json
 from report_runs import (
     DRAWING,
     gallery,
@@ -80,16 +80,16 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     write_flags(run, "pgd-l1", flags, threat=text, attack=text, args={text: text}, **made)
     write_analysis(run, "gallery", {**gallery(1), "classes": [text] * 5, "attack": text})
     write_analysis(run, "stability", {}, says=text, svg=DRAWING)
-    write_json(run.analysis_file("other"), {"analysis": text, "does_not_apply": text})
+    write_record_json(run.analysis_file("other"), {"analysis": text, "does_not_apply": text})
     other = make_run(runs / "d", spec_of(text, seed=2), category=text, origin={"source": text})
     write_flags(other, "clean", flags, split=text, **made)
-    finding = {"name": text, "severity": "warning", "said": text, "remedy": text}
+    finding = {"check": text, "severity": "warning", "message": text, "remedy": text}
     write_flags(other, "pgd-l1", flags, threat=text, attack=text, args={text: text},
                 **{**made, "findings": [{**finding, "evidence": {text: text}}]})  # fmt: skip
     make_run(runs / "b", spec_of(text, seed=1), done=False).fail(text)
     keys = (run.header["key"], text)
     answer = make_answer(text, keys).model_copy(update={"failed": {text: text}})
-    write_json(root / "answer.json", answer.model_dump(mode="json"))
+    write_record_json(root / "answer.json", answer.model_dump(mode="json"))
     (runs / "c").mkdir()
     (runs / "c" / "run.json").write_text(text)
     answers = [root / "answer.json"]
@@ -132,7 +132,7 @@ def test_pages_stay_in_their_folder(name: str, tmp_path: Path) -> None:
     """The key in run.json names a page, and anyone can write a run.json."""
     run = make_run(tmp_path / "runs" / "a", make_spec(), {"clean": [1, 0]})
     header = run.header
-    write_json(run.path / "run.json", {**header, "key": name})
+    write_record_json(run.path / "run.json", {**header, "key": name})
     write_report([tmp_path / "runs"], tmp_path / "site" / "out")
     written = {p for p in tmp_path.rglob("*.html")}
     assert len(written) == 2

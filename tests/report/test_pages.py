@@ -112,8 +112,8 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
 FLAT = {
     "name": "zero_gradient",
     "severity": "untrustworthy",
-    "said": "the gradient is flat",
-    "evidence": {"flat_images": 1.0},
+    "message": "the gradient is flat",
+    "evidence": {"flat_gradient_fraction": 1.0},
     "remedy": "look for rounding",
 }
 
@@ -158,7 +158,7 @@ def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: s
 
 def test_attacks_that_the_suite_names_but_nobody_ran_are_missing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a")
-    write_flags(run, "clean", [1] * 4, suite_attacks=["clean", "pgd-linf"])
+    write_flags(run, "clean", [1] * 4, suite_entries=["clean", "pgd-linf"])
 
     said = words(report_pages(tmp_path / "runs", tmp_path / "out")["index.html"])
 
@@ -204,7 +204,7 @@ def test_everything_from_records_is_escaped(tmp_path: Path) -> None:
     spec = make_spec(evil)
     run = make_run(tmp_path / "runs" / "a", spec, category=evil)
     flags = [1, 0, 1, 1, 0]
-    write_flags(run, "clean", flags, warnings=[evil], classes=[evil] * 5, command=evil)
+    write_flags(run, "clean", flags, warnings=[evil], class_names=[evil] * 5, command=evil)
     write_flags(run, "pgd-l1", flags, threat=evil, attack=evil, args={evil: evil})
     write_analysis(run, "gallery", {**gallery(1), "classes": [evil] * 5, "attack": evil})
     make_run(tmp_path / "runs" / "b", make_spec(evil, seed=1), done=False).fail(evil)

@@ -13,8 +13,8 @@ import pytest
 from buttress.report import write_report
 from buttress.report.pages import embed_json
 from buttress.report.study_page import format_table_value
+from buttress.results.core import write_record_json
 from buttress.results.study_result import TableValue, write_study_result
-from buttress.system.files import write_json
 from report_runs import (
     DRAWING,
     ROBUST,
@@ -84,7 +84,7 @@ def test_pictures_of_analyses_are_on_the_page_of_the_model(tmp_path: Path) -> No
     write_analysis(run, "stability", {}, says="It is stable", svg=DRAWING)
     write_analysis(run, "other", {}, svg="no drawing at all")
     reason = {"analysis": "sparsity", "result": None, "does_not_apply": "it has no weights"}
-    write_json(run.analysis_file("sparsity"), reason)
+    write_record_json(run.analysis_file("sparsity"), reason)
 
     (page,) = (p for n, p in report_pages(tmp_path, tmp_path / "out").items() if "models/" in n)
 
@@ -110,7 +110,7 @@ def test_fine_tuning_names_its_source_and_links_it(tmp_path: Path) -> None:
 
 def test_findings_of_evaluations_are_on_the_page_of_the_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a", make_spec(), ROBUST)
-    finding = {"name": "zero_gradient", "severity": "warning", "said": "it is flat",
+    finding = {"check": "zero_gradient", "severity": "warning", "message": "it is flat",
                "evidence": {"flat": 0.25}, "remedy": "look"}  # fmt: skip
     write_flags(run, "pgd-linf", ROBUST["pgd-linf"], findings=[finding, {"of": "another form"}])
 

@@ -91,7 +91,7 @@ def test_swapping_the_sides_turns_every_sign() -> None:
 
 def test_a_run_against_itself_is_exactly_zero() -> None:
     flags = np.random.default_rng(0).random(500) < 0.6
-    same = evaluation({"clean": flags, "pgd": flags & (np.arange(500) % 3 > 0)}, weights="w")
+    same = evaluation({"clean": flags, "pgd": flags & (np.arange(500) % 3 > 0)}, weights_digest="w")
     found = bt.compare(same, same)
     assert {(r.difference, r.p_value, r.p_value_holm) for r in found.rows} == {(0.0, 1.0, 1.0)}
     assert all(r.interval.low == -r.interval.high for r in found.rows)
@@ -148,9 +148,9 @@ def test_other_attacks_images_and_labels_are_refused() -> None:
     with pytest.raises(UserError, match="no attack 'apgd'; it has clean, pgd and worst_case"):
         bt.compare(one, one, attack="apgd")
     with pytest.raises(UserError, match=r"incomplete \(missing: apgd\)"):
-        bt.compare(one, evaluation({"pgd": [1, 0]}, suite_attacks=["pgd", "apgd"]))
+        bt.compare(one, evaluation({"pgd": [1, 0]}, suite_entries=["pgd", "apgd"]))
     mixed = evaluation({"clean": [1, 1], "pgd": [1, 0]})
-    mixed.records["pgd"].meta["weights"] = "other"  # type: ignore[index]
+    mixed.records["pgd"].metadata["weights_digest"] = "other"  # type: ignore[index]
     with pytest.raises(RunError, match="different weights"):
         bt.compare(one, mixed)
     other = evaluation({"clean": [1, 1], "pgd": [1, 0]})
@@ -165,7 +165,7 @@ def seeds_of(
 ) -> list[bt.Evaluation]:
     noise = source.normal(size=(count, len(images)))
     rows = shift + images + noise > 0
-    return [evaluation({"clean": row}, weights=f"{shift}-{k}") for k, row in enumerate(rows)]
+    return [evaluation({"clean": row}, weights_digest=f"{shift}-{k}") for k, row in enumerate(rows)]
 
 
 def test_groups_of_seeds() -> None:
@@ -197,9 +197,9 @@ def runs(tmp_path: Path) -> Path:
         for seed in range(3):
             run = make_run(tmp_path / f"{model}-{seed}", make_spec(model, seed=seed))
             clean = shift + images + source.normal(size=300) > 0
-            write_flags(run, "clean", clean, weights=f"{model}{seed}")
+            write_flags(run, "clean", clean, weights_digest=f"{model}{seed}")
             attacked = clean & (source.random(300) < 0.8)
-            write_flags(run, "pgd-linf", attacked, weights=f"{model}{seed}")
+            write_flags(run, "pgd-linf", attacked, weights_digest=f"{model}{seed}")
     return tmp_path
 
 
@@ -253,9 +253,9 @@ def test_the_command_says_it_in_words(runs: Path, capsys: pytest.CaptureFixture[
     assert list(found["rows"]) == ["worst_case"]
     row = found["rows"]["worst_case"]
     assert row["interval"][0] < row["difference"] < row["interval"][1]
-    assert row["bootstrap"] == pytest.approx(row["interval"], abs=0.01)
-    assert row["bootstrap"] != row["interval"]
-    assert row["p"] == row["p_holm"]
+    assert row["bootstrap_interval"] == pytest.approx(row["interval"], abs=0.01)
+    assert row["bootstrap_interval"] != row["interval"]
+    assert row["p_value"] == row["p_value_holm"]
     assert found["words"]
 
 
@@ -266,7 +266,7 @@ def test_numbers_that_cannot_be_trusted_are_marked(
     command = ["compare", str(a.path), str(b.path)]
     assert run_cli(command) == 0
     assert "trust" not in capsys.readouterr().out
-    weights = load_evaluation(b.suite_folder("quick")).records["clean"].meta["weights"]
+    weights = load_evaluation(b.suite_folder("quick")).records["clean"].metadata["weights_digest"]
     for hashed, marked in (("others", False), (weights, True)):
         diagnosis(hashed).save(b.analysis_file("doctor"))
         assert run_cli(command) == 0
@@ -276,26 +276,32 @@ def test_numbers_that_cannot_be_trusted_are_marked(
         assert ("note: B: flat; look" in said) == marked
     assert run_cli([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["a"]["trustworthy"]
-    assert not found["b"]["trustworthy"]
+    assert found["a"]["is_trustworthy"]
+    assert not found["b"]["is_trustworthy"]
 
 
 def diagnosis(weights: str) -> Diagnosis:
-    flat = Finding(name="zero_gradient", severity="untrustworthy", said="flat", remedy="look")
+    flat = Finding(check="zero_gradient", severity="untrustworthy", message="flat", remedy="look")
     return Diagnosis(threat="Linf:0.06", dataset="digits", split="test", images=9, seed=0,
-                     weights=weights, data="", checks=(), findings=(flat,))  # fmt: skip
+                     weights_digest=weights, data_fingerprint="", checks=(),
+                     findings=(flat,))  # fmt: skip
 
 
 def test_other_corrupted_images_are_another_corruption() -> None:
     made = {"attack": "corruption", "args": {"corruption": "fog", "severity": 1}}
-    one = evaluation({"fog-1": [1, 0, 1]}, **made, images="cifar10+fog-1 version 1")
-    two = evaluation({"fog-1": [1, 1, 1]}, **made, images="cifar10+fog-1-official")
+    one = evaluation({"fog-1": [1, 0, 1]}, **made, corruption_source="cifar10+fog-1 version 1")
+    two = evaluation({"fog-1": [1, 1, 1]}, **made, corruption_source="cifar10+fog-1-official")
     assert bt.compare(one, one).images == 3
     with pytest.raises(UserError, match="different images"):
         bt.compare(one, two)
     with pytest.raises(UserError, match="different images"):
         bt.compare(one, two, attack="fog-1")
-    aside = evaluation({"fog-1": [1, 1, 1]}, **made, images="cifar10+fog-1 version 1", counts=False)
+    aside = evaluation(
+        {"fog-1": [1, 1, 1]},
+        **made,
+        corruption_source="cifar10+fog-1 version 1",
+        in_worst_case=False,
+    )
     with pytest.raises(UserError, match="different counts"):
         bt.compare(one, aside)
 
@@ -337,7 +343,7 @@ def test_an_evaluation_that_stopped_early_pairs_by_id(tmp_path: Path) -> None:
     one = evaluation({"clean": [1, 0, 1]}, ids=[4, 0, 2], **early)
     for record in one.records.values():
         write_attack_record(tmp_path / "early" / f"{record.name}.parquet", record)
-    two = evaluation({"clean": [1, 1, 1, 1, 1, 1]}, data="all")
+    two = evaluation({"clean": [1, 1, 1, 1, 1, 1]}, data_fingerprint="all")
     found = bt.compare(tmp_path / "early", two)
     assert (found.images, found.row("clean").only_b) == (3, 1)
     assert any("stopped early" in note for note in found.notes)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from buttress.errors import CorruptFileError, RunError, UserError
+from buttress.errors import CorruptFileError, OutdatedFileError, RunError, UserError
 from buttress.results.attack_record import (
+    METADATA_KEY,
     AttackRecord,
     cache_records,
     read_attack_record,
+    read_record_metadata,
     write_attack_record,
 )
 from buttress.results.evaluation import Evaluation
 from buttress.results.run import Run, RunFailure, find_runs
 from buttress.results.run_spec import OptimizerSpec, Recipe, RunSpec, list_augmentations
 from buttress.statistics import wilson_interval
+from buttress.system.files import write_json
 
 
 def record(name: str, correct: list[int], ids: list[int] | None = None) -> AttackRecord:
@@ -30,8 +35,8 @@ def record(name: str, correct: list[int], ids: list[int] | None = None) -> Attac
         predictions=1 - np.array(correct, dtype=np.int64),
         correct=np.array(correct, dtype=bool),
         loss=np.linspace(0, 1, n, dtype=np.float32),
-        distance=np.zeros(n, dtype=np.float32),
-        meta={"attack": name, "eps": 0.1},
+        perturbation_size=np.zeros(n, dtype=np.float32),
+        metadata={"attack": name, "eps": 0.1},
     )
 
 
@@ -61,9 +66,31 @@ def test_records_come_back_as_written(tmp_path: Path) -> None:
     write_attack_record(tmp_path / "a.parquet", one)
     two = read_attack_record(tmp_path / "a.parquet")
     assert two.name == "a"
-    assert two.meta == {"attack": "a", "eps": 0.1}
-    for column in ("ids", "labels", "predictions", "correct", "loss", "distance"):
+    assert two.metadata == {"attack": "a", "eps": 0.1}
+    for column in ("ids", "labels", "predictions", "correct", "loss", "perturbation_size"):
         np.testing.assert_array_equal(getattr(two, column), getattr(one, column))
+
+
+def test_files_of_another_version_are_refused_and_left_alone(tmp_path: Path) -> None:
+    path, run = tmp_path / "a.parquet", Run(tmp_path / "run")
+    write_attack_record(path, record("a", [1, 0, 1]))
+    table = pq.read_table(path)
+    header = json.loads(table.schema.metadata[METADATA_KEY])
+    old = {"name": "a", "made": header["metadata"], "sha256": header["sha256"]}
+    for version, written in ((1, old), (3, {**header, "record_version": 3})):
+        encoded = json.dumps(written).encode()
+        pq.write_table(table.replace_schema_metadata({METADATA_KEY: encoded}), path)
+        before = path.read_bytes()
+        for read in (read_attack_record, read_record_metadata):
+            with pytest.raises(OutdatedFileError, match=f"version {version}, but .* reads 2; move"):
+                read(path)
+        assert path.read_bytes() == before
+    run.open(spec())
+    write_json(run.path / "run.json", run.header)
+    for read_run in (lambda: run.spec, lambda: run.open(spec())):
+        with pytest.raises(OutdatedFileError, match=r"run\.json has record version 1"):
+            read_run()
+    assert not issubclass(OutdatedFileError, CorruptFileError)  # those are made again
 
 
 def test_a_record_is_kept_only_where_that_was_asked_for(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from buttress.errors import UserError
 from buttress.results.attack_record import AttackRecord, write_attack_record
+from buttress.results.core import write_record_json
 from buttress.results.run import Run
 from buttress.results.study_result import study_result_path
 from buttress.studies import StudySpec, answer_study, expand_grid, list_studies, load_study
 from buttress.studies.measure import MissingValue, number_in, value_at_path
-from buttress.system.files import write_json
 from unrun import Unrun
 
 # What the published tables say, or why they say nothing.
@@ -106,11 +106,11 @@ def plant(root: Path, study: StudySpec, flags: dict[str, list[int]], names: list
     for position, (name, correct) in enumerate(flags.items()):
         size = len(correct)
         ids = np.arange(size)[::-1].copy()
-        meta: dict[str, Any] = {"position": position, "suite_attacks": names}
+        meta: dict[str, Any] = {"suite_position": position, "suite_entries": names}
         if name != "clean":
             kind, severity = name.split("-")
             args = {"corruption": kind, "severity": int(severity)}
-            meta |= {"attack": "corruption", "counts": False, "args": args}
+            meta |= {"attack": "corruption", "in_worst_case": False, "args": args}
         zeros = np.zeros(size)
         record = AttackRecord(
             name, ids, zeros.astype(np.int64), zeros.astype(np.int64),
@@ -152,7 +152,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     same = ("natural_slope", "adversarial_slope", "last_slope", "term_slope")
     classes = [{"p": p, "rows": [], **dict.fromkeys(same, slope)} for p, slope in slopes.items()]
     path = study_result_path(tmp_path, "bounds", "smoke").parent / "rademacher.json"
-    write_json(path, {"result": {"classes": classes}})
+    write_record_json(path, {"result": {"classes": classes}})
     found = answer_study(study, "smoke", tmp_path)
     assert [(line.labels, line.numbers["term_slope"].value) for line in found.lines] == [
         (("1", "-"), 0.0), (("2", "-"), 0.5), (("inf", "-"), 1.0),
@@ -161,7 +161,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     assert found.claims[1].outcome == "undecided"  # its list is not there yet
     names = [f"{what} of stage {s}" for what in ("depth", "width") for s in (1, 2, 3)]
     steps = [{"direction": n, "smallest_step": 0.5, "smallest_step_he": -1.0} for n in names]
-    write_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
+    write_record_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
     found = answer_study(study, "smoke", tmp_path)
     assert [line.labels for line in found.lines[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
     assert found.lines[3].numbers["smallest_step"].value == 0.5
@@ -170,10 +170,10 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     assert [claim.outcome for claim in found.claims] == ["holds", "holds"]
     assert "depth of stage 1 0.5" in found.claims[1].evidence
     steps[4]["smallest_step"] = -0.1
-    write_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
+    write_record_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
     assert answer_study(study, "smoke", tmp_path).claims[1].outcome == "does not hold"
     classes[0]["term_slope"] = 0.3
-    write_json(path, {"result": {"classes": classes}})
+    write_record_json(path, {"result": {"classes": classes}})
     assert answer_study(study, "smoke", tmp_path).claims[0].outcome == "does not hold"
 
 

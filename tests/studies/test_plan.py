@@ -12,11 +12,11 @@ from buttress.engine.cost import PassEstimate, max_passes
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
 from buttress.models import create_model
+from buttress.results.core import write_record_json
 from buttress.studies import StudySpec, load_study, make_jobs, plan_study
 from buttress.studies.grid import expand_grid
 from buttress.studies.jobs import RunJob, RunStatus, TaskUsage, macs_of, read_status, tasks_of_job
 from buttress.studies.speed import DEVICES, SpeedModel, fit_speed_model, get_device
-from buttress.system.files import write_json
 from buttress.threats.norm_ball import Threat
 
 LINF = Threat.parse("Linf:8/255")
@@ -55,12 +55,12 @@ def test_no_attack_takes_more_than_was_said() -> None:
     suite = ["clean", "pgd:Linf:1e-6", "apgd-ce:L2:1e-6"]
     found = evaluate(create_model("vit_tiny", num_classes=10), data, suite)
     for record in list(found.records.values())[1:]:
-        attack, threat = record.meta["attack"], Threat.parse(record.meta["threat"])
-        said = max_passes(attack, record.meta["args"], threat, 10)
+        attack, threat = record.metadata["attack"], Threat.parse(record.metadata["threat"])
+        said = max_passes(attack, record.metadata["args"], threat, 10)
         right = found.records["clean"].correct.mean()
         assert right > 0
-        assert 0.8 * right * said.forward <= record.meta["forward"] <= said.forward + 2
-        assert record.meta["backward"] <= said.backward + 1
+        assert 0.8 * right * said.forward <= record.metadata["forward_passes"] <= said.forward + 2
+        assert record.metadata["backward_passes"] <= said.backward + 1
 
 
 def test_training_is_epochs_times_images_times_steps(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_analysis_with_other_arguments_is_not_done(tmp_path: Path) -> None:
     (task,) = (task for task in tasks_of_job(job) if task.kind == "analysis")
     assert task.identity["args"] == {"threshold": 0.01, "bins": 7}
     for bins, is_missing in ((8, True), (7, False)):
-        write_json(task.file, {"args": {"threshold": 0.01, "bins": bins}})
+        write_record_json(task.file, {"args": {"threshold": 0.01, "bins": bins}})
         assert (task in read_status(job).missing) == is_missing
 
 

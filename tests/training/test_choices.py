@@ -131,7 +131,7 @@ def test_choosing_on_test_images_is_marked_wherever_a_number_comes_from_it(place
     model, data = load_model(run.path), load_dataset("digits", "test", limit=8)
     found = evaluate(model, data, ["clean"], out=run.suite_folder("clean"))
     assert SELECTED_ON_TEST_WARNING in found.warnings
-    assert SELECTED_ON_TEST_WARNING in found.records["clean"].meta["warnings"]
+    assert SELECTED_ON_TEST_WARNING in found.records["clean"].metadata["warnings"]
     honest = go(place, "validated", "standard")
     assert honest.summary["selected_on"] == "val"
     assert (

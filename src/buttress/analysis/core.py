@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from buttress.analysis.cost import format_cost
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup, load_subject
 from buttress.config import Spec
-from buttress.errors import CorruptFileError, UserError
+from buttress.errors import CorruptFileError, OutdatedFileError, UserError
 from buttress.models.loading.checkpoint import content_digest
 from buttress.registry import Registry, RegistryEntry
+from buttress.results.core import read_record_json, write_record_json
 from buttress.results.run import Run, command_line, provenance
-from buttress.system.files import read_json, write_json
 from buttress.system.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _load_saved(
 ) -> Spec | None:
     """Return the result at ``path`` if it is intact and has the same arguments."""
     try:
-        content = read_json(path)
+        content = read_record_json(path)
         if {k: content.get(k) for k in identity} != dict(identity):
             return None
         if reason := content.get("does_not_apply"):
@@ -234,7 +234,7 @@ def _load_saved(
         return result_class.parse(content["result"], str(path))
     except FileNotFoundError:
         return None
-    except AnalysisNotApplicable:
+    except (AnalysisNotApplicable, OutdatedFileError):
         raise
     except (CorruptFileError, UserError, KeyError) as error:
         progress.log(f"{error}; computing it again")
@@ -254,13 +254,13 @@ def _compute_and_save(
     try:
         result = compute()
     except AnalysisNotApplicable as error:
-        write_json(
+        write_record_json(
             path, {**identity, "result": None, "does_not_apply": str(error), **provenance_fields}
         )
         raise
     says = entry.metadata.get("says")
     content = {**identity, "result": result.model_dump(mode="json"), **provenance_fields}
-    write_json(path, {**content, "says": says(result) if says else ""})
+    write_record_json(path, {**content, "says": says(result) if says else ""})
     save_figure(entry.metadata["plot"], {"": result}, path.with_suffix(".svg"))
     return result
 

@@ -125,7 +125,9 @@ def _comparability_notes(
     if len(images) > 1:
         notes.append("the runs were not attacked on the same images")
     attacks = {
-        tuple((n, r.meta.get("threat"), str(r.meta.get("args"))) for n, r in e.records.items())
+        tuple(
+            (n, r.metadata.get("threat"), str(r.metadata.get("args"))) for n, r in e.records.items()
+        )
         for e in evaluations
     }
     if len(attacks) > 1:

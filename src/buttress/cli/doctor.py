@@ -62,15 +62,17 @@ def command(
         )
     if run is not None:
         diagnosis.save(run.analysis_file("doctor"))
-    code = 1 if strict and not diagnosis.trustworthy else 0
+    code = 1 if strict and not diagnosis.is_trustworthy else 0
     if as_json:
         print_json(diagnosis.to_dict())
         return code
-    severities = {f.name: f.severity for f in diagnosis.findings}
-    rows = [[c.name, severities.get(c.name, c.state), c.about] for c in diagnosis.checks]
+    severities = {f.check: f.severity for f in diagnosis.findings}
+    rows = [[c.name, severities.get(c.name, c.outcome), c.description] for c in diagnosis.checks]
     print_line(format_table(["check", "result", "description"], rows))
     for finding in diagnosis.findings:
-        print_line(f"\n{finding.severity}: {finding.name}\n  {finding.said}\n  {finding.remedy}")
+        print_line(
+            f"\n{finding.severity}: {finding.check}\n  {finding.message}\n  {finding.remedy}"
+        )
     accuracies = ", ".join(
         f"{name} {format_with_interval(accuracy, diagnosis.interval(name))}"
         for name, accuracy in diagnosis.accuracy.items()
@@ -79,5 +81,5 @@ def command(
         f"\n{diagnosis.threat} on {diagnosis.images} images of {diagnosis.dataset} "
         f"{diagnosis.split}: {accuracies}"
     )
-    print_line(f"result: {diagnosis.verdict}")
+    print_line(f"result: {diagnosis.trust_level}")
     return code

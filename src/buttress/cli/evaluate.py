@@ -265,7 +265,8 @@ def _mce_relative_to_alexnet(corrupted: CorruptionSummary, images: Dataset) -> f
 def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) -> None:
     """Print tables of accuracies; all corruptions in one row."""
     rows = [
-        _accuracy_row(n, r.accuracy, evaluation.interval(n)) for n, r in evaluation.attacks.items()
+        _accuracy_row(n, r.accuracy, evaluation.interval(n))
+        for n, r in evaluation.attack_records.items()
     ]
     corruptions = evaluation.corruptions
     if corruptions is not None:
@@ -274,13 +275,13 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
         _accuracy_row("worst-case robust accuracy", evaluation.worst_case, evaluation.interval())
     )
     header = ["attack", "accuracy", "95% interval"]
-    if not evaluation.trustworthy:
+    if not evaluation.is_trustworthy:
         header, rows = [*header, "trust"], [[*row, "not trustworthy"] for row in rows]
     print_line(format_table(header, rows))
     print_line(f"{len(evaluation)} images of {images.name} {images.split}")
     if corruptions is not None:
         copies = sum(len(row) for row in corruptions.accuracies.values())
-        counted_text = "included in" if corruptions.counts else "excluded from"
+        counted_text = "included in" if corruptions.in_worst_case else "excluded from"
         relative = _mce_relative_to_alexnet(corruptions, images)
         relative_text = "" if relative is None else f" ({100 * relative:.2f}% relative to AlexNet)"
         print_line(f"corruptions: mean over {copies} corrupted copies of each image, mCE "
@@ -289,7 +290,7 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
     if per_class:
         _print_per_class(evaluation)
     for record in evaluation.records.values():
-        if stages := record.meta.get("parts"):
+        if stages := record.metadata.get("stages"):
             print_line(f"{record.name}: {', '.join(_stage_text(*stage) for stage in stages)}")
     for warning in evaluation.warnings:
         print_line(f"warning: {warning}")

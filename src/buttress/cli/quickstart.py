@@ -75,7 +75,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         [s.model, s.recipe.objective.name,
          *(format_with_interval(e.accuracy[n], e.interval(n)) for n in names),
          format_with_interval(e.worst_case, e.interval())
-         + ("" if e.trustworthy else " (not trustworthy)")]
+         + ("" if e.is_trustworthy else " (not trustworthy)")]
         for s, e in rows
     ]  # fmt: skip
     print_line(format_table(["model", "training", *names, "worst-case"], lines))

@@ -70,7 +70,7 @@ class CheckRun:
         for name in checks_of_kind(kind):
             finding = CHECKS.get(name)(subject)
             self.findings += [] if finding is None else [finding]
-            self._add_result(name, "passed" if finding is None else "found")
+            self._add_result(name, "passed" if finding is None else "flagged")
             if name == CLASS_COUNT_CHECK and finding is not None:
                 return
 
@@ -79,9 +79,9 @@ class CheckRun:
         for name in (n for kind in CHECK_KINDS for n in checks_of_kind(kind) if n not in done):
             self._add_result(name, "skipped", reason)
 
-    def _add_result(self, name: str, state: str, reason: str = "") -> None:
-        about = CHECKS.entry(name).summary
-        result = {"name": name, "about": about, "state": state, "reason": reason}
+    def _add_result(self, name: str, outcome: str, reason: str = "") -> None:
+        description = CHECKS.entry(name).summary
+        result = {"name": name, "description": description, "outcome": outcome, "reason": reason}
         self.results.append(CheckResult.parse(result, "check"))
 
 
@@ -115,12 +115,12 @@ def diagnose(
     check_image_batch(subject.x)
     with eval_mode(model):
         check_model_output(model, subject.x[:1], subject.y[:0])
-    checks.run_checks(subject, "look")
+    checks.run_checks(subject, "model")
     records: list[AttackRecord] = []
-    if any(f.name == CLASS_COUNT_CHECK for f in checks.findings):
+    if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
-        checks.run_checks(subject, "ball")
+        checks.run_checks(subject, "threat")
         if not subject.is_black_box:
             checks.run_checks(subject, "attack")
         job = EvaluationJob(
@@ -135,8 +135,8 @@ def diagnose(
         split=data.split,
         images=len(data),
         seed=seed,
-        weights=content_digest(model.state_dict()),
-        data=data.fingerprint(),
+        weights_digest=content_digest(model.state_dict()),
+        data_fingerprint=data.fingerprint(),
         checks=tuple(checks.results),
         findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},
@@ -150,8 +150,8 @@ def _run_doctor_attacks(
 ) -> list[AttackRecord]:
     """Run the doctor's attacks; the clean record is the first."""
     clean = attack_correct_images(job, SuiteEntry(CLEAN, CLEAN, None, {}), None, progress)
-    metadata = {**clean.meta, "classes": list(job.data.classes)}
-    records = {CLEAN: replace(clean, meta=metadata)}
+    metadata = {**clean.metadata, "class_names": list(job.data.classes)}
+    records = {CLEAN: replace(clean, metadata=metadata)}
     probes: tuple[DoctorAttack, ...] = DOCTOR_ATTACKS
     if subject.is_black_box:
         probes = tuple(
@@ -185,4 +185,6 @@ def _log_cost(
 
 
 def _total_passes(record: AttackRecord) -> float:
-    return len(record) * float(record.meta["forward"] + 2 * record.meta["backward"])
+    return len(record) * float(
+        record.metadata["forward_passes"] + 2 * record.metadata["backward_passes"]
+    )

@@ -99,7 +99,7 @@ def evaluate_model(
             f"{options.batch_size}"
         )
     subject = _check_first_images(evaluated.model, data, entries)
-    model_findings = run_checks(subject, "look")
+    model_findings = run_checks(subject, "model")
     warnings = [*getattr(evaluated.model, "warnings", ()), *warning_texts(model_findings)]
     job = EvaluationJob(
         evaluated,
@@ -110,27 +110,30 @@ def evaluate_model(
         _model_and_data_identity(evaluated, data, spec, options),
     )
     shared_metadata = {
-        "classes": list(data.classes),
+        "class_names": list(data.classes),
         "warnings": warnings,
-        "suite_attacks": [e.name for e in entries],
+        "suite_entries": [e.name for e in entries],
         "suite_corruptions": [e.name for e in entries if e.is_corruption],
     }
     records: dict[str, AttackRecord] = {}
     for position, entry in enumerate(entries):
         previous = _previous_records(spec, records)
-        identity = _record_identity(job, entry) | {"position": position}
+        identity = _record_identity(job, entry) | {"suite_position": position}
         if spec.mode == "worst_case" and not entry.is_corruption:
-            identity["after"] = list(previous)  # the attacked images depend on earlier attacks
+            identity["previous_entries"] = list(
+                previous
+            )  # the attacked images depend on earlier attacks
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
         record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
             flags = [r.correct for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
             record = run_suite_entry(job, entry, to_attack, options.progress)
-            meta = {**identity, **record.meta, **shared_metadata, **provenance(command_line())}
+            meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             entry_findings = [*model_findings, *_threat_findings(subject, entry)]
             record = add_record_findings(
-                with_findings(replace(record, meta=meta), entry_findings), list(records.values())
+                with_findings(replace(record, metadata=meta), entry_findings),
+                list(records.values()),
             )
             if path is not None:
                 write_attack_record(path, record)
@@ -142,19 +145,19 @@ def _previous_records(
     spec: SuiteSpec, records: Mapping[str, AttackRecord]
 ) -> dict[str, AttackRecord]:
     """Records whose fooled images are skipped: clean, or all that count so far."""
-    counted = {n: r for n, r in records.items() if r.counts}
+    counted = {n: r for n, r in records.items() if r.in_worst_case}
     return counted if spec.mode == "worst_case" else dict([*counted.items()][:1])
 
 
 def _model_and_data_identity(
-    evaluated: EvaluatedModel, data: Dataset, spec: SuiteSpec, ways: EvaluationOptions
+    evaluated: EvaluatedModel, data: Dataset, spec: SuiteSpec, options: EvaluationOptions
 ) -> dict[str, Any]:
     origin = {
-        "weights": evaluated.weights_digest,
-        "data": data.fingerprint(),
+        "weights_digest": evaluated.weights_digest,
+        "data_fingerprint": data.fingerprint(),
         "dataset": data.name,
         "split": data.split,
-        "seed": ways.seed,
+        "seed": options.seed,
     }
     return origin if spec.mode == "table" else {**origin, "mode": spec.mode}
 
@@ -185,7 +188,9 @@ def _check_first_images(
 
 def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding]:
     """Findings about the threat model of an entry."""
-    return [] if entry.threat is None else run_checks(replace(subject, threat=entry.threat), "ball")
+    return (
+        [] if entry.threat is None else run_checks(replace(subject, threat=entry.threat), "threat")
+    )
 
 
 def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
@@ -199,8 +204,8 @@ def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
     if entry.threat is not None:
         definition |= ATTACKS.get(entry.attack).record_identity
     if entry.is_corruption:
-        definition["counts"] = entry.in_worst_case
-        definition["images"] = corruption_source(job.data, **entry.args)
+        definition["in_worst_case"] = entry.in_worst_case
+        definition["corruption_source"] = corruption_source(job.data, **entry.args)
     return {**job.identity, **definition, "suite": job.suite}
 
 
@@ -215,7 +220,7 @@ def _read_cached_record(
     except CorruptFileError as error:
         progress.log(f"{error}; running the attack again")
         return None
-    stored = {k: record.meta.get(k) for k in identity}
+    stored = {k: record.metadata.get(k) for k in identity}
     if changed := changed_keys(stored, dict(identity)):
         settings = ", ".join(changed)
         progress.log(f"{path} was made with other settings ({settings}); running the attack again")
@@ -228,4 +233,4 @@ def attack_correct_images(
 ) -> AttackRecord:
     """Attack the images that are correct in ``previous``; metadata identifies the attack."""
     record = run_suite_entry(job, entry, None if previous is None else previous.correct, progress)
-    return replace(record, meta={**_record_identity(job, entry), **record.meta})
+    return replace(record, metadata={**_record_identity(job, entry), **record.metadata})

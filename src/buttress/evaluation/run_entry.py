@@ -110,7 +110,7 @@ def run_suite_entry(
             cost = EntryCost(torch.ones(len(job.data)), torch.zeros(len(job.data)))
     finally:
         task.close()
-    predictions, loss, distance = (
+    predictions, loss, perturbation_size = (
         np.concatenate(c) for c in zip(*predictions_by_batch, strict=True)
     )
     labels = job.data.labels.numpy()
@@ -122,8 +122,8 @@ def run_suite_entry(
         predictions=predictions,
         correct=is_correct & to_attack if is_attack else is_correct,
         loss=loss,
-        distance=distance,
-        meta=_cost_metadata(job, cost, time.perf_counter() - started),
+        perturbation_size=perturbation_size,
+        metadata=_cost_metadata(job, cost, time.perf_counter() - started),
     )
 
 
@@ -131,11 +131,11 @@ def _cost_metadata(job: EvaluationJob, cost: EntryCost, seconds: float) -> dict[
     fast_model = job.evaluated.fast_model
     return {
         "seconds": round(seconds, 3),
-        "forward": round(float(cost.forward_passes.double().mean()), 3),
-        "backward": round(float(cost.backward_passes.double().mean()), 3),
-        "not_finite": cost.nonfinite_images,
-        "parts": [list(part) for part in cost.stages],
-        "prepared": [] if fast_model is None else list(fast_model.notes),
+        "forward_passes": round(float(cost.forward_passes.double().mean()), 3),
+        "backward_passes": round(float(cost.backward_passes.double().mean()), 3),
+        "nonfinite_images": cost.nonfinite_images,
+        "stages": [list(stage) for stage in cost.stages],
+        "model_optimizations": [] if fast_model is None else list(fast_model.notes),
     }
 
 
@@ -190,8 +190,8 @@ def _attack_images(
         costs.append(passes + torch.tensor([[attack_fn.eot_samples], [0]]))
         start += len(x)
     forward, backward = torch.cat(costs, dim=1)
-    not_finite = sum(int(meter.non_finite.sum()) for _, meter in pass_counters)
-    return rows, EntryCost(forward, backward, not_finite, _stage_counts(pass_counters))
+    nonfinite = sum(int(counter.non_finite.sum()) for _, counter in pass_counters)
+    return rows, EntryCost(forward, backward, nonfinite, _stage_counts(pass_counters))
 
 
 def _stage_counts(

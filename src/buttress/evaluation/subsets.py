@@ -31,8 +31,8 @@ from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import make_generator
 
 SHARED_KEYS = (
-    "weights", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode", "after",
-    "counts", "images",
+    "weights_digest", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode",
+    "previous_entries", "in_worst_case", "corruption_source",
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     """Merge the records of all shards and write them; None while some are missing."""
     shards = [load_evaluation(ImageShard(k + 1, count).folder(folder)) for k in range(count)]
     first = next((r for s in shards for r in s.records.values()), None)
-    expected = None if first is None else first.meta.get("suite_attacks")
+    expected = None if first is None else first.metadata.get("suite_entries")
     if not expected or any(set(s.records) != set(expected) for s in shards):
         return None
     merged: dict[str, AttackRecord] = {}
@@ -82,8 +82,8 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
                 f"the shards in {folder} do not cover exactly these {len(data)} images; delete the "
                 "folder and evaluate again"
             )
-        meta = {**record.meta, "data": data.fingerprint()}
-        merged[name] = replace(record, meta=meta)
+        meta = {**record.metadata, "data_fingerprint": data.fingerprint()}
+        merged[name] = replace(record, metadata=meta)
     for name, record in recompute_record_findings(merged).items():
         write_attack_record(folder / f"{safe_file_name(name)}.parquet", record)
     return load_evaluation(folder)
@@ -91,9 +91,9 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
 
 def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int64]) -> AttackRecord:
     """Merge records of disjoint images, in the order of ``ids``."""
-    reference = {k: parts[0].meta.get(k) for k in SHARED_KEYS}
+    reference = {k: parts[0].metadata.get(k) for k in SHARED_KEYS}
     for part in parts[1:]:
-        if changed := changed_keys(reference, {k: part.meta.get(k) for k in SHARED_KEYS}):
+        if changed := changed_keys(reference, {k: part.metadata.get(k) for k in SHARED_KEYS}):
             raise RunError(
                 f"the shards of {name} differ in {', '.join(changed)}; evaluate all of them with "
                 "the same settings"
@@ -104,20 +104,20 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
     sizes = [len(p) for p in parts]
 
     def mean(key: str) -> float:
-        return round(float(np.average([p.meta.get(key, 0) for p in parts], weights=sizes)), 3)
+        return round(float(np.average([p.metadata.get(key, 0) for p in parts], weights=sizes)), 3)
 
     meta = {
-        **parts[0].meta,
-        "forward": mean("forward"),
-        "backward": mean("backward"),
-        "seconds": round(sum(p.meta.get("seconds", 0) for p in parts), 3),
-        "not_finite": sum(p.meta.get("not_finite", 0) for p in parts),
-        "parts": _sum_stage_counts([p.meta.get("parts", []) for p in parts]),
+        **parts[0].metadata,
+        "forward_passes": mean("forward_passes"),
+        "backward_passes": mean("backward_passes"),
+        "seconds": round(sum(p.metadata.get("seconds", 0) for p in parts), 3),
+        "nonfinite_images": sum(p.metadata.get("nonfinite_images", 0) for p in parts),
+        "stages": _sum_stage_counts([p.metadata.get("stages", []) for p in parts]),
         "shards": len(parts),
     }
-    fields = ("ids", "labels", "predictions", "correct", "loss", "distance")
+    fields = ("ids", "labels", "predictions", "correct", "loss", "perturbation_size")
     columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
-    return AttackRecord(name, meta=meta, **columns)
+    return AttackRecord(name, metadata=meta, **columns)
 
 
 def _sum_stage_counts(lists: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
@@ -193,11 +193,11 @@ def _merge_blocks(
     records = {}
     for name in blocks[0].records:
         record = merge_records(name, [e.records[name] for e in blocks], ids)
-        meta = {**record.meta, "until": width, "drawn_from": len(data)}
-        records[name] = replace(record, meta=meta)
+        meta = {**record.metadata, "interval_width": width, "images_available": len(data)}
+        records[name] = replace(record, metadata=meta)
     records = recompute_record_findings(records)
     for name, record in records.items():
         if out is not None:
             write_attack_record(out / f"{safe_file_name(name)}.parquet", record)
-    warnings = dict.fromkeys(next(iter(blocks[0].records.values())).meta.get("warnings", ()))
+    warnings = dict.fromkeys(next(iter(blocks[0].records.values())).metadata.get("warnings", ()))
     return Evaluation(blocks[0].suite, records, (*warnings, *record_warnings(records)))

@@ -206,7 +206,7 @@ def default_model_name(run: Run) -> str:
 def class_names(dataset: str, count: int, measured: VerifiedResults) -> tuple[str, ...]:
     """Class names: from a record, else from the dataset if available."""
     for suite in measured.suites:
-        names = about(suite).get("classes")
+        names = about(suite).get("class_names")
         if suite.dataset == dataset and isinstance(names, list) and len(names) == count:
             return tuple(map(str, names))
     try:

@@ -246,8 +246,11 @@ def read_corruption_records(
             record = read_attack_record(path)
         except (CorruptFileError, OSError):
             continue
-        args = record.meta.get("args") or {}
-        same = all(record.meta.get(k) == first_metadata.get(k) for k in ("weights", "data"))
+        args = record.metadata.get("args") or {}
+        same = all(
+            record.metadata.get(k) == first_metadata.get(k)
+            for k in ("weights_digest", "data_fingerprint")
+        )
         if record.is_corruption and same:
             records[str(args.get("corruption")), int(args.get("severity", 0))] = record
     return records

@@ -116,7 +116,7 @@ def card_table(suite: SuiteResults) -> dict[str, Any]:
     return {
         "dataset": public_dataset_name(suite.dataset),
         "split": suite.split,
-        "images": len(suite.survived),
+        "images": len(suite.is_robust),
         "suite": suite.suite,
         "rows": card_rows(suite),
     }
@@ -127,7 +127,7 @@ def card_rows(suite: SuiteResults) -> list[CardRow]:
     table_rows = [CardRow(n, r.definition.threat, r.share) for n, r in suite.results.items()]
     if suite.unreadable or not set(suite.expected) <= set(suite.results):
         return table_rows
-    worst = AccuracyEstimate(int(suite.survived.sum()), len(suite.survived))
+    worst = AccuracyEstimate(int(suite.is_robust.sum()), len(suite.is_robust))
     return [*table_rows, CardRow(WORST_CASE_TITLE, "", worst)]
 
 

@@ -11,8 +11,8 @@ from buttress.data import load_dataset
 from buttress.errors import ButtressError
 from buttress.report.collect import suites as read_suites
 from buttress.report.run_results import CLEAN, SuiteEntryResult, SuiteResults
+from buttress.results.core import read_record_json
 from buttress.results.run import Run
-from buttress.system.files import read_json
 from buttress.system.progress import Progress
 
 TEST_SPLIT = "test"
@@ -60,8 +60,11 @@ class VerifiedResults:
                 f"the test images of {public_dataset_name(suite.dataset)} are not available here, "
                 "so it cannot be verified that all of them were evaluated"
             )
-        images = len(suite.survived)
-        if images != test_set.images or about(suite).get("data") != test_set.fingerprint:
+        images = len(suite.is_robust)
+        if (
+            images != test_set.images
+            or about(suite).get("data_fingerprint") != test_set.fingerprint
+        ):
             return f"evaluated {images} images, not exactly the {test_set.images} of the test split"
         return ""
 
@@ -69,7 +72,9 @@ class VerifiedResults:
 def read_verified_results(run: Run, weights: str, progress: Progress) -> VerifiedResults:
     """Collect the results that were measured on the weights with this digest."""
     suites_read = [s for s in read_suites(run, run.path.name) if s.results or s.unreadable]
-    suites = tuple(s for s in suites_read if s.results and about(s).get("weights") == weights)
+    suites = tuple(
+        s for s in suites_read if s.results and about(s).get("weights_digest") == weights
+    )
     other_suites = [s.suite for s in suites_read if s.results and s not in suites]
     refused = [f"suite {name} was evaluated on other weights of this run" for name in other_suites]
     refused += [reason for s in suites for reason in s.unreadable.values()]
@@ -119,11 +124,11 @@ def is_doubtful(result: SuiteEntryResult) -> bool:
 def diagnosis(run: Run, weights: str) -> list[Mapping[str, Any]]:
     """Findings of the diagnosis of the run, if it is of these weights."""
     try:
-        content = read_json(Path(run.analysis_file("doctor")))
+        content = read_record_json(run.analysis_file("doctor"))
     except (ButtressError, OSError):
         return []
     inner = content.get("result")
-    if not isinstance(inner, Mapping) or inner.get("weights") != weights:
+    if not isinstance(inner, Mapping) or inner.get("weights_digest") != weights:
         return []
     return findings(inner)
 
@@ -136,7 +141,7 @@ def findings(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def said(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """Texts of the findings, without notes."""
     grave = [f for f in found if f.get("severity") != "note"]
-    return ["; ".join(str(f[k]) for k in ("said", "remedy") if f.get(k)) for f in grave]
+    return ["; ".join(str(f[k]) for k in ("message", "remedy") if f.get(k)) for f in grave]
 
 
 def is_severe(finding: Mapping[str, Any]) -> bool:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from buttress.errors import CorruptFileError
+from buttress.errors import ButtressError
+from buttress.results.core import read_record_json
 from buttress.results.diagnosis import Diagnosis
-from buttress.system.files import read_json
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -193,8 +193,8 @@ class AnalysisPicture:
 def read_picture(file: Path) -> AnalysisPicture | None:
     """What ``NAME.json`` says, with ``NAME.svg`` beside it; None if the file cannot be read."""
     try:
-        content = read_json(file)
-    except (CorruptFileError, OSError):
+        content = read_record_json(file)
+    except (ButtressError, OSError):
         return None
     name = str(content.get("analysis") or file.stem)
     if reason := content.get("does_not_apply"):

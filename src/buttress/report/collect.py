@@ -26,9 +26,9 @@ from buttress.report.run_results import (
     UnreadableRun,
     collect_suite,
 )
+from buttress.results.core import read_record_json
 from buttress.results.diagnosis import Diagnosis, read_diagnosis
 from buttress.results.run import Run, find_runs
-from buttress.system.files import read_json
 from buttress.system.progress import Progress
 
 
@@ -110,7 +110,7 @@ def add_analyses(view: RunResults) -> RunResults:
     diagnosis = read_diagnosis(view.run.path / "doctor.json")
     for name in view.run.analyses():
         try:
-            content = read_json(view.run.analysis_file(name))
+            content = read_record_json(view.run.analysis_file(name))
             if reason := content.get("does_not_apply"):
                 summaries.append(AnalysisSummary(name, reason=str(reason)))
                 continue
@@ -150,9 +150,9 @@ def read_run_details(view: RunResults) -> tuple[RunDetails, tuple[str, ...]]:
     try:
         history = [e for e in view.run.history if isinstance(e, dict)]
         summary = view.run.summary if view.run.is_trained else {}
-    except (CorruptFileError, OSError, KeyError) as error:
+    except (ButtressError, OSError, KeyError) as error:
         problems.append(f"{error_text(error, view.run, view.place)}; skipped")
-    contents = (read_json(view.run.analysis_file(name)) for name in view.galleries)
+    contents = (read_record_json(view.run.analysis_file(name)) for name in view.galleries)
     galleries = [g for g in map(parse_analysis, contents) if isinstance(g, GalleryView)]
     pictures = read_pictures(view.run.analysis_file(name) for name in view.others)
     return RunDetails(tuple(history), summary, tuple(galleries), pictures), tuple(problems)

@@ -92,8 +92,8 @@ def contrast_sentence(rows: tuple[LeaderboardRow, ...], best: LeaderboardRow) ->
 
 def significance_sentence(first: LeaderboardRow, second: LeaderboardRow) -> str:
     """Test whether the first two differ significantly."""
-    ahead = int(np.sum(first.suite.survived & ~second.suite.survived))
-    behind = int(np.sum(second.suite.survived & ~first.suite.survived))
+    ahead = int(np.sum(first.suite.is_robust & ~second.suite.is_robust))
+    behind = int(np.sum(second.suite.is_robust & ~first.suite.is_robust))
     assert first.worst.share is not None
     assert second.worst.share is not None
     first_text, second_text = format_percent_pair(first.worst.share.value, second.worst.share.value)

@@ -105,7 +105,7 @@ def build_leaderboard(
         dataset=dataset,
         split=first.split,
         suite=first.suite,
-        images=len(first.survived),
+        images=len(first.is_robust),
         columns=tuple(
             LeaderboardColumn(d, titles[d], relation_to_training(d.threat, training))
             for d in definitions
@@ -163,7 +163,9 @@ def build_row(
     note_numbers.update(n for c in cells for n in c.notes)
     if not run.run.is_trained:
         note_numbers.add(note_number(notes, f"training is not finished (state: {run.state})"))
-    diagnosis = run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights) else None
+    diagnosis = (
+        run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights_digest) else None
+    )
     findings = (*suite.findings, *(diagnosis.findings if diagnosis else ()))
     shown_warnings = {*common, *(w for r in suite.results.values() for w in r.warnings)}
     note_numbers.update(
@@ -173,7 +175,7 @@ def build_row(
     cells = tuple(replace(c, is_doubtful=is_untrustworthy and c.share is not None) for c in cells)
     is_complete = all(result is not None for result in results)
     accuracy = (
-        AccuracyEstimate(int(suite.survived.sum()), len(suite.survived)) if is_complete else None
+        AccuracyEstimate(int(suite.is_robust.sum()), len(suite.is_robust)) if is_complete else None
     )
     worst_case = AccuracyCell(
         accuracy,
@@ -289,7 +291,7 @@ def build_seed_group(rows: Sequence[LeaderboardRow]) -> SeedGroup:
     return SeedGroup(
         run=rows[0].run,
         seeds=tuple(r.run.spec.seed for r in rows),
-        worst=summarize_seeds_and_images(np.stack([r.suite.survived for r in rows])),
+        worst=summarize_seeds_and_images(np.stack([r.suite.is_robust for r in rows])),
         cells=tuple(
             summarize_seeds([c.share.value for c in cells if c.share is not None])
             if all(c.share is not None for c in cells)

@@ -55,8 +55,8 @@ def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResul
         meaning=explain_attack(definition) if results else "unknown",
         training=column.training,
         args=definition.args,
-        forward=format_value_range(r.made.get("forward") for r in results),
-        backward=format_value_range(r.made.get("backward") for r in results),
+        forward=format_value_range(r.made.get("forward_passes") for r in results),
+        backward=format_value_range(r.made.get("backward_passes") for r in results),
         seconds=format_time_range(results),
     )
 

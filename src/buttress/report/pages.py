@@ -62,7 +62,7 @@ def comparison_row(leaderboard_row: LeaderboardRow) -> dict[str, Any]:
     training = f"{run.objective} {format_threat(run.trained_on)}".strip()
     trust_suffix = " (not trustworthy)" if leaderboard_row.worst.is_doubtful else ""
     worst = (
-        np.packbits(leaderboard_row.suite.survived).tobytes()
+        np.packbits(leaderboard_row.suite.is_robust).tobytes()
         if leaderboard_row.worst.share
         else b""
     )

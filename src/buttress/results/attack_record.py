@@ -8,19 +8,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from buttress.config import short_repr
-from buttress.errors import CorruptFileError
+from buttress.errors import CorruptFileError, OutdatedFileError
+from buttress.results.core import RECORD_VERSION, VERSION_KEY, check_record_version
 from buttress.system.files import atomic_write, digest
-
-if TYPE_CHECKING:
-    pass
-
 
 CORRUPTION_ATTACK = "corruption"
 OFFICIAL_SUFFIX = "-official"  # ends the name of a dataset of published corrupted images
@@ -61,10 +58,8 @@ class AttackRecord:
     predictions: NDArray[np.int64]  # of the attacked or corrupted image
     correct: NDArray[np.bool_]
     loss: NDArray[np.float32]  # cross-entropy at the attacked image
-    distance: NDArray[
-        np.float32
-    ]  # perturbation size in the threat model's norm; 0 for clean images
-    meta: Mapping[str, Any] = field(default_factory=dict)  # how it was made
+    perturbation_size: NDArray[np.float32]  # in the threat model's norm; 0 for clean images
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # settings, cost, versions
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,12 +70,12 @@ class AttackRecord:
 
     @property
     def is_corruption(self) -> bool:
-        return bool(self.meta.get("attack") == CORRUPTION_ATTACK)
+        return bool(self.metadata.get("attack") == CORRUPTION_ATTACK)
 
     @property
-    def counts(self) -> bool:
+    def in_worst_case(self) -> bool:
         """Whether it counts towards worst-case robust accuracy."""
-        return bool(self.meta.get("counts", True))
+        return bool(self.metadata.get("in_worst_case", True))
 
 
 def write_attack_record(path: Path, record: AttackRecord) -> None:
@@ -94,10 +89,15 @@ def write_attack_record(path: Path, record: AttackRecord) -> None:
         "prediction": record.predictions,
         "correct": record.correct,
         "loss": record.loss,
-        "distance": record.distance,
+        "distance": record.perturbation_size,
     }
-    metadata = json.loads(json.dumps(dict(record.meta)))  # as it will be read
-    header = {"name": record.name, "made": metadata, "sha256": content_digest(columns, metadata)}
+    metadata = json.loads(json.dumps(dict(record.metadata)))  # as it will be read
+    header = {
+        VERSION_KEY: RECORD_VERSION,
+        "name": record.name,
+        "metadata": metadata,
+        "sha256": content_digest(columns, metadata),
+    }
     table = pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(header).encode()})
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
         pq.write_table(table, stream, write_page_checksum=True)
@@ -130,23 +130,15 @@ def _read_parquet(path: Path) -> AttackRecord:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with _refusing_invalid_files(path):
         with _open_file(path) as stream:  # read whole: Arrow's own small reads cost more
             file = pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=True)
-        check_image_count(file.metadata.num_rows)
+        header = _parse_header(path, file.metadata)
         table = file.read(use_threads=False)
-        header = json.loads(table.schema.metadata[METADATA_KEY])
         columns = {n: table.column(n).to_numpy() for n in table.column_names}
-        name, metadata = header["name"], header["made"]
+        name, metadata = header["name"], header["metadata"]
         is_intact = header["sha256"] == content_digest(columns, metadata)
         problem = content_problem(columns, metadata)
-    except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        reason = " ".join(str(error).split())[:120]
-        raise CorruptFileError(
-            f"{path} is truncated or is not an attack record ({reason}); evaluate again"
-        ) from None
     if not is_intact:
         raise CorruptFileError(f"{path} is corrupt: its checksum does not match; evaluate again")
     if name != path.stem:
@@ -163,9 +155,48 @@ def _read_parquet(path: Path) -> AttackRecord:
         predictions=columns["prediction"],
         correct=columns["correct"],
         loss=columns["loss"],
-        distance=columns["distance"],
-        meta=metadata,
+        perturbation_size=columns["distance"],
+        metadata=metadata,
     )
+
+
+def read_record_metadata(path: Path) -> tuple[int, dict[str, Any]]:
+    """Read the number of images and the metadata of a record from its footer."""
+    import pyarrow.parquet as pq
+
+    with _refusing_invalid_files(path):
+        with _open_file(path) as stream:
+            footer = pq.read_metadata(stream)
+        metadata: dict[str, Any] = _parse_header(path, footer)["metadata"]
+        problem = metadata_problem(metadata)
+    if problem is not None:
+        raise CorruptFileError(f"{path} is not a valid attack record: {problem}")
+    return int(footer.num_rows), metadata
+
+
+@contextmanager
+def _refusing_invalid_files(path: Path) -> Iterator[None]:
+    """Turn errors of parsing into `CorruptFileError`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (FileNotFoundError, OutdatedFileError):
+        raise
+    except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise CorruptFileError(
+            f"{path} is truncated or is not an attack record ({reason}); evaluate again"
+        ) from None
+
+
+def _parse_header(path: Path, footer: Any) -> dict[str, Any]:
+    """Parse the JSON header in a Parquet footer, and check the version before all else."""
+    header: dict[str, Any] = json.loads(footer.metadata[METADATA_KEY])
+    check_record_version(path, header)
+    if footer.num_rows > MAX_IMAGES:
+        raise ValueError(f"expected at most {MAX_IMAGES} images, but got {footer.num_rows}")
+    return header
 
 
 def _open_file(path: Path) -> IO[bytes]:
@@ -186,24 +217,24 @@ class RecordMetadata(BaseModel):
     dataset: str = ""
     split: str = ""
     mode: str = ""
-    weights: str = ""
-    data: str = ""
-    images: str = ""
+    weights_digest: str = ""
+    data_fingerprint: str = ""
+    corruption_source: str = ""
     square_queries: str = ""
-    counts: bool = True
+    in_worst_case: bool = True
     findings: list[dict[str, Any]] = []
-    position: int = 0
+    suite_position: int = 0
     args: dict[str, Any] = {}
-    classes: list[str] = []
+    class_names: list[str] = []
     warnings: list[str] = []
-    suite_attacks: list[str] = []
-    parts: list[tuple[str, int, int]] = []
+    suite_entries: list[str] = []
+    stages: list[tuple[str, int, int]] = []
     versions: dict[str, str] = {}
-    not_finite: int = 0
-    drawn_from: int = 0
-    until: float = 0.0
-    forward: float = 0.0
-    backward: float = 0.0
+    nonfinite_images: int = 0
+    images_available: int = 0
+    interval_width: float = 0.0
+    forward_passes: float = 0.0
+    backward_passes: float = 0.0
     seconds: float = 0.0
 
 
@@ -228,7 +259,7 @@ def content_problem(columns: Mapping[str, NDArray[Any]], metadata: Any) -> str |
     if dtypes != COLUMN_DTYPES:
         return f"expected columns {COLUMN_DTYPES}, but got {dtypes}"
     ids, labels, predictions = (columns[n] for n in ("id", "label", "prediction"))
-    num_classes = len(metadata.get("classes", ())) or MAX_CLASSES
+    num_classes = len(metadata.get("class_names", ())) or MAX_CLASSES
     if len(np.unique(ids)) < len(ids):
         return "sample ids must be unique, but one occurs twice"
     for column, values in (("label", labels), ("prediction", predictions)):
@@ -242,43 +273,15 @@ def content_problem(columns: Mapping[str, NDArray[Any]], metadata: Any) -> str |
     return None
 
 
-def check_image_count(rows: int) -> None:
-    if rows > MAX_IMAGES:
-        raise ValueError(f"expected at most {MAX_IMAGES} images, but got {rows}")
-
-
-def read_record_metadata(path: Path) -> tuple[int, dict[str, Any]]:
-    """Read the number of images and the metadata of a record from its footer."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with _open_file(path) as stream:
-            footer = pq.read_metadata(stream)
-        check_image_count(footer.num_rows)
-        metadata: dict[str, Any] = json.loads(footer.metadata[METADATA_KEY])["made"]
-        problem = metadata_problem(metadata)
-    except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        reason = " ".join(str(error).split())[:120]
-        raise CorruptFileError(
-            f"{path} is truncated or is not an attack record ({reason}); evaluate again"
-        ) from None
-    if problem is not None:
-        raise CorruptFileError(f"{path} is not a valid attack record: {problem}")
-    return int(footer.num_rows), metadata
-
-
 def content_digest(columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
     """Hash all values of a record and its metadata as parsed from JSON."""
     parts = {n: digest(np.ascontiguousarray(c).tobytes().hex()) for n, c in columns.items()}
-    return digest({"columns": parts, "made": metadata})
+    return digest({"columns": parts, "metadata": metadata})
 
 
 def uses_official_images(record: AttackRecord) -> bool:
     """Whether the images of a corruption were the published ones."""
-    return str(record.meta.get("images", "")).endswith(OFFICIAL_SUFFIX)
+    return str(record.metadata.get("corruption_source", "")).endswith(OFFICIAL_SUFFIX)
 
 
 def skipped_square_queries(metadata: Mapping[str, Any]) -> bool:

@@ -46,7 +46,7 @@ class SideAccuracy:
     std: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        spread = {} if self.std is None else {"sd": self.std}
+        spread = {} if self.std is None else {"std": self.std}
         return {"accuracy": self.accuracy, "interval": self.interval, **spread}
 
 
@@ -79,11 +79,11 @@ class ComparisonRow:
             "b": self.b.to_dict(),
             "difference": self.difference,
             "interval": self.interval,
-            "bootstrap": self.bootstrap_interval,
-            "p": self.p_value,
-            "p_holm": self.p_value_holm,
-            "is_real": self.is_significant,
-            "smallest": self.detectable_difference,
+            "bootstrap_interval": self.bootstrap_interval,
+            "p_value": self.p_value,
+            "p_value_holm": self.p_value_holm,
+            "is_significant": self.is_significant,
+            "detectable_difference": self.detectable_difference,
             "only_a": self.only_a,
             "only_b": self.only_b,
         }
@@ -151,7 +151,9 @@ def comparison_notes(a: ComparisonSide, b: ComparisonSide, shared: int) -> list[
     if any(size > shared for _, size in sizes):
         sizes_text = ", ".join(f"{name} {size}" for name, size in sizes)
         notes.append(f"only the {shared} images that all were evaluated on count ({sizes_text})")
-    weights_a, weights_b = ({m.metadata.get("weights") for m in s.members} - {None} for s in (a, b))
+    weights_a, weights_b = (
+        {m.metadata.get("weights_digest") for m in s.members} - {None} for s in (a, b)
+    )
     if weights_a & weights_b:
         notes.append("both sides have the same model weights")
     elif len(members) == 2:

@@ -29,7 +29,7 @@ class EvaluatedRun:
     @property
     def metadata(self) -> dict[str, Any]:
         """What all records of the evaluation share."""
-        return dict(next(iter(self.evaluation.records.values())).meta)
+        return dict(next(iter(self.evaluation.records.values())).metadata)
 
     @property
     def seed(self) -> int | None:
@@ -52,7 +52,7 @@ class ComparisonSide:
 
     @property
     def is_trustworthy(self) -> bool:
-        return all(m.evaluation.trustworthy for m in self.members)
+        return all(m.evaluation.is_trustworthy for m in self.members)
 
     @property
     def label(self) -> str:
@@ -70,7 +70,7 @@ class ComparisonSide:
             "runs": list(self.names),
             "seeds": list(self.seeds),
             "label": self.label,
-            "trustworthy": self.is_trustworthy,
+            "is_trustworthy": self.is_trustworthy,
         }
 
 
@@ -194,9 +194,9 @@ def check_whole(name: str, found: Evaluation) -> None:
     """Raise if records are of different weights, or attacks of the suite are missing."""
     if not found.records:
         raise UserError(f"{name} has no attack records; run `buttress evaluate`")
-    if len({r.meta.get("weights") for r in found.records.values()}) > 1:
+    if len({r.metadata.get("weights_digest") for r in found.records.values()}) > 1:
         raise RunError(f"{name} mixes records of different weights; evaluate it again")
-    wanted = next(iter(found.records.values())).meta.get("suite_attacks") or ()
+    wanted = next(iter(found.records.values())).metadata.get("suite_entries") or ()
     if missing := [w for w in wanted if w not in found.records]:
         raise UserError(
             f"{name} is incomplete (missing: {', '.join(missing)}); run the same `buttress "
@@ -217,7 +217,9 @@ def check_same_training(side: ComparisonSide) -> None:
                     f"runs on one side must differ in their seed only, but {first.name} and "
                     f"{other.name} differ in {', '.join(changed[:4])}"
                 )
-    weights_digests = [m.metadata.get("weights") for m in side.members if m.metadata.get("weights")]
+    weights_digests = [
+        m.metadata.get("weights_digest") for m in side.members if m.metadata.get("weights_digest")
+    ]
     if len(set(weights_digests)) < len(weights_digests):
         raise UserError(
             f"the same model is listed twice on one side: {', '.join(side.names)}; "
@@ -226,8 +228,8 @@ def check_same_training(side: ComparisonSide) -> None:
 
 
 WORST = "worst_case"
-ATTACK_KEYS = ("attack", "args", "threat", "mode", "after", "images")
-SUITE_KEYS = ("suite", "counts", *ATTACK_KEYS)
+ATTACK_KEYS = ("attack", "args", "threat", "mode", "previous_entries", "corruption_source")
+SUITE_KEYS = ("suite", "in_worst_case", *ATTACK_KEYS)
 
 
 def select_row_names(members: Sequence[EvaluatedRun], attack: str | None) -> list[str]:
@@ -299,13 +301,15 @@ def check_same_definitions(
 
 
 def _select_metadata(record: AttackRecord, keys: Sequence[str]) -> dict[str, Any]:
-    return {k: record.meta.get(k) for k in keys}
+    return {k: record.metadata.get(k) for k in keys}
 
 
 def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
     """Raise unless dataset and split are equal and, for the same images, their pixels too."""
     metadata_a, metadata_b = a.metadata, b.metadata
-    if metadata_a.get("data") is not None and metadata_a.get("data") == metadata_b.get("data"):
+    if metadata_a.get("data_fingerprint") is not None and metadata_a.get(
+        "data_fingerprint"
+    ) == metadata_b.get("data_fingerprint"):
         return
     for key in ("dataset", "split"):
         if metadata_a.get(key) != metadata_b.get(key):
@@ -314,9 +318,13 @@ def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
                 f"{b.name} on {metadata_b.get(key)!r}"
             )
     # An evaluation that stops early has the digest of its first images only.
-    is_whole = "until" not in metadata_a and "until" not in metadata_b
+    is_whole = "interval_width" not in metadata_a and "interval_width" not in metadata_b
     same_ids = np.array_equal(sample_ids(a), sample_ids(b))
-    if is_whole and same_ids and metadata_a.get("data") != metadata_b.get("data"):
+    if (
+        is_whole
+        and same_ids
+        and metadata_a.get("data_fingerprint") != metadata_b.get("data_fingerprint")
+    ):
         raise UserError(
             f"different pixels: {a.name} and {b.name} have the same sample ids of "
             f"{metadata_a.get('dataset')}, but not the same pixel values (another image size?)"
@@ -355,7 +363,7 @@ def correct_matrix(
     rows = []
     for member in members:
         evaluation = member.evaluation
-        flags = evaluation.survived if name == WORST else evaluation.records[name].correct
+        flags = evaluation.is_robust if name == WORST else evaluation.records[name].correct
         rows.append(_values_at(member, flags, shared))
     return np.stack(rows)
 

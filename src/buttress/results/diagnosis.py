@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from buttress.config import Spec
-from buttress.errors import CorruptFileError, UserError
+from buttress.errors import CorruptFileError, OutdatedFileError, UserError
+from buttress.results.core import read_record_json, write_record_json
 from buttress.results.run import command_line, provenance
 from buttress.statistics import Interval, wilson_interval
-from buttress.system.files import read_json, write_json
 
 FindingSeverity = Literal["note", "warning", "untrustworthy"]
 FINDING_SEVERITIES: tuple[FindingSeverity, ...] = ("note", "warning", "untrustworthy")
@@ -23,23 +23,23 @@ Evidence = dict[str, float | int | str]
 class Finding(Spec):
     """One reason why an accuracy may be wrong: message, evidence and remedy."""
 
-    name: str  # of the check that found it
+    check: str  # name of the check
     severity: FindingSeverity
-    said: str
+    message: str
     evidence: Evidence = Field(default_factory=dict)
     remedy: str
 
     @property
     def text(self) -> str:
-        return f"{self.said}; {self.remedy}"
+        return f"{self.message}; {self.remedy}"
 
 
 class CheckResult(Spec):
     """The result of one check."""
 
     name: str
-    about: str
-    state: Literal["passed", "found", "skipped"]
+    description: str
+    outcome: Literal["passed", "flagged", "skipped"]
     reason: str = ""  # why it was skipped
 
 
@@ -51,8 +51,8 @@ class Diagnosis(Spec):
     split: str
     images: int
     seed: int
-    weights: str  # a hash: the diagnosis is about these weights only
-    data: str
+    weights_digest: str  # a hash: the diagnosis is about these weights only
+    data_fingerprint: str
     checks: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
     accuracy: dict[str, float] = Field(
@@ -62,11 +62,11 @@ class Diagnosis(Spec):
     seconds: float = 0.0
 
     @property
-    def trustworthy(self) -> bool:
+    def is_trustworthy(self) -> bool:
         return all_trustworthy(self.findings)
 
     @property
-    def verdict(self) -> str:
+    def trust_level(self) -> str:
         """The highest severity of the findings, or ``trustworthy`` without any."""
         severities = [
             s for s in FINDING_SEVERITIES[1:] if any(f.severity == s for f in self.findings)
@@ -80,21 +80,25 @@ class Diagnosis(Spec):
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         derived = {
-            "verdict": self.verdict,
-            "trustworthy": self.trustworthy,
+            "trust_level": self.trust_level,
+            "is_trustworthy": self.is_trustworthy,
             "intervals": {name: list(self.interval(name)) for name in self.accuracy},
         }
         return {**derived, **self.model_dump(mode="json")}
 
     def save(self, path: Path) -> None:
         result = self.model_dump(mode="json")
-        write_json(path, {"analysis": "doctor", "result": result, **provenance(command_line())})
+        write_record_json(
+            path, {"analysis": "doctor", "result": result, **provenance(command_line())}
+        )
 
 
 def read_diagnosis(path: Path) -> Diagnosis | None:
     """Read a diagnosis; None if the file is missing or unreadable."""
     try:
-        return Diagnosis.parse(read_json(path).get("result"), str(path))
+        return Diagnosis.parse(read_record_json(path).get("result"), str(path))
+    except OutdatedFileError:
+        raise
     except (FileNotFoundError, CorruptFileError, UserError):
         return None
 
@@ -118,11 +122,11 @@ def deduplicate_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Keep one finding per check, the most severe; the first of equals."""
     by_check: dict[str, Finding] = {}
     for finding in findings:
-        previous = by_check.get(finding.name)
+        previous = by_check.get(finding.check)
         if previous is None or FINDING_SEVERITIES.index(
             finding.severity
         ) > FINDING_SEVERITIES.index(previous.severity):
-            by_check[finding.name] = finding
+            by_check[finding.check] = finding
     return tuple(by_check.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from buttress.results.attack_record import (
     AttackRecord,
     read_attack_record,
 )
+from buttress.results.core import WORST_CASE
 from buttress.results.diagnosis import (
     Diagnosis,
     Finding,
@@ -26,9 +27,6 @@ from buttress.results.diagnosis import (
 )
 from buttress.statistics import Interval, mean_interval, wilson_interval
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
 class CorruptionSummary:
@@ -39,17 +37,19 @@ class CorruptionSummary:
     """
 
     accuracies: dict[str, dict[int, float]]  # corruption -> severity -> accuracy
-    each: dict[str, NDArray[np.float64]]  # corruption -> (N,) fraction of correct copies
-    counts: bool  # towards worst-case robust accuracy
+    image_accuracy_by_corruption: dict[
+        str, NDArray[np.float64]
+    ]  # corruption -> (N,) fraction of correct copies
+    in_worst_case: bool  # count towards worst-case robust accuracy
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def image_accuracy(self) -> NDArray[np.float64]:
         """(N,) fraction of the corrupted copies of each image that are classified correctly."""
-        return np.asarray(np.mean([*self.each.values()], axis=0))
+        return np.asarray(np.mean([*self.image_accuracy_by_corruption.values()], axis=0))
 
     @property
     def accuracy(self) -> float:
-        return float(self.shares.mean()) if len(self.shares) else float("nan")
+        return float(self.image_accuracy.mean()) if len(self.image_accuracy) else float("nan")
 
     @property
     def mce(self) -> float:
@@ -58,9 +58,9 @@ class CorruptionSummary:
     @property
     def interval(self) -> Interval:
         """The 95% interval of the accuracy, over the test images."""
-        return mean_interval(self.shares)
+        return mean_interval(self.image_accuracy)
 
-    def by_corruption(self) -> dict[str, float]:
+    def accuracy_by_corruption(self) -> dict[str, float]:
         """The accuracy of each corruption, over its severities."""
         return {name: float(np.mean([*row.values()])) for name, row in self.accuracies.items()}
 
@@ -70,18 +70,20 @@ class CorruptionSummary:
             "accuracy": self.accuracy,
             "interval": self.interval,
             "mce": self.mce,
-            "in_worst_case": self.counts,
+            "in_worst_case": self.in_worst_case,
             "by_corruption": {
                 name: {
                     "accuracy": mean,
-                    "interval": mean_interval(self.each[name]),
+                    "interval": mean_interval(self.image_accuracy_by_corruption[name]),
                     "by_severity": self.accuracies[name],
                     "intervals": {
-                        severity: wilson_interval(share * len(self.shares), len(self.shares))
+                        severity: wilson_interval(
+                            share * len(self.image_accuracy), len(self.image_accuracy)
+                        )
                         for severity, share in self.accuracies[name].items()
                     },
                 }
-                for name, mean in self.by_corruption().items()
+                for name, mean in self.accuracy_by_corruption().items()
             },
         }
 
@@ -91,7 +93,7 @@ def summarize_corruptions(records: Iterable[AttackRecord]) -> CorruptionSummary 
     groups: dict[str, dict[int, AttackRecord]] = {}
     for record in records:
         if record.is_corruption:
-            args = record.meta["args"]
+            args = record.metadata["args"]
             groups.setdefault(args["corruption"], {})[int(args["severity"])] = record
     if not groups:
         return None
@@ -104,7 +106,7 @@ def summarize_corruptions(records: Iterable[AttackRecord]) -> CorruptionSummary 
             n: np.mean([r.correct for r in by_severity.values()], axis=0)
             for n, by_severity in groups.items()
         },
-        all(r.counts for by_severity in groups.values() for r in by_severity.values()),
+        all(r.in_worst_case for by_severity in groups.values() for r in by_severity.values()),
     )
 
 
@@ -138,32 +140,32 @@ class Evaluation:
         return {name: record.accuracy for name, record in self.records.items()}
 
     @property
-    def survived(self) -> NDArray[np.bool_]:
+    def is_robust(self) -> NDArray[np.bool_]:
         """(N,) correct clean and under every attack and corruption that counts."""
-        return np.logical_and.reduce([r.correct for r in self.records.values() if r.counts])
+        return np.logical_and.reduce([r.correct for r in self.records.values() if r.in_worst_case])
 
     @property
     def worst_case(self) -> float:
         """Worst-case robust accuracy: mean of the per-sample minimum over the suite."""
-        return float(self.survived.mean()) if len(self) else float("nan")
+        return float(self.is_robust.mean()) if len(self) else float("nan")
 
-    def interval(self, name: str = "worst_case") -> Interval:
+    def interval(self, name: str = WORST_CASE) -> Interval:
         """The 95% interval of an accuracy, over the test images."""
-        flags = self.survived if name == "worst_case" else self.records[name].correct
+        flags = self.is_robust if name == WORST_CASE else self.records[name].correct
         return wilson_interval(int(flags.sum()), len(flags))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings of the records and of the doctor; the most severe of each check."""
-        stored = [f for r in self.records.values() for f in parse_findings(r.meta)]
+        stored = [f for r in self.records.values() for f in parse_findings(r.metadata)]
         return deduplicate_findings([*stored, *(self.diagnosis.findings if self.diagnosis else ())])
 
     @property
-    def trustworthy(self) -> bool:
+    def is_trustworthy(self) -> bool:
         return all_trustworthy(self.findings)
 
     @property
-    def attacks(self) -> dict[str, AttackRecord]:
+    def attack_records(self) -> dict[str, AttackRecord]:
         """The records that are not of corruptions."""
         return {n: r for n, r in self.records.items() if not r.is_corruption}
 
@@ -195,11 +197,11 @@ class Evaluation:
     def _values_by_class(self) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
         """Yield each class with the results of its images, per attack and in the worst case."""
         first = next(iter(self.records.values()))
-        names = [str(n) for n in first.meta.get("classes") or ()]
-        columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attacks.items()}
+        names = [str(n) for n in first.metadata.get("class_names") or ()]
+        columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attack_records.items()}
         if (corrupted := self.corruptions) is not None:
-            columns["corruptions"] = corrupted.shares
-        columns["worst_case"] = self.survived
+            columns["corruptions"] = corrupted.image_accuracy
+        columns[WORST_CASE] = self.is_robust
         order = np.argsort(first.labels, kind="stable")
         labels, starts = np.unique(first.labels[order], return_index=True)
         groups = np.split(order, starts[1:])
@@ -211,7 +213,7 @@ class Evaluation:
         """What ``--json`` prints."""
         rows = {
             n: {"accuracy": r.accuracy, "interval": self.interval(n)}
-            for n, r in self.attacks.items()
+            for n, r in self.attack_records.items()
         }
         corrupted = self.corruptions
         return {
@@ -220,7 +222,7 @@ class Evaluation:
             "attacks": rows,
             **({} if corrupted is None else {"corruptions": corrupted.to_dict()}),
             "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
-            "trustworthy": self.trustworthy,
+            "is_trustworthy": self.is_trustworthy,
             "per_class": self._per_class_json() if len(self) else {},
             "warnings": list(self.warnings),
             "findings": [f.model_dump(mode="json") for f in self.findings],
@@ -234,8 +236,8 @@ class Evaluation:
 def load_evaluation(folder: Path) -> Evaluation:
     """Load the evaluation in a folder."""
     found = [read_attack_record(p) for p in sorted(folder.glob("*.parquet"))]
-    found.sort(key=lambda r: r.meta.get("position", 0))
-    warnings = tuple(found[0].meta.get("warnings", ())) if found else ()
+    found.sort(key=lambda r: r.metadata.get("suite_position", 0))
+    warnings = tuple(found[0].metadata.get("warnings", ())) if found else ()
     records = {r.name: r for r in found}
     return Evaluation(folder.name, records, warnings + record_warnings(records))
 
@@ -243,7 +245,11 @@ def load_evaluation(folder: Path) -> Evaluation:
 def with_diagnosis(evaluation: Evaluation, path: Path) -> Evaluation:
     """Add the doctor's diagnosis of the same weights, if there is one."""
     diagnosis, first = read_diagnosis(path), next(iter(evaluation.records.values()), None)
-    if diagnosis is None or first is None or first.meta.get("weights") != diagnosis.weights:
+    if (
+        diagnosis is None
+        or first is None
+        or first.metadata.get("weights_digest") != diagnosis.weights_digest
+    ):
         return evaluation
     new_warnings = [t for t in warning_texts(diagnosis.findings) if t not in evaluation.warnings]
     return replace(evaluation, diagnosis=diagnosis, warnings=(*evaluation.warnings, *new_warnings))
@@ -252,35 +258,37 @@ def with_diagnosis(evaluation: Evaluation, path: Path) -> Evaluation:
 def record_warnings(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
     """Warnings about how the records were made."""
     warnings = [
-        f"{n}: a loss or gradient was not finite for {r.meta['not_finite']} images; they count as "
-        "robust unless the attack fooled the model at another point"
+        f"{n}: a loss or gradient was not finite for {r.metadata['nonfinite_images']} images; they "
+        "count as robust unless the attack fooled the model at another point"
         for n, r in records.items()
-        if r.meta.get("not_finite", 0)
+        if r.metadata.get("nonfinite_images", 0)
     ]
     warnings += [
         f"{n}: the outputs of the model were NaN for {int(np.isnan(r.loss).sum())} images"
         for n, r in records.items()
         if np.isnan(r.loss).any()
     ]
-    stored_warnings = [w for r in [*records.values()][:1] for w in r.meta.get("warnings", ())]
-    findings = deduplicate_findings([f for r in records.values() for f in parse_findings(r.meta)])
+    stored_warnings = [w for r in [*records.values()][:1] for w in r.metadata.get("warnings", ())]
+    findings = deduplicate_findings(
+        [f for r in records.values() for f in parse_findings(r.metadata)]
+    )
     warnings += [text for text in warning_texts(findings) if text not in stored_warnings]
     last_record = [*records.values()][-1:]
-    if last_record and last_record[0].meta.get("mode") == "worst_case":
+    if last_record and last_record[0].metadata.get("mode") == "worst_case":
         warnings.append(
             "worst-case mode: each attack ran only on the images robust to the attacks before it, "
             "so its accuracy is the robust accuracy after all attacks so far"
             + (
                 ", included corruptions too"
-                if any(r.is_corruption and r.counts for r in records.values())
+                if any(r.is_corruption and r.in_worst_case for r in records.values())
                 else ""
             )
         )
-    if last_record and len(last_record[0]) < last_record[0].meta.get("drawn_from", 0):
+    if last_record and len(last_record[0]) < last_record[0].metadata.get("images_available", 0):
         warnings.append(
             f"stopped early: evaluated {len(last_record[0])} of "
-            f"{last_record[0].meta['drawn_from']} images, drawn at random, until the 95% interval "
-            f"of the worst-case robust accuracy was narrower than "
-            f"{100 * last_record[0].meta['until']:g} points"
+            f"{last_record[0].metadata['images_available']} images, drawn at random, until the 95% "
+            f"interval of the worst-case robust accuracy was narrower than "
+            f"{100 * last_record[0].metadata['interval_width']:g} points"
         )
     return tuple(warnings)

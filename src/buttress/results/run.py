@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 from buttress.config import short_repr
 from buttress.errors import CorruptFileError, UserError
+from buttress.results.core import read_record_json, write_record_json
 from buttress.results.run_spec import RunSpec
 from buttress.system.clock import utc_timestamp
-from buttress.system.files import digest, read_json, safe_file_name, write_json, write_text
+from buttress.system.files import digest, safe_file_name, write_text
 
 RunState = Literal["new", "started", "done", "failed"]
 CheckpointName = Literal["best", "last"]
@@ -69,7 +70,7 @@ class Run:
         """Everything in ``run.json``: spec, command, versions, time, where weights came from."""
         if not self.exists:
             raise UserError(f"{self.path} is not a run: expected a folder with a run.json")
-        return read_json(self.path / "run.json")
+        return read_record_json(self.path / "run.json")
 
     @property
     def spec(self) -> RunSpec:
@@ -93,7 +94,7 @@ class Run:
     def failure(self) -> RunFailure | None:
         """Why the run failed; None if it did not."""
         try:
-            content = read_json(self.path / ERROR_FILE)
+            content = read_record_json(self.path / ERROR_FILE)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (CorruptFileError, OSError):
@@ -136,7 +137,7 @@ class Run:
             )
         content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
         origin = {} if finetuned_from is None else {"finetuned_from": dict(finetuned_from)}
-        write_json(self.path / "run.json", {**content, **origin, **provenance(command)})
+        write_record_json(self.path / "run.json", {**content, **origin, **provenance(command)})
 
     def _check_same_spec(self, spec: RunSpec) -> None:
         old, new = self.spec.identity(), spec.identity()
@@ -170,13 +171,13 @@ class Run:
         write_text(self.path / "train.jsonl", "".join(json.dumps(e) + "\n" for e in epochs))
 
     def finish(self, summary: dict[str, Any]) -> None:
-        write_json(self.path / DONE_FILE, {**summary, "history": digest(self.history)})
+        write_record_json(self.path / DONE_FILE, {**summary, "history": digest(self.history)})
         (self.path / ERROR_FILE).unlink(missing_ok=True)
 
     def fail(self, message: str, file: Path | None = None) -> None:
         """Record why an attempt failed; ``file`` is what it was to write."""
         name = None if file is None else file.relative_to(self.path).as_posix()
-        write_json(
+        write_record_json(
             self.path / ERROR_FILE, {"message": message, "file": name, "time": utc_timestamp()}
         )
 
@@ -190,7 +191,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         path = self.path / DONE_FILE
-        content = read_json(path)
+        content = read_record_json(path)
         warnings = content.get("warnings", [])
         if not isinstance(warnings, list) or not all(isinstance(w, str) for w in warnings):
             raise CorruptFileError(f"{path}: `warnings` must be a list of strings")

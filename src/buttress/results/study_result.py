@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from buttress.config import Spec
-from buttress.system.files import read_json, write_json
+from buttress.results.core import read_record_json, write_record_json
 
 
 class TableValue(Spec):
@@ -86,12 +86,12 @@ def study_result_path(root: Path, study: str, scale: str) -> Path:
 
 def write_study_result(root: Path, result: StudyResult) -> Path:
     path = study_result_path(root, result.study, result.scale)
-    write_json(path, result.model_dump(mode="json"))
+    write_record_json(path, result.model_dump(mode="json"))
     return path
 
 
 def read_study_result(path: Path) -> StudyResult:
-    return StudyResult.parse(read_json(path), str(path))
+    return StudyResult.parse(read_record_json(path), str(path))
 
 
 CandidateStatus = Literal["best", "close", "worse", "pruned, tied", "pruned", "failed", "running"]
@@ -191,9 +191,9 @@ def search_result_path(root: Path, key: str) -> Path:
 
 def write_search_result(root: Path, result: SearchResult) -> Path:
     path = search_result_path(root, result.key)
-    write_json(path, result.model_dump(mode="json"))
+    write_record_json(path, result.model_dump(mode="json"))
     return path
 
 
 def read_search_result(path: Path) -> SearchResult:
-    return SearchResult.parse(read_json(path), str(path))
+    return SearchResult.parse(read_record_json(path), str(path))

@@ -172,7 +172,7 @@ def _build_rows(
                 seeds=0 if value is None else len(value.seeds),
                 missing=table.missing.get((row, column), ""),
                 distrusted=tuple(dict.fromkeys(w for e in evaluations for w in e.warnings)),
-                untrustworthy=not all(e.trustworthy for e in evaluations),
+                untrustworthy=not all(e.is_trustworthy for e in evaluations),
             )
         rows.append(
             StudyTableRow(labels=row, attributes=dict(table.attributes[index]), numbers=numbers,

@@ -29,11 +29,11 @@ from buttress.models.cost import (
     count_parameters,
 )
 from buttress.results.attack_record import read_record_metadata, skipped_square_queries
+from buttress.results.core import read_record_json
 from buttress.results.run import CheckpointName, Run, RunFailure
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.studies.grid import GridRun
 from buttress.studies.spec import ScaledStudy
-from buttress.system.files import read_json
 from buttress.system.progress import Progress, SilentProgress
 from buttress.training import train_run
 from buttress.training.finetune import finetune_run
@@ -336,9 +336,9 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
     """Cost of a task if its file exists and is of the same images and settings."""
     with contextlib.suppress(CorruptFileError, FileNotFoundError, NotADirectoryError):
         if task.kind == "train":
-            return TaskUsage(float(read_json(task.file).get("seconds", 0.0)))
+            return TaskUsage(float(read_record_json(task.file).get("seconds", 0.0)))
         if task.kind == "analysis":
-            identity = read_json(task.file)
+            identity = read_record_json(task.file)
             return (
                 TaskUsage(0.0)
                 if all(identity.get(k) == v for k, v in task.identity.items())
@@ -350,6 +350,9 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
         is_same = all(identity.get(k) == v for k, v in task.identity.items())
         if rows == task.images and is_same and not is_unmarked:
             return TaskUsage(
-                *(float(identity.get(k, 0.0)) for k in ("seconds", "forward", "backward"))
+                *(
+                    float(identity.get(k, 0.0))
+                    for k in ("seconds", "forward_passes", "backward_passes")
+                )
             )
     return None

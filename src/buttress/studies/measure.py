@@ -14,13 +14,14 @@ import numpy as np
 from buttress.analysis.core import ANALYSES, is_group_analysis
 from buttress.errors import ButtressError, CorruptFileError, UserError
 from buttress.evaluation import Evaluation, load_evaluation
+from buttress.results.core import read_record_json
 from buttress.results.evaluation import with_diagnosis
 from buttress.results.run import Run
 from buttress.studies.grid import GridRun, merge_settings
 from buttress.studies.jobs import model_cost
 from buttress.studies.spec import AnalysisRows, ColumnSpec, PublishedTable, ScaledStudy
 from buttress.studies.table import NO_LABEL, MeasuredValue, RowLabels, StudyTable, ValueTable
-from buttress.system.files import digest, read_json
+from buttress.system.files import digest
 
 WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
 NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # columns that need a complete evaluation
@@ -56,7 +57,7 @@ class GridRunRecords:
         """Result of an analysis; of a group analysis, the part on this run."""
         is_group = is_group_analysis(ANALYSES.entry(name))
         path = self.group_folder / f"{name}.json" if is_group else self.run.analysis_file(name)
-        content = read_json(path)
+        content = read_record_json(path)
         if reason := content.get("does_not_apply"):
             raise MissingValue(f"{name} does not apply: {reason}")
         result: Mapping[str, Any] = content["result"]
@@ -180,7 +181,7 @@ def _image_scores(
     if not evaluation.records:
         raise FileNotFoundError
     first = next(iter(evaluation.records.values()))
-    expected = first.meta.get("suite_attacks", [])
+    expected = first.metadata.get("suite_entries", [])
     if column.metric in NEEDS_FULL_SUITE and set(expected) - set(evaluation.records):
         raise MissingValue("the evaluation is incomplete")
     order = np.argsort(first.ids, kind="stable")
@@ -192,12 +193,12 @@ def _image_scores(
 def _per_sample_scores(evaluation: Evaluation, metric: str) -> np.ndarray:
     """Per-sample correctness; for corruptions the fraction of correct copies."""
     if metric == WORST_CASE:
-        return evaluation.survived
+        return evaluation.is_robust
     if metric != CORRUPTIONS:
         return evaluation.records[metric].correct
     if evaluation.corruptions is None:
         raise MissingValue(f"the suite {evaluation.suite} has no corruptions")
-    return evaluation.corruptions.shares
+    return evaluation.corruptions.image_accuracy
 
 
 def analysis_rows_table(scaled: ScaledStudy, folder: Path) -> StudyTable:
@@ -249,7 +250,7 @@ def _item_value(
 
 def _read_group_result(folder: Path, analysis: str) -> Any:
     try:
-        content = read_json(folder / f"{analysis}.json")
+        content = read_record_json(folder / f"{analysis}.json")
     except (FileNotFoundError, CorruptFileError):
         raise MissingValue("not computed yet") from None
     if reason := content.get("does_not_apply"):

@@ -14,7 +14,7 @@ from buttress.analysis.group import RunScore
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, load_subject
 from buttress.errors import ButtressError
 from buttress.models.cost import count_macs, count_parameters
-from buttress.system.files import read_json
+from buttress.results.core import read_record_json
 from buttress.system.progress import Progress
 
 PredictorTime = Literal["initial", "trained"]
@@ -152,6 +152,6 @@ class MetricReader:
 
     def _read_analysis_file(self, name: str) -> Mapping[str, Any]:
         try:
-            return read_json(self.score.run.analysis_file(name))
+            return read_record_json(self.score.run.analysis_file(name))
         except (FileNotFoundError, ButtressError):
             return {}

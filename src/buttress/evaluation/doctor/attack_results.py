@@ -24,10 +24,10 @@ MIN_ACCURACY_GAP = 0.1  # of all images: models without masking stay below it in
 
 
 @CHECKS.register("catastrophic_overfitting", tags=("records",), paper="arXiv:2001.03994")
-def catastrophic_overfitting(chart: AttackRecords) -> Finding | None:
+def catastrophic_overfitting(records: AttackRecords) -> Finding | None:
     """Robust accuracy is high under one-step and near zero under multi-step attacks."""
-    clean = chart.clean
-    for threat, group in chart.by_threat.items():
+    clean = records.clean
+    for threat, group in records.by_threat.items():
         if threat.startswith("L1"):  # one step in L1 is weak against every model
             continue
         step = _highest_accuracy(with_attack_tags(group, "one_step"))
@@ -53,9 +53,9 @@ def catastrophic_overfitting(chart: AttackRecords) -> Finding | None:
 
 
 @CHECKS.register("weak_attack", tags=("records",), paper="arXiv:2003.01690")
-def weak_attack(chart: AttackRecords) -> Finding | None:
+def weak_attack(records: AttackRecords) -> Finding | None:
     """Robust accuracy under PGD is far above that under an ensemble."""
-    for threat, group in chart.by_threat.items():
+    for threat, group in records.by_threat.items():
         iterative = _highest_accuracy(
             [r for r in with_attack_tags(group, "white_box") if "iterative" in attack_tags(r)]
         )
@@ -73,7 +73,7 @@ def weak_attack(chart: AttackRecords) -> Finding | None:
             f"{strong.accuracy:.1%} under {strong.name} ({threat}): {iterative.name} "
             "overestimates robustness",
             "report the robust accuracy under the ensemble, or in the worst case",
-            {"plain": iterative.accuracy, "strong": strong.accuracy},
+            {"iterative": iterative.accuracy, "strong": strong.accuracy},
         )
     return None
 
@@ -97,32 +97,34 @@ SQUARE_FRACTION = (
 
 
 @CHECKS.register("black_box_beats_white_box", tags=("records",), paper="arXiv:1802.00420")
-def black_box_beats_white_box(chart: AttackRecords) -> Finding | None:
+def black_box_beats_white_box(records: AttackRecords) -> Finding | None:
     """A black-box attack fools images that are robust to gradient-based attacks."""
-    findings = _square_in_ensembles(chart)
-    for threat, group in chart.by_threat.items():
+    findings = _square_in_ensembles(records)
+    for threat, group in records.by_threat.items():
         strong = _gradient_attacks(group)
-        weak = [r for r in with_attack_tags(group, "black_box") if r.meta.get("attack") != "noise"]
+        weak = [
+            r for r in with_attack_tags(group, "black_box") if r.metadata.get("attack") != "noise"
+        ]
         findings.append(_weaker_beats_stronger(black_box_beats_white_box, threat, strong, weak))
     return _most_severe(findings)
 
 
 @CHECKS.register("one_step_beats_many", tags=("records",), paper="arXiv:1802.00420")
-def one_step_beats_many(chart: AttackRecords) -> Finding | None:
+def one_step_beats_many(records: AttackRecords) -> Finding | None:
     """A one-step attack fools images that are robust to multi-step attacks."""
     findings = []
-    for threat, group in chart.by_threat.items():
+    for threat, group in records.by_threat.items():
         strong, weak = _gradient_attacks(group), with_attack_tags(group, "one_step")
         findings.append(_weaker_beats_stronger(one_step_beats_many, threat, strong, weak))
     return _most_severe(findings)
 
 
 @CHECKS.register("noise_beats_gradients", tags=("records",), paper="arXiv:1902.06705")
-def noise_beats_gradients(chart: AttackRecords) -> Finding | None:
+def noise_beats_gradients(records: AttackRecords) -> Finding | None:
     """Random noise fools images that are robust to gradient-based attacks."""
     findings = []
-    for threat, group in chart.by_threat.items():
-        weak = [r for r in group if r.meta["attack"] == "noise"]
+    for threat, group in records.by_threat.items():
+        weak = [r for r in group if r.metadata["attack"] == "noise"]
         strong = _gradient_attacks(group)
         findings.append(_weaker_beats_stronger(noise_beats_gradients, threat, strong, weak))
     return _most_severe(findings)
@@ -161,7 +163,7 @@ def _order_finding(
         f"masked or {strong} is too weak, so its robust accuracy is overestimated",
         "report the worst-case robust accuracy, use a stronger suite (fast, autoattack), and look "
         "for randomness, rounding or saturation in the model",
-        {"broken": count, "images": n, "share": count / n, "weak": weak, "strong": strong},
+        {"fooled": count, "images": n, "fraction": count / n, "weak": weak, "strong": strong},
     )
 
 
@@ -169,32 +171,32 @@ def _square_in_ensembles(records: AttackRecords) -> list[Finding | None]:
     """Findings on images that only Square fooled in an ensemble, from the stage counts."""
     findings: list[Finding | None] = []
     for record in with_attack_tags(records.records, "ensemble"):
-        stages, n = record.meta.get("parts") or [], len(record)
+        stages, n = record.metadata.get("stages") or [], len(record)
         if len(stages) < 2 or stages[-1][0] != "square":
             continue
         (name, attacked, skipped), first_stage = stages[-1], stages[0][0]
         count = attacked + skipped - int(record.correct.sum())
         if count >= max(MIN_FOOLED, SQUARE_FRACTION * n):
             names = f"{name} in {record.name}", f"{first_stage} and the other stages before it"
-            threat = str(record.meta.get("threat", ""))
+            threat = str(record.metadata.get("threat", ""))
             findings.append(_order_finding(black_box_beats_white_box, threat, names, count, n))
     return findings
 
 
 def _most_severe(findings: Sequence[Finding | None]) -> Finding | None:
     present = [f for f in findings if f is not None]
-    return max(present, key=lambda f: float(f.evidence["share"])) if present else None
+    return max(present, key=lambda f: float(f.evidence["fraction"])) if present else None
 
 
 CHANCE_FACTOR = 1.5  # times chance level, as in the guard of training
 MIN_CLEAN_IMAGES = 50  # images: with fewer, chance explains much
 
 
-@CHECKS.register("guessing", tags=("records",))
-def near_chance_accuracy(chart: AttackRecords) -> Finding | None:
+@CHECKS.register("near_chance_accuracy", tags=("records",))
+def near_chance_accuracy(records: AttackRecords) -> Finding | None:
     """Clean accuracy is close to chance level."""
-    clean = chart.clean
-    classes = len((clean.meta.get("classes") if clean is not None else None) or ())
+    clean = records.clean
+    classes = len((clean.metadata.get("class_names") if clean is not None else None) or ())
     if clean is None or classes < 2 or len(clean) < MIN_CLEAN_IMAGES:
         return None
     if clean.accuracy > min(CHANCE_FACTOR / classes, 1 / classes + 0.05):
@@ -205,19 +207,19 @@ def near_chance_accuracy(chart: AttackRecords) -> Finding | None:
         f"clean accuracy is {clean.accuracy:.1%}; chance level is {1 / classes:.1%}",
         "check that the weights were loaded, that the label order matches training and that image "
         "size and range are right",
-        {"accuracy": clean.accuracy, "guessing": 1 / classes, "images": len(clean)},
+        {"accuracy": clean.accuracy, "chance_accuracy": 1 / classes, "images": len(clean)},
     )
 
 
-@CHECKS.register("not_as_published", tags=("records",), paper="arXiv:1903.12261")
-def unofficial_corruptions(chart: AttackRecords) -> Finding | None:
+@CHECKS.register("unofficial_corruptions", tags=("records",), paper="arXiv:1903.12261")
+def unofficial_corruptions(records: AttackRecords) -> Finding | None:
     """Corrupted images are not generated as in the published dataset."""
     record = (
-        chart.records[-1] if chart.records else None
+        records.records[-1] if records.records else None
     )  # each record is checked when it is the last
     if record is None or not record.is_corruption or uses_official_images(record):
         return None
-    name = str(record.meta["args"]["corruption"])
+    name = str(record.metadata["args"]["corruption"])
     reason = CORRUPTIONS.entry(name).metadata.get("note") if name in CORRUPTIONS else None
     if reason is None:
         return None

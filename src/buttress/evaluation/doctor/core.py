@@ -1,6 +1,6 @@
 """Checks: functions of a model or of attack records that return a finding or None.
 
-There are four kinds, given by a tag: ``look`` needs a few passes over some images, ``ball``
+There are four kinds, given by a tag: ``model`` needs a few passes over some images, ``threat``
 checks the threat model and ``attack`` attacks the model (all take a `ModelUnderTest`);
 ``records`` compares attack records (`AttackRecords`). Evaluations run all but ``attack``.
 """
@@ -45,7 +45,7 @@ def make_finding(
 ) -> Finding:
     """Make a finding with the name that its check is registered with."""
     name = next(e.name for e in CHECKS if e.value is check)
-    return Finding(name=name, severity=severity, said=message, remedy=remedy, evidence=evidence)
+    return Finding(check=name, severity=severity, message=message, remedy=remedy, evidence=evidence)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class AttackRecords:
         """Records of attacks, by threat model."""
         groups: dict[str, list[AttackRecord]] = {}
         for record in self.records:
-            if threat := record.meta.get("threat"):
+            if threat := record.metadata.get("threat"):
                 groups.setdefault(threat, []).append(record)
         return groups
 
@@ -133,12 +133,12 @@ def with_attack_tags(records: Sequence[AttackRecord], *tags: str) -> list[Attack
 
 
 def attack_tags(record: AttackRecord) -> tuple[str, ...]:
-    name = str(record.meta.get("attack", ""))
+    name = str(record.metadata.get("attack", ""))
     return ATTACKS.entry(name).tags if name in ATTACKS else ()
 
 
 # The order in which they are run: a model with the wrong number of classes cannot be attacked.
-CHECK_KINDS = ("look", "ball", "attack", "records")
+CHECK_KINDS = ("model", "threat", "attack", "records")
 CLASS_COUNT_CHECK = "class_count"
 
 
@@ -155,12 +155,12 @@ def run_checks(subject: ModelUnderTest | AttackRecords, kind: str) -> list[Findi
 
 def add_record_findings(record: AttackRecord, previous: Sequence[AttackRecord]) -> AttackRecord:
     """Add findings about a record and those before it, except findings they have already."""
-    known_findings = {f.name: f for r in previous for f in parse_findings(r.meta)}
-    findings = list(parse_findings(record.meta))
+    known_findings = {f.check: f for r in previous for f in parse_findings(r.metadata)}
+    findings = list(parse_findings(record.metadata))
     for finding in run_checks(AttackRecords([*previous, record]), "records"):
         if (
-            finding.name not in known_findings
-            or deduplicate_findings([known_findings[finding.name], finding])[0] == finding
+            finding.check not in known_findings
+            or deduplicate_findings([known_findings[finding.check], finding])[0] == finding
         ):
             findings.append(finding)
     return with_findings(record, findings)
@@ -170,7 +170,9 @@ def recompute_record_findings(records: Mapping[str, AttackRecord]) -> dict[str, 
     """Run the checks on records again, for records merged from parts."""
     updated: dict[str, AttackRecord] = {}
     for name, record in records.items():
-        other_findings = [f for f in parse_findings(record.meta) if "records" not in check_tags(f)]
+        other_findings = [
+            f for f in parse_findings(record.metadata) if "records" not in check_tags(f)
+        ]
         updated[name] = add_record_findings(
             with_findings(record, other_findings), list(updated.values())
         )
@@ -179,8 +181,8 @@ def recompute_record_findings(records: Mapping[str, AttackRecord]) -> dict[str, 
 
 def with_findings(record: AttackRecord, findings: Iterable[Finding]) -> AttackRecord:
     dumped = [f.model_dump(mode="json") for f in findings]
-    return replace(record, meta={**record.meta, "findings": dumped})
+    return replace(record, metadata={**record.metadata, "findings": dumped})
 
 
 def check_tags(finding: Finding) -> tuple[str, ...]:
-    return CHECKS.entry(finding.name).tags if finding.name in CHECKS else ()
+    return CHECKS.entry(finding.check).tags if finding.check in CHECKS else ()

@@ -23,10 +23,10 @@ MAX_FLAT_FRACTION = 0.1  # of the images: fewer hardly change an accuracy
 TARGET_MARGIN = 1.0  # mean logit margin after scaling, at which the softmax does not saturate
 
 
-@CHECKS.register("no_gradient_path", tags=("look",), paper="arXiv:1802.00420")
-def no_gradient_path(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("no_gradient_path", tags=("model",), paper="arXiv:1802.00420")
+def no_gradient_path(subject: ModelUnderTest) -> Finding | None:
     """No gradient reaches the input."""
-    if patient.is_black_box or patient.input_gradient is not None:
+    if subject.is_black_box or subject.input_gradient is not None:
         return None
     return make_finding(
         no_gradient_path,
@@ -34,14 +34,14 @@ def no_gradient_path(patient: ModelUnderTest) -> Finding | None:
         "no gradient reaches the input: a layer is detached from the graph, so gradient-based "
         "attacks cannot work",
         "look for detach(), no_grad(), .data, numpy or integer arithmetic in the forward pass",
-        {"flat_images": 1.0},
+        {"flat_gradient_fraction": 1.0},
     )
 
 
-@CHECKS.register("zero_gradient", tags=("look",), paper="arXiv:1802.00420")
-def zero_gradient(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("zero_gradient", tags=("model",), paper="arXiv:1802.00420")
+def zero_gradient(subject: ModelUnderTest) -> Finding | None:
     """Input gradients are zero for many images, and not because logits are large."""
-    fraction, tempered = flat_gradient_fractions(patient)
+    fraction, tempered = flat_gradient_fractions(subject)
     if tempered <= MAX_FLAT_FRACTION:
         return None
     return make_finding(
@@ -51,17 +51,17 @@ def zero_gradient(patient: ModelUnderTest) -> Finding | None:
         "masking): robust accuracy is likely overestimated",
         "look for rounding, quantization, thresholds or dead units; use a black-box attack "
         "(square), or a smooth approximation in the backward pass (BPDA)",
-        {"flat_images": fraction, "flat_images_gentle": tempered},
+        {"flat_gradient_fraction": fraction, "flat_gradient_fraction_tempered": tempered},
     )
 
 
-@CHECKS.register("saturated_gradient", tags=("look",), paper="arXiv:1608.04644")
-def saturated_gradient(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("saturated_gradient", tags=("model",), paper="arXiv:1608.04644")
+def saturated_gradient(subject: ModelUnderTest) -> Finding | None:
     """Input gradients vanish because large logits saturate the softmax."""
-    fraction, tempered = flat_gradient_fractions(patient)
+    fraction, tempered = flat_gradient_fractions(subject)
     if fraction <= MAX_FLAT_FRACTION or tempered > MAX_FLAT_FRACTION:
         return None
-    divisor = logit_temperature(patient)
+    divisor = logit_temperature(subject)
     return make_finding(
         saturated_gradient,
         "untrustworthy",
@@ -69,7 +69,11 @@ def saturated_gradient(patient: ModelUnderTest) -> Finding | None:
         f"but not when logits are divided by {divisor:.3g}: the logits are so large that "
         "the softmax saturates (exactly zero in single precision)",
         "use margin-based losses (fast, apgd-t, autoattack), or scale the logits down",
-        {"flat_images": fraction, "flat_images_gentle": tempered, "divided_by": divisor},
+        {
+            "flat_gradient_fraction": fraction,
+            "flat_gradient_fraction_tempered": tempered,
+            "logit_temperature": divisor,
+        },
     )
 
 
@@ -107,18 +111,18 @@ UNBOUNDED_PGD_ARGS: dict[str, object] = {"steps": 20, "rel_step": 0.25, "restart
 MAX_ROBUST_FRACTION = 0.05  # of the images may be robust at an eps that reaches the gray image
 
 
-@CHECKS.register("loss_does_not_rise", tags=("attack",), paper="arXiv:1902.06705")
-def loss_does_not_increase(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("loss_does_not_increase", tags=("attack",), paper="arXiv:1902.06705")
+def loss_does_not_increase(subject: ModelUnderTest) -> Finding | None:
     """Small gradient steps do not increase the margin loss."""
-    x, y = patient.x[:PROBE_IMAGES], patient.y[:PROBE_IMAGES]
-    ids = patient.data.ids[:PROBE_IMAGES]
-    problem = Problem(patient.model, x, y, patient.threat, SampleRNG(patient.seed, "doctor", ids))
-    with eval_mode(patient.model):
+    x, y = subject.x[:PROBE_IMAGES], subject.y[:PROBE_IMAGES]
+    ids = subject.data.ids[:PROBE_IMAGES]
+    problem = Problem(subject.model, x, y, subject.threat, SampleRNG(subject.seed, "doctor", ids))
+    with eval_mode(subject.model):
         last_point = last_iterate(_ascent_attack(), problem)
-    margin_increase = margin(patient.compute_logits(last_point), y) - margin(
-        patient.logits[:PROBE_IMAGES], y
+    margin_increase = margin(subject.compute_logits(last_point), y) - margin(
+        subject.logits[:PROBE_IMAGES], y
     )
-    is_correct = patient.is_correct[:PROBE_IMAGES]
+    is_correct = subject.is_correct[:PROBE_IMAGES]
     if not is_correct.any():
         return None
     stuck = float((margin_increase[is_correct] <= 0).float().mean())
@@ -131,33 +135,36 @@ def loss_does_not_increase(patient: ModelUnderTest) -> Finding | None:
         f"{stuck:.0%} of the images: the gradient does not point uphill",
         "look for randomness, rounding, saturation or a detached layer; use a black-box attack "
         "(square)",
-        {"stuck": stuck, "mean_rise": float(margin_increase[is_correct].mean())},
+        {
+            "stuck_fraction": stuck,
+            "mean_margin_increase": float(margin_increase[is_correct].mean()),
+        },
     )
 
 
-@CHECKS.register("survives_any_eps", tags=("attack",), paper="arXiv:1902.06705")
-def robust_at_any_eps(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("robust_at_any_eps", tags=("attack",), paper="arXiv:1902.06705")
+def robust_at_any_eps(subject: ModelUnderTest) -> Finding | None:
     """Images are robust at an eps at which each can become the same gray image."""
-    x, y = patient.x[:PROBE_IMAGES], patient.y[:PROBE_IMAGES]
-    norm = patient.threat.norm
-    distance_to_gray = patient.threat.perturbation_size(x, x.new_full(x.shape, 0.5))
+    x, y = subject.x[:PROBE_IMAGES], subject.y[:PROBE_IMAGES]
+    norm = subject.threat.norm
+    distance_to_gray = subject.threat.perturbation_size(x, x.new_full(x.shape, 0.5))
     threat = Threat(norm, 0.5 if norm == "Linf" else float(distance_to_gray.max()))
-    how = AttackOptions(patient.seed, stop_when_fooled=True)
-    ids = patient.data.ids[:PROBE_IMAGES]
+    options = AttackOptions(subject.seed, stop_when_fooled=True)
+    ids = subject.data.ids[:PROBE_IMAGES]
     out = run_attack(
         create_attack("pgd", **UNBOUNDED_PGD_ARGS),
-        patient.model,
+        subject.model,
         x,
         y,
         threat,
         ids=ids,
-        options=how,
+        options=options,
     )
     robust_fraction = 1 - float(out.fooled.float().mean())
-    chance = 1 / patient.data.num_classes
+    chance = 1 / subject.data.num_classes
     if (
         robust_fraction <= MAX_ROBUST_FRACTION
-        or float(patient.is_correct.float().mean()) <= CHANCE_FACTOR * chance
+        or float(subject.is_correct.float().mean()) <= CHANCE_FACTOR * chance
     ):
         return None
     return make_finding(
@@ -166,7 +173,7 @@ def robust_at_any_eps(patient: ModelUnderTest) -> Finding | None:
         f"{robust_fraction:.0%} of the images are robust to PGD at {threat}, where each can be "
         "turned into the same gray image: the attack fails (gradient masking)",
         "look for gradient masking: randomness, rounding, saturation or a detached layer",
-        {"left": robust_fraction, "eps": threat.eps},
+        {"robust_fraction": robust_fraction, "eps": threat.eps},
     )
 
 

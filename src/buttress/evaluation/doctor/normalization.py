@@ -47,22 +47,22 @@ class AccuracyChange(NamedTuple):
     after: float
 
 
-@CHECKS.register("normalised_twice", tags=("look",))
-def normalized_twice(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("normalized_twice", tags=("model",))
+def normalized_twice(subject: ModelUnderTest) -> Finding | None:
     """The input is normalized twice: accuracy rises when one normalization is undone."""
     remedy = "normalize once, in the first layer of the model; pass images in [0, 1]"
     transforms = [
         InputTransform(name, lambda x, m=mean, s=std: x * s + m)  # type: ignore[misc]
-        for name, mean, std in _candidate_statistics(patient)
+        for name, mean, std in _candidate_statistics(subject)
     ]
-    if (change := _best_transform(patient, transforms)) is not None:
+    if (change := _best_transform(subject, transforms)) is not None:
         return _accuracy_gain_finding(
             normalized_twice, change, "the input seems to be normalized twice", remedy
         )
-    layers = _normalization_layers(patient.model)
-    mean, std = first_layer_input_stats(patient)
+    layers = _normalization_layers(subject.model)
+    mean, std = first_layer_input_stats(subject)
     if not (
-        _matches_double_normalization(patient, mean, std)
+        _matches_double_normalization(subject, mean, std)
         or (len(layers) >= 2 and std >= DOUBLE_NORMALIZED_STD)
     ):
         return None
@@ -76,14 +76,14 @@ def normalized_twice(patient: ModelUnderTest) -> Finding | None:
     )
 
 
-@CHECKS.register("not_normalised", tags=("look",))
-def not_normalized(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("not_normalized", tags=("model",))
+def not_normalized(subject: ModelUnderTest) -> Finding | None:
     """The input is not normalized: accuracy rises when it is."""
     transforms = [
         InputTransform(name, lambda x, m=mean, s=std: (x - m) / s)  # type: ignore[misc]
-        for name, mean, std in _candidate_statistics(patient)
+        for name, mean, std in _candidate_statistics(subject)
     ]
-    if (change := _best_transform(patient, transforms)) is None:
+    if (change := _best_transform(subject, transforms)) is None:
         return None
     remedy = "put the mean and std of training into the first layer of the model (mean=, std=)"
     return _accuracy_gain_finding(
@@ -91,13 +91,13 @@ def not_normalized(patient: ModelUnderTest) -> Finding | None:
     )
 
 
-@CHECKS.register("wrong_range", tags=("look",))
-def wrong_input_range(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("wrong_input_range", tags=("model",))
+def wrong_input_range(subject: ModelUnderTest) -> Finding | None:
     """The model expects pixel values up to 255, or another channel order."""
     transforms = [InputTransform("pixel values up to 255", lambda x: 255 * x)]
-    if patient.x.shape[1] == 3:
+    if subject.x.shape[1] == 3:
         transforms.append(InputTransform("channels in BGR order", lambda x: x.flip(1)))
-    if (change := _best_transform(patient, transforms)) is None:
+    if (change := _best_transform(subject, transforms)) is None:
         return None
     message = "the model seems to expect another pixel range or channel order"
     return _accuracy_gain_finding(
@@ -139,7 +139,7 @@ def _accuracy_gain_finding(
         f"{message}: clean accuracy rises from {change.before:.1%} to "
         f"{change.after:.1%} with {change.transform}",
         remedy,
-        {"before": change.before, "after": change.after, "form": change.transform},
+        {"before": change.before, "after": change.after, "input_transform": change.transform},
     )
 
 
@@ -148,14 +148,14 @@ def _best_transform(
 ) -> AccuracyChange | None:
     """The transform with a significantly higher clean accuracy, if any."""
     improvements = []
-    for form in transforms:
-        is_correct = subject.compute_logits(form.apply(subject.x)).argmax(1) == subject.y
+    for transform in transforms:
+        is_correct = subject.compute_logits(transform.apply(subject.x)).argmax(1) == subject.y
         gained = int((is_correct & ~subject.is_correct).sum())
         lost = int((subject.is_correct & ~is_correct).sum())
         is_significant = gained - lost >= MIN_Z_SCORE * math.sqrt(gained + lost)
         if gained and is_significant and gained - lost >= MIN_GAIN * len(is_correct):
             before, after = (float(r.float().mean()) for r in (subject.is_correct, is_correct))
-            improvements.append(AccuracyChange(form.name, before, after))
+            improvements.append(AccuracyChange(transform.name, before, after))
     return max(improvements, key=lambda s: s.after, default=None)
 
 

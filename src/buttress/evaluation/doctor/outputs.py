@@ -48,10 +48,10 @@ class FunctionRecorder(TorchFunctionMode):
 
 def record_functions(model: nn.Module, x: Tensor) -> FunctionRecorder:
     """Record the functions that a model calls in eval mode."""
-    watch = FunctionRecorder()
-    with eval_mode(model), torch.no_grad(), watch:
+    recorder = FunctionRecorder()
+    with eval_mode(model), torch.no_grad(), recorder:
         model(x)
-    return watch
+    return recorder
 
 
 def modules_ignoring_eval(model: nn.Module) -> list[str]:
@@ -77,26 +77,26 @@ REPEATED_PASSES = 5  # as in AutoAttack's check
 SINGLE_IMAGES = 8  # images that are also evaluated one by one
 
 
-@CHECKS.register("class_count", tags=("look",))
-def class_count(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("class_count", tags=("model",))
+def class_count(subject: ModelUnderTest) -> Finding | None:
     """Model and dataset differ in the number of classes."""
-    returned, expected = patient.logits.shape[1], patient.data.num_classes
-    if returned == expected:
+    model_classes, dataset_classes = subject.logits.shape[1], subject.data.num_classes
+    if model_classes == dataset_classes:
         return None
     return make_finding(
         class_count,
         "untrustworthy",
-        f"the model has {returned} outputs, but the dataset has {expected} classes",
+        f"the model has {model_classes} outputs, but the dataset has {dataset_classes} classes",
         "load the model with the right number of classes, or use the dataset it was trained on",
-        {"returned": returned, "classes": expected},
+        {"model_classes": model_classes, "dataset_classes": dataset_classes},
     )
 
 
-@CHECKS.register("not_finite", tags=("look",))
-def nonfinite_outputs(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("nonfinite_outputs", tags=("model",))
+def nonfinite_outputs(subject: ModelUnderTest) -> Finding | None:
     """Outputs or gradients are infinite or NaN."""
-    outputs = _fraction(~patient.logits.isfinite().all(1))
-    gradient = patient.input_gradient
+    outputs = _fraction(~subject.logits.isfinite().all(1))
+    gradient = subject.input_gradient
     gradients = 0.0 if gradient is None else _fraction(~gradient.flatten(1).isfinite().all(1))
     if outputs == gradients == 0:
         return None
@@ -111,11 +111,11 @@ def nonfinite_outputs(patient: ModelUnderTest) -> Finding | None:
     )
 
 
-@CHECKS.register("probabilities", tags=("look",))
-def outputs_are_probabilities(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("outputs_are_probabilities", tags=("model",))
+def outputs_are_probabilities(subject: ModelUnderTest) -> Finding | None:
     """The outputs are probabilities, not logits."""
-    sums = patient.logits.sum(1)
-    if not ((patient.logits >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
+    sums = subject.logits.sum(1)
+    if not ((subject.logits >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
         return None
     return make_finding(
         outputs_are_probabilities,
@@ -123,24 +123,24 @@ def outputs_are_probabilities(patient: ModelUnderTest) -> Finding | None:
         "the model returns probabilities, not logits (non-negative, sum 1): losses saturate and "
         "attacks are too weak",
         "remove the softmax from the end of the model",
-        {"least": float(patient.logits.min()), "sum": float(sums.mean())},
+        {"min_output": float(subject.logits.min()), "sum": float(sums.mean())},
     )
 
 
-@CHECKS.register("random_outputs", tags=("look",), paper="arXiv:1802.00420")
-def random_outputs(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("random_outputs", tags=("model",), paper="arXiv:1802.00420")
+def random_outputs(subject: ModelUnderTest) -> Finding | None:
     """The outputs for the same images differ between passes."""
-    x = patient.x[:PROBE_IMAGES]
-    logits = torch.stack([patient.compute_logits(x) for _ in range(REPEATED_PASSES)])
+    x = subject.x[:PROBE_IMAGES]
+    logits = torch.stack([subject.compute_logits(x) for _ in range(REPEATED_PASSES)])
     change = float((logits - logits[0]).abs().max()) / _logit_std(logits[0])
     if not change > ROUNDING_TOLERANCE:
         return None
     labels = logits.argmax(2)
     changed_fraction = _fraction((labels != labels[0]).any(0))
     cause = ", ".join(
-        [*record_functions(patient.model, x[:2]).random, *modules_ignoring_eval(patient.model)]
+        [*record_functions(subject.model, x[:2]).random, *modules_ignoring_eval(subject.model)]
     )
-    averaged = patient.averaged_passes > 1
+    averaged = subject.averaged_passes > 1
     severity: FindingSeverity = "warning" if averaged else "untrustworthy"
     return make_finding(
         random_outputs,
@@ -149,19 +149,23 @@ def random_outputs(patient: ModelUnderTest) -> Finding | None:
         "the model is randomized, and attacks that assume a deterministic model are too weak",
         "turn the randomness off for evaluation, or attack the mean of many passes "
         "(autoattack with version=rand)",
-        {"change": change, "predictions_moved": changed_fraction, "cause": cause or "unknown"},
+        {
+            "change": change,
+            "predictions_changed_fraction": changed_fraction,
+            "cause": cause or "unknown",
+        },
     )
 
 
-@CHECKS.register("batch_dependent", tags=("look",))
-def batch_dependent_outputs(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("batch_dependent_outputs", tags=("model",))
+def batch_dependent_outputs(subject: ModelUnderTest) -> Finding | None:
     """The outputs for an image depend on the other images in its batch."""
-    x = patient.x[: max(2, min(PROBE_IMAGES, len(patient.x)))]
+    x = subject.x[: max(2, min(PROBE_IMAGES, len(subject.x)))]
     batched, batched_again = (
-        patient.compute_logits(x)[:SINGLE_IMAGES],
-        patient.compute_logits(x)[:SINGLE_IMAGES],
+        subject.compute_logits(x)[:SINGLE_IMAGES],
+        subject.compute_logits(x)[:SINGLE_IMAGES],
     )
-    single = torch.cat([patient.compute_logits(image[None]) for image in x[:SINGLE_IMAGES]])
+    single = torch.cat([subject.compute_logits(image[None]) for image in x[:SINGLE_IMAGES]])
     noise = float((batched - batched_again).abs().max())
     change = (float((batched - single).abs().max()) - 2 * noise) / _logit_std(batched)
     if (
@@ -171,7 +175,7 @@ def batch_dependent_outputs(patient: ModelUnderTest) -> Finding | None:
     ):
         return None  # randomness has its own finding
     changed_fraction = _fraction(batched.argmax(1) != single.argmax(1))
-    by_batch = bool(record_functions(patient.model, x[:2]).batch_statistics)
+    by_batch = bool(record_functions(subject.model, x[:2]).batch_statistics)
     cause = "BatchNorm uses the statistics of the batch" if by_batch else "unknown"
     return make_finding(
         batch_dependent_outputs,
@@ -179,7 +183,7 @@ def batch_dependent_outputs(patient: ModelUnderTest) -> Finding | None:
         "the outputs for an image depend on the other images in its batch"
         f"{f' ({cause})' if by_batch else ''}, so results depend on the batch size and order",
         "make BatchNorm use its running statistics (track_running_stats, evaluation mode)",
-        {"change": change, "predictions_moved": changed_fraction, "cause": cause},
+        {"change": change, "predictions_changed_fraction": changed_fraction, "cause": cause},
     )
 
 
@@ -193,10 +197,10 @@ def _fraction(flags: torch.Tensor) -> float:
     return float(flags.float().mean())
 
 
-@CHECKS.register("training_mode", tags=("look",))
-def training_mode(patient: ModelUnderTest) -> Finding | None:
+@CHECKS.register("training_mode", tags=("model",))
+def training_mode(subject: ModelUnderTest) -> Finding | None:
     """Modules are in training mode, which changes dropout and BatchNorm."""
-    kinds = modules_in_training(patient.model)
+    kinds = modules_in_training(subject.model)
     if not kinds:
         return None
     mode_dependent = [k for k in kinds if "Dropout" in k or "BatchNorm" in k]

@@ -1,0 +1,37 @@
+"""The version of all files with results, and the names that evaluations share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from buttress.errors import OutdatedFileError
+from buttress.system.files import read_json, write_json
+
+RECORD_VERSION = 2  # of run.json, done.json, attack records, analyses and results of studies
+VERSION_KEY = "record_version"
+CLEAN, WORST_CASE = "clean", "worst_case"
+
+
+def check_record_version(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise `OutdatedFileError` unless the content of a file has the version of today."""
+    if (version := content.get(VERSION_KEY, 1)) != RECORD_VERSION:
+        raise OutdatedFileError(
+            f"{path} has record version {version}, but this version of Buttress reads "
+            f"{RECORD_VERSION}; move it away and run the same command again, or read it with the "
+            "version of Buttress that wrote it"
+        )
+
+
+def write_record_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with its version and checksum."""
+    write_json(path, {VERSION_KEY: RECORD_VERSION, **content})
+
+
+def read_record_json(path: Path) -> dict[str, Any]:
+    """Read a file of `write_record_json`; raise if it is corrupt or of another version."""
+    content = read_json(path)
+    check_record_version(path, content)
+    del content[VERSION_KEY]
+    return content
