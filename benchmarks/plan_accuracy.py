@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from buttress.studies import jobs_of, load_study, parse_scale
+from buttress.studies import expand_study, load_study, make_jobs, parse_scale
 from buttress.studies.jobs import RunStatus, read_statuses
 from buttress.system.files import write_text
 
@@ -55,7 +55,7 @@ def main() -> None:
     scale = parse_scale(args.scale)
     finished_runs = [
         run
-        for run in read_statuses(jobs_of(load_study(args.study), scale, args.out))
+        for run in read_statuses(make_jobs(expand_study(load_study(args.study), scale), args.out))
         if run.state == "done" and planned_seconds.get(run.job.key)
     ]
     text = "\n".join(table(planned_seconds, finished_runs)) + "\n"

@@ -22,7 +22,7 @@ import yaml
 
 from buttress.results.attack_record import AttackRecord, write_attack_record
 from buttress.results.run import Run, provenance
-from buttress.studies import RunJob, StudySpec, jobs_of, load_study
+from buttress.studies import RunJob, StudySpec, expand_study, load_study, make_jobs
 from buttress.studies.jobs import tasks_of_job
 
 IMAGES = 100
@@ -103,7 +103,7 @@ def measure_study(runs: int) -> list[CommandCost]:
         study = make_study(runs)
         content = study.model_dump(mode="json", exclude={"name"}, exclude_defaults=True)
         file.write_text(yaml.safe_dump(content), encoding="utf-8")
-        works = jobs_of(study, "smoke", root)[:runs]
+        works = make_jobs(expand_study(study, "smoke"), root)[:runs]
         for work in works:
             write_fake_run(work)
         return [measure_command(command, file, root, len(works)) for command in COMMANDS]

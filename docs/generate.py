@@ -154,12 +154,14 @@ def suite_pages() -> str:
 
 def study_table() -> str:
     """The question of each study, its source, and how many runs it has at each scale."""
-    from buttress.studies import SCALES, expand_grid, list_studies, load_study
+    from buttress.studies import SCALES, expand_study, list_studies, load_study
 
     head = ["name", "question", "source", *(f"runs at {scale}" for scale in SCALES)]
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
     for study in map(load_study, list_studies()):
-        runs = [str(len({cell.key for cell in expand_grid(study, scale)})) for scale in SCALES]
+        runs = [
+            str(len({cell.key for cell in expand_study(study, scale).runs})) for scale in SCALES
+        ]
         said = (f"`{study.name}`", plain(study.question), linked(study.source), *runs)
         lines.append(f"| {' | '.join(said)} |")
     return "\n".join(lines) + "\n"

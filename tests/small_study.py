@@ -8,7 +8,7 @@ from typing import Any
 from buttress.evaluation import load_evaluation
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint
 from buttress.results.run import Run
-from buttress.studies import RunJob, StudySpec, expand_grid, make_jobs
+from buttress.studies import RunJob, StudySpec, expand_study, make_jobs
 
 GRID = {
     "base": {
@@ -35,7 +35,7 @@ def small_study(**changes: Any) -> StudySpec:
 
 def works(root: Path, **changes: Any) -> list[RunJob]:
     study = small_study(**changes)
-    return make_jobs(study.at_scale("smoke"), expand_grid(study, "smoke"), root)
+    return make_jobs(expand_study(study, "smoke"), root)
 
 
 def longer(epochs: int) -> dict[str, Any]:

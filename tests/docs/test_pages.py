@@ -23,7 +23,7 @@ from buttress.analysis import ANALYSES
 from buttress.cli.main import COMMANDS, main, run_cli
 from buttress.evaluation import load_suite
 from buttress.results.run import Run
-from buttress.studies import expand_grid, load_study
+from buttress.studies import expand_study, load_study
 from buttress.training import load_recipe
 from doc_blocks import ROOT, Block, list_pages, parse_blocks, read_blocks, shell_commands
 from onnx_file import write_onnx
@@ -261,7 +261,7 @@ def check_yaml(block: Block, text: str, place: Path) -> None:
         grid = {**part, "base": {"dataset": "digits", "recipe": "quickstart-at"} | part["base"]}
         study = {"title": "A", "question": "B?", "grid": {**grid, "suites": ["quickstart"]}}
         whole.write_text(yaml.safe_dump(study))
-        assert len(expand_grid(load_study(whole), "paper")) > 1
+        assert len(expand_study(load_study(whole), "paper").runs) > 1
     else:
         pytest.fail(f"{block.where}: a YAML block needs a comment <!-- file: ... -->")
     return None

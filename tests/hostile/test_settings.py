@@ -13,7 +13,7 @@ from buttress.config import apply_overrides
 from buttress.data.datasets.digits import DIGITS_BUDGETS
 from buttress.evaluation.suite import load_suite, resolve_suite
 from buttress.results.run import Run
-from buttress.studies.grid import expand_grid
+from buttress.studies.grid import expand_study
 from buttress.studies.spec import load_study
 from buttress.training import load_recipe
 from hostile_cases import guarded, refusal
@@ -28,7 +28,7 @@ grid:
 
 
 def run_study(path: Path) -> object:
-    return expand_grid(load_study(path), "smoke")
+    return expand_study(load_study(path), "smoke")
 
 
 def run_suite(path: Path) -> object:

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from buttress.results.study_result import StudyResult
-from buttress.studies import Scale, answer_study, load_study
+from buttress.studies import Scale, answer_study, expand_study, load_study
 from unrun import Unrun
 
 
@@ -18,6 +18,6 @@ def unrun(tmp_path_factory: pytest.TempPathFactory) -> Unrun:
 
     @cache
     def made(name: str, scale: Scale) -> StudyResult:
-        return answer_study(load_study(name), scale, empty)
+        return answer_study(expand_study(load_study(name), scale), empty)
 
     return made

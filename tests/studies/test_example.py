@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from buttress.results.study_result import read_study_result, study_result_path
-from buttress.studies import load_study, write_study_answer
+from buttress.studies import expand_study, load_study, write_study_answer
 
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = DOCS / "examples" / "table1-mini"
@@ -17,7 +17,7 @@ KEPT = DOCS / "examples" / "table1-mini"
 
 def test_the_answer_follows_from_the_records(tmp_path: Path) -> None:
     shutil.copytree(KEPT / "runs", tmp_path / "runs")
-    write_study_answer(load_study("table1"), "mini", tmp_path)
+    write_study_answer(expand_study(load_study("table1"), "mini"), tmp_path)
     kept = read_study_result(KEPT / "answer.json")
     assert read_study_result(study_result_path(tmp_path, "table1", "mini")) == kept
     assert kept.done >= 6

@@ -13,7 +13,7 @@ from buttress.results.attack_record import AttackRecord, write_attack_record
 from buttress.results.core import write_record_json
 from buttress.results.run import Run
 from buttress.results.study_result import study_result_path
-from buttress.studies import StudySpec, answer_study, expand_grid, list_studies, load_study
+from buttress.studies import StudySpec, answer_study, expand_study, list_studies, load_study
 from buttress.studies.measure import MissingValue, number_in, value_at_path
 from unrun import Unrun
 
@@ -60,9 +60,9 @@ def test_a_published_claim_that_is_broken_on_purpose_is_seen(tmp_path: Path) -> 
          "predicate": {
              "name": "top", "args": {"column": "worst_case", "where": {"stages": "CCCC"}}}}
     ]  # fmt: skip
-    assert answer_study(StudySpec.parse(raw, "s"), "paper", tmp_path).claims[0].published == (
-        "does not hold"
-    )
+    assert answer_study(expand_study(StudySpec.parse(raw, "s"), "paper"), tmp_path).claims[
+        0
+    ].published == ("does not hold")
 
 
 def test_rows_of_a_published_table_are_found_by_attributes(unrun: Unrun) -> None:
@@ -72,19 +72,21 @@ def test_rows_of_a_published_table_are_found_by_attributes(unrun: Unrun) -> None
 
 
 def test_studies_share_their_runs() -> None:
-    table = {cell.key for cell in expand_grid(load_study("table1"), "mini")}
+    table = {cell.key for cell in expand_study(load_study("table1"), "mini").runs}
     for name in ("sparsity", "corruptions"):
-        assert {cell.key for cell in expand_grid(load_study(name), "mini")} <= table
+        assert {cell.key for cell in expand_study(load_study(name), "mini").runs} <= table
 
 
 def test_an_axis_of_another_study() -> None:
     grid = {"base": RUN, "axes": {"training": {"from_study": "table1"}}}
     study = StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
-    labels = [cell.labels["training"] for cell in expand_grid(study, "smoke")]
+    labels = [cell.labels["training"] for cell in expand_study(study, "smoke").runs]
     assert labels == ["vanilla", "adversarial"]
     grid["axes"] = {"trainings": {"from_study": "table1"}}
     with pytest.raises(UserError, match="axis 'trainings' refers to study table1"):
-        expand_grid(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study"), "smoke")
+        expand_study(
+            StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study"), "smoke"
+        )
 
 
 def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
@@ -101,7 +103,9 @@ def corrupted_study(**columns: Any) -> StudySpec:
 
 def plant(root: Path, study: StudySpec, flags: dict[str, list[int]], names: list[str]) -> None:
     """An evaluation with these verdicts; ids are written in falling order."""
-    folder = Run(root / "runs" / expand_grid(study, "smoke")[0].key).suite_folder("corruptions")
+    folder = Run(root / "runs" / expand_study(study, "smoke").runs[0].key).suite_folder(
+        "corruptions"
+    )
     folder.mkdir(parents=True)
     for position, (name, correct) in enumerate(flags.items()):
         size = len(correct)
@@ -130,7 +134,7 @@ FLAGS = {
 def test_corruptions_are_a_column(tmp_path: Path) -> None:
     study = corrupted_study(c={"metric": "corruptions"}, clean={"metric": "clean"}, w={})
     plant(tmp_path, study, FLAGS, list(FLAGS))
-    (line,) = answer_study(study, "smoke", tmp_path).lines
+    (line,) = answer_study(expand_study(study, "smoke"), tmp_path).lines
     # Severities first, then corruptions: fog (1 + 1/2) / 4, snow 1/4.
     assert line.numbers["c"].value == pytest.approx((1.5 / 4 + 1 / 4) / 2)
     assert line.numbers["c"].images == 4
@@ -140,20 +144,20 @@ def test_corruptions_are_a_column(tmp_path: Path) -> None:
 def test_corruptions_that_are_not_all_there_are_no_number(tmp_path: Path) -> None:
     study = corrupted_study(c={"metric": "corruptions"}, clean={"metric": "clean"})
     plant(tmp_path, study, FLAGS, [*FLAGS, "snow-2"])
-    (line,) = answer_study(study, "smoke", tmp_path).lines
+    (line,) = answer_study(expand_study(study, "smoke"), tmp_path).lines
     assert line.numbers["c"].value is None
     assert line.numbers["clean"].value == 0.5
 
 
 def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     study = load_study("bounds")
-    assert answer_study(study, "smoke", tmp_path).claims[0].outcome == "undecided"
+    assert answer_study(expand_study(study, "smoke"), tmp_path).claims[0].outcome == "undecided"
     slopes = {"1": 0.0, "2": 0.5, "inf": 1.0}
     same = ("natural_slope", "adversarial_slope", "last_slope", "term_slope")
     classes = [{"p": p, "rows": [], **dict.fromkeys(same, slope)} for p, slope in slopes.items()]
     path = study_result_path(tmp_path, "bounds", "smoke").parent / "rademacher.json"
     write_record_json(path, {"result": {"classes": classes}})
-    found = answer_study(study, "smoke", tmp_path)
+    found = answer_study(expand_study(study, "smoke"), tmp_path)
     assert [(line.labels, line.numbers["term_slope"].value) for line in found.lines] == [
         (("1", "-"), 0.0), (("2", "-"), 0.5), (("inf", "-"), 1.0),
     ]  # fmt: skip
@@ -162,7 +166,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     names = [f"{what} of stage {s}" for what in ("depth", "width") for s in (1, 2, 3)]
     steps = [{"direction": n, "smallest_step": 0.5, "smallest_step_he": -1.0} for n in names]
     write_record_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
-    found = answer_study(study, "smoke", tmp_path)
+    found = answer_study(expand_study(study, "smoke"), tmp_path)
     assert [line.labels for line in found.lines[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
     assert found.lines[3].numbers["smallest_step"].value == 0.5
     assert "has no key" in found.lines[3].numbers["term_slope"].missing
@@ -171,16 +175,16 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     assert "depth of stage 1 0.5" in found.claims[1].evidence
     steps[4]["smallest_step"] = -0.1
     write_record_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
-    assert answer_study(study, "smoke", tmp_path).claims[1].outcome == "does not hold"
+    assert answer_study(expand_study(study, "smoke"), tmp_path).claims[1].outcome == "does not hold"
     classes[0]["term_slope"] = 0.3
     write_record_json(path, {"result": {"classes": classes}})
-    assert answer_study(study, "smoke", tmp_path).claims[0].outcome == "does not hold"
+    assert answer_study(expand_study(study, "smoke"), tmp_path).claims[0].outcome == "does not hold"
 
 
 def test_rows_listed_by_an_analysis_that_is_not_run() -> None:
     grid = {"analysis_rows": {"analysis": "rademacher", "path": "classes", "row_fields": ["p"]}}
     with pytest.raises(UserError, match="missing from `together`"):
-        expand_grid(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "s"), "smoke")
+        expand_study(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "s"), "smoke")
 
 
 def test_paths_into_results() -> None:

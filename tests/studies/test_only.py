@@ -10,7 +10,7 @@ import pytest
 from buttress.errors import UserError
 from buttress.studies import (
     StudySpec,
-    expand_grid,
+    expand_study,
     load_study,
     parse_label_filter,
     plan_study,
@@ -34,9 +34,9 @@ def study() -> StudySpec:
 
 
 def places(texts: list[str]) -> list[tuple[str, ...]]:
-    spec = study()
-    cells = select_runs(expand_grid(spec, "smoke"), parse_label_filter(texts, spec, "smoke"))
-    return [tuple(cell.labels.values()) for cell in cells]
+    expanded = expand_study(study(), "smoke")
+    runs = select_runs(expanded.runs, parse_label_filter(texts, expanded))
+    return [tuple(run.labels.values()) for run in runs]
 
 
 def test_labels_choose_runs_and_bring_what_they_begin_with() -> None:
@@ -50,15 +50,15 @@ def test_labels_choose_runs_and_bring_what_they_begin_with() -> None:
 
 @pytest.mark.parametrize("text", ["", "stage", "stage=", "place=one", "stage=four", "size=large"])
 def test_a_wrong_part_is_refused_with_what_there_is(text: str) -> None:
-    spec = study()
+    expanded = expand_study(study(), "mini")
     with pytest.raises(UserError, match=r"AXIS=LABEL|choose from|small"):
-        parse_label_filter([text], spec, "mini")
+        parse_label_filter([text], expanded)
 
 
 def test_a_plan_of_a_part_is_that_part(tmp_path: Path) -> None:
-    table1 = load_study("table1")
-    only = parse_label_filter(["architecture=VGG,CvT", "training=vanilla"], table1, "mini")
-    plan = plan_study(table1, "mini", tmp_path, device_name="cpu-core", label_filter=only)
+    table1 = expand_study(load_study("table1"), "mini")
+    only = parse_label_filter(["architecture=VGG,CvT", "training=vanilla"], table1)
+    plan = plan_study(table1, tmp_path, device_name="cpu-core", label_filter=only)
     assert sorted(run.model for run in plan.runs) == ["cvt_mini", "vgg_mini"]
 
 

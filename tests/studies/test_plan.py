@@ -14,7 +14,7 @@ from buttress.evaluation import evaluate
 from buttress.models import create_model
 from buttress.results.core import write_record_json
 from buttress.studies import StudySpec, load_study, make_jobs, plan_study
-from buttress.studies.grid import expand_grid
+from buttress.studies.grid import expand_study
 from buttress.studies.jobs import RunJob, RunStatus, TaskUsage, macs_of, read_status, tasks_of_job
 from buttress.studies.speed import DEVICES, SpeedModel, fit_speed_model, get_device
 from buttress.threats.norm_ball import Threat
@@ -30,7 +30,7 @@ def study(**grid: object) -> StudySpec:
 
 def work(root: Path, **grid: object) -> RunJob:
     spec = study(**grid)
-    return make_jobs(spec.at_scale("smoke"), expand_grid(spec, "smoke"), root)[0]
+    return make_jobs(expand_study(spec, "smoke"), root)[0]
 
 
 @pytest.mark.parametrize("name", [e.name for e in ATTACKS if "needs_sources" not in e.tags])
@@ -112,7 +112,10 @@ def test_nothing_known_is_said(tmp_path: Path) -> None:
 
 
 def test_a_named_device_is_an_estimate(tmp_path: Path) -> None:
-    slow, fast = (plan_study(study(), "smoke", tmp_path, device_name=d) for d in ("v100", "h100"))
+    slow, fast = (
+        plan_study(expand_study(study(), "smoke"), tmp_path, device_name=d)
+        for d in ("v100", "h100")
+    )
     assert slow.flops == fast.flops > 0
     assert slow.hours
     assert fast.hours
@@ -125,8 +128,8 @@ def test_a_named_device_is_an_estimate(tmp_path: Path) -> None:
 
 def test_the_quickstart_is_timed_once(tmp_path: Path) -> None:
     spec = study()
-    first = plan_study(spec, "smoke", tmp_path, device="cpu")
-    again = plan_study(spec, "smoke", tmp_path, device="cpu")
+    first = plan_study(expand_study(spec, "smoke"), tmp_path, device="cpu")
+    again = plan_study(expand_study(spec, "smoke"), tmp_path, device="cpu")
     assert first == again
     assert first.hours
     assert "timed" in first.estimate_basis
@@ -137,7 +140,7 @@ def test_paper_scale_needs_no_data(tmp_path: Path) -> None:
     base = {"dataset": "cifar10"}
     grid = {**spec.grid, "base": base}
     found = plan_study(
-        spec.model_copy(update={"grid": grid}), "paper", tmp_path, device_name="a100"
+        expand_study(spec.model_copy(update={"grid": grid}), "paper"), tmp_path, device_name="a100"
     )
     assert found.runs_by_state["new"] == len(found.runs) == 8
     assert found.runs[0].forward_passes > dataset_facts("cifar10").num_train

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buttress.studies import answer_study, expand_grid, load_study
+from buttress.studies import answer_study, expand_study, load_study
 
 # study -> claim -> the word that its published numbers must give
 WORDS = {
@@ -38,7 +38,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", WORDS)
 def test_the_published_word_on_every_claim(name: str, tmp_path: Path) -> None:
-    found = answer_study(load_study(name), "paper", tmp_path)
+    found = answer_study(expand_study(load_study(name), "paper"), tmp_path)
     assert {claim.id: claim.published for claim in found.claims} == WORDS[name]
     assert found.runs == RUNS[name]
 
@@ -48,7 +48,7 @@ def test_the_grid_of_depths_is_all_of_125() -> None:
     assert [claim.published.split(":")[0] for claim in study.claims] == ["text only"] * 3
     axes = study.at_scale("paper").axes
     assert [list(axes[d]) for d in ("d1", "d2", "d3")] == [["1", "3", "5", "7", "9"]] * 3
-    models = {cell.spec.model for cell in expand_grid(study, "smoke")}
+    models = {cell.spec.model for cell in expand_study(study, "smoke").runs}
     assert "wrn_d3_1_1_w10_10_10_mini" in models
 
 
@@ -61,4 +61,6 @@ def test_the_exceptions_of_the_rule_are_those_of_the_table(tmp_path: Path) -> No
         test = study.claims[0].predicate.model_copy(update={"args": {**args, **changes}})
         claim = study.claims[0].model_copy(update={"predicate": test})
         changed = study.model_copy(update={"claims": (claim,)})
-        assert answer_study(changed, "paper", tmp_path).claims[0].published == expected
+        assert (
+            answer_study(expand_study(changed, "paper"), tmp_path).claims[0].published == expected
+        )

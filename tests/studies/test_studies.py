@@ -10,7 +10,15 @@ import pytest
 
 from buttress.data import DATASETS, dataset_facts, load_dataset
 from buttress.errors import UserError
-from buttress.studies import CLAIMS, SCALES, Scale, StudySpec, expand_grid, list_studies, load_study
+from buttress.studies import (
+    CLAIMS,
+    SCALES,
+    Scale,
+    StudySpec,
+    expand_study,
+    list_studies,
+    load_study,
+)
 from buttress.studies.measure import read_published
 from buttress.studies.spec import value_at_scale
 from unrun import Unrun
@@ -30,7 +38,7 @@ def study(**grid: Any) -> StudySpec:
 def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
     spec = load_study(name)
     found = unrun(name, scale)
-    assert found.runs == len({cell.key for cell in expand_grid(spec, scale)})
+    assert found.runs == len({cell.key for cell in expand_study(spec, scale).runs})
     assert found.done == 0
     assert [claim.id for claim in found.claims] == [claim.id for claim in spec.claims]
 
@@ -71,7 +79,7 @@ def test_values_by_scale() -> None:
 
 
 def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> None:
-    found = expand_grid(
+    found = expand_study(
         study(
             base=RUN,
             axes={
@@ -101,7 +109,7 @@ def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> No
             }
         },
     )
-    first, second = expand_grid(spec, "smoke")
+    first, second = expand_study(spec, "smoke").runs
     assert second.init_key == first.key
     assert second.spec.start == f"run:{first.key}"
 
@@ -125,7 +133,7 @@ def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> No
 )
 def test_a_mistake_is_found_before_the_first_run(grid: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        expand_grid(study(**grid), "smoke")
+        expand_study(study(**grid), "smoke")
 
 
 def test_claims_and_columns_are_checked_too() -> None:
@@ -136,14 +144,14 @@ def test_claims_and_columns_are_checked_too() -> None:
     }
     wrong = {"id": "X", "statement": "x", "predicate": {"name": "topp", "args": {}}}
     with pytest.raises(UserError, match="topp"):
-        expand_grid(StudySpec.parse({**raw, "claims": [wrong]}, "study"), "smoke")
+        expand_study(StudySpec.parse({**raw, "claims": [wrong]}, "study"), "smoke")
     other = {
         "id": "X",
         "statement": "x",
         "predicate": {"name": "top", "args": {"column": "b", "where": {}}},
     }
     with pytest.raises(UserError, match="b"):
-        expand_grid(StudySpec.parse({**raw, "claims": [other]}, "study"), "smoke")
+        expand_study(StudySpec.parse({**raw, "claims": [other]}, "study"), "smoke")
 
 
 def test_facts_are_those_of_the_data(tmp_path: Path) -> None:
@@ -188,4 +196,4 @@ def test_a_key_of_an_older_version_is_refused_with_its_new_name(
     grid: dict[str, object], new_key: str
 ) -> None:
     with pytest.raises(UserError, match=f"it is now `{new_key}`"):
-        expand_grid(study(**grid), "smoke")
+        expand_study(study(**grid), "smoke")

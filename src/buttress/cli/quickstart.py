@@ -33,31 +33,32 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     from buttress.report import write_report
     from buttress.results.run import Run
     from buttress.results.study_result import write_study_result
-    from buttress.studies import answer_study, expand_grid, load_study, make_jobs
+    from buttress.studies import answer_study, expand_study, load_study, make_jobs
     from buttress.studies.runner import run_jobs
 
     if out.exists() and not out.is_dir():
         raise UserError(f"--out must be a folder, but {out} is a file")
-    study = load_study("quickstart")
-    scaled = study.at_scale("smoke")
-    jobs = make_jobs(scaled, expand_grid(study, "smoke"), out)
+    expanded = expand_study(load_study("quickstart"), "smoke")
+    jobs = make_jobs(expanded, out)
     with show_progress() as progress:
         failures = run_jobs(
             jobs, workers=workers or available_cpus(), retry=True, progress=progress
         )
-        answer_path = write_study_result(out, answer_study(study, "smoke", out))
+        answer_path = write_study_result(out, answer_study(expanded, out))
         page = write_report(
             [out / "runs"],
             out / "report",
-            title=study.title,
-            subtitle=study.question,
+            title=expanded.study.title,
+            subtitle=expanded.study.question,
             study_results=[answer_path],
         )
     rows = []
     for job in jobs:
         if Run(job.folder).state != "done":
             continue
-        rows.append((job.spec, load_evaluation(Run(job.folder).suite_folder(scaled.suites[0]))))
+        rows.append(
+            (job.spec, load_evaluation(Run(job.folder).suite_folder(expanded.scaled.suites[0])))
+        )
     rows.sort(key=lambda row: -row[1].worst_case)
     if as_json:
         print_json(

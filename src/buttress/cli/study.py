@@ -27,6 +27,7 @@ from buttress.cli.options import (
 
 if TYPE_CHECKING:
     from buttress.results.study_result import StudyResult, TableValue
+    from buttress.studies import ExpandedStudy
     from buttress.studies.plan import StudyPlan, StudyStatus
 
 
@@ -43,6 +44,15 @@ study_options = add_options(
                  show_default=True, help="Output folder; studies in one folder share runs."),
     JSON_OPTION,
 )  # fmt: skip
+
+
+def _expand(study: str, scale: str) -> ExpandedStudy:
+    """Load a study and expand its grid; mistakes in it raise here."""
+    from buttress.studies import expand_study, load_study, parse_scale
+
+    return expand_study(load_study(study), parse_scale(scale))
+
+
 only_option = click.option(
     "--only", multiple=True, metavar="AXIS=LABEL,...", help="Select labels of an axis; repeatable."
 )
@@ -75,15 +85,15 @@ def plan(
     **device_options: Any,
 ) -> None:  # fmt: skip
     """Check a study and estimate its cost; STUDY is a name or YAML file."""
-    from buttress.studies import load_study, parse_label_filter, parse_scale, plan_study
+    from buttress.studies import parse_label_filter, plan_study
     from buttress.studies.runner import default_workers, worker_threads
 
-    spec, scale_name = load_study(study), parse_scale(scale)
-    label_filter = parse_label_filter(only, spec, scale_name)
+    expanded = _expand(study, scale)
+    label_filter = parse_label_filter(only, expanded)
     workers = workers or default_workers()
     with show_progress() as progress, worker_threads(workers):
         study_plan = plan_study(
-            spec, scale_name, out, label_filter=label_filter, progress=progress, **device_options
+            expanded, out, label_filter=label_filter, progress=progress, **device_options
         )
     if as_json:
         print_json(study_plan.model_dump(mode="json"))
@@ -129,15 +139,14 @@ def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int
 
     The command can be interrupted and resumed, and run on several machines at once.
     """
-    from buttress.studies import load_study, parse_label_filter, parse_scale
+    from buttress.studies import parse_label_filter
     from buttress.studies.runner import RunnerOptions, parse_shard, run_study
 
-    spec, scale_name = load_study(study), parse_scale(scale)
-    shard = parse_shard(options.pop("shard"))
-    label_filter = parse_label_filter(options.pop("only"), spec, scale_name)
-    runner = RunnerOptions(shard=shard, label_filter=label_filter, **options)
+    expanded, shard = _expand(study, scale), parse_shard(options.pop("shard"))
+    only = parse_label_filter(options.pop("only"), expanded)
+    runner = RunnerOptions(shard=shard, label_filter=only, **options)
     with show_progress() as progress:
-        outcome = run_study(spec, scale_name, out, runner, progress)
+        outcome = run_study(expanded, out, runner, progress)
         page = None if outcome.other_shards else _write_report(outcome.answer, out, progress)
     failures = {f.job.key: f.message for f in outcome.failed_jobs}
     if as_json:
@@ -193,13 +202,12 @@ def status(study: str, scale: str, out: Path, as_json: bool, watch: float | None
     """Show finished, running and remaining runs; STUDY is a name or YAML file."""
     import time
 
-    from buttress.studies import load_study, parse_scale
     from buttress.studies.runner import read_study_status
 
-    spec, scale_name = load_study(study), parse_scale(scale)
+    expanded = _expand(study, scale)
     while True:
         with show_progress() as progress:
-            study_status = read_study_status(spec, scale_name, out, progress=progress)
+            study_status = read_study_status(expanded, out, progress=progress)
         if as_json:
             print_json(study_status.model_dump(mode="json"))
         else:
@@ -247,11 +255,11 @@ def _print_status(study_status: StudyStatus) -> None:
 def report(study: str, scale: str, out: Path, as_json: bool) -> None:
     """Write the answer and report of a study from its finished runs; STUDY is a name or file."""
     from buttress.results.attack_record import cache_records
-    from buttress.studies import load_study, parse_scale, write_study_answer
+    from buttress.studies import write_study_answer
 
     gc.freeze()  # keeps the collector from scanning the modules while records load
     with show_progress() as progress, cache_records():
-        answer = write_study_answer(load_study(study), parse_scale(scale), out, progress=progress)
+        answer = write_study_answer(_expand(study, scale), out, progress=progress)
         page = _write_report(answer, out, progress)
     if as_json:
         print_json({"report": str(page), "answer": answer.model_dump(mode="json")})

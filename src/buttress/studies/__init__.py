@@ -2,15 +2,23 @@
 
 from buttress.studies.answer import answer_study, run_group_analyses, write_study_answer
 from buttress.studies.claims import CLAIMS
-from buttress.studies.grid import GridRun, LabelFilter, expand_grid, parse_label_filter, select_runs
+from buttress.studies.grid import (
+    ExpandedStudy,
+    GridRun,
+    LabelFilter,
+    expand_study,
+    parse_label_filter,
+    select_runs,
+)
 from buttress.studies.jobs import RunJob, complete_run, make_jobs
-from buttress.studies.plan import jobs_of, plan_study
+from buttress.studies.plan import plan_study
 from buttress.studies.search import SearchSpec, list_searches, load_search
 from buttress.studies.spec import SCALES, Scale, StudySpec, list_studies, load_study, parse_scale
 
 __all__ = [
     "CLAIMS",
     "SCALES",
+    "ExpandedStudy",
     "GridRun",
     "LabelFilter",
     "RunJob",
@@ -19,8 +27,7 @@ __all__ = [
     "StudySpec",
     "answer_study",
     "complete_run",
-    "expand_grid",
-    "jobs_of",
+    "expand_study",
     "list_searches",
     "list_studies",
     "load_search",

@@ -23,13 +23,12 @@ from buttress.results.study_result import (
     StudyResult,
     StudyTableRow,
     TableValue,
-    study_result_path,
     write_study_result,
 )
 from buttress.statistics import spearman
 from buttress.studies.claims import CLAIMS, UndecidableClaim, assess_claim
 from buttress.studies.claims.core import evaluate_predicate
-from buttress.studies.grid import GridRun, expand_grid
+from buttress.studies.grid import ExpandedStudy, GridRun
 from buttress.studies.jobs import make_jobs, read_status
 from buttress.studies.measure import (
     GridRunRecords,
@@ -40,7 +39,7 @@ from buttress.studies.measure import (
     read_published,
     runs_of_column,
 )
-from buttress.studies.spec import ClaimSpec, ColumnSpec, Scale, ScaledStudy, StudySpec
+from buttress.studies.spec import ClaimSpec, ColumnSpec, ScaledStudy, StudySpec
 from buttress.studies.table import REPLICATES, StudyTable, ValueTable
 from buttress.system.progress import Progress, SilentProgress
 
@@ -48,24 +47,27 @@ MIN_ROWS = 3  # fewest rows of a rank correlation
 
 
 def answer_study(
-    study: StudySpec, scale: Scale, root: Path, *, study_file: Path | None = None
+    expanded: ExpandedStudy, root: Path, *, study_file: Path | None = None
 ) -> StudyResult:
     """Answer a study from its finished runs; claims on missing values are undecided."""
-    scaled, runs = study.at_scale(scale), expand_grid(study, scale)
-    study_folder = study_result_path(root, study.name, scale).parent
-    statuses = {work.key: read_status(work) for work in make_jobs(scaled, runs, root)}
+    study, scaled, runs = expanded.study, expanded.scaled, expanded.runs
+    study_folder = expanded.result_path(root).parent
+    statuses = {job.key: read_status(job) for job in make_jobs(expanded, root)}
     records = [
         GridRunRecords(
-            cell, root / "runs" / cell.key, statuses[cell.key].state, group_folder=study_folder
+            run, root / "runs" / run.key, statuses[run.key].state, group_folder=study_folder
         )
-        for cell in runs
+        for run in runs
     ]
-    table = _build_table(study, scaled, scale, records, root)
+    if scaled.analysis_rows:
+        table = analysis_rows_table(scaled, study_folder)
+    else:
+        table = measure_table(scaled, records)
     replicates = table.replicates(REPLICATES)
     published = _load_published(study, scaled, table, study_file)
     return StudyResult(
         study=study.name,
-        scale=scale,
+        scale=expanded.scale,
         title=study.title or study.name,
         question=study.question,
         source=study.source,
@@ -88,25 +90,12 @@ def answer_study(
         together=tuple(analysis.name for analysis in scaled.group_analyses),
         cost=_training_seconds(runs, root),
         settings={
-            "datasets": sorted({cell.spec.dataset for cell in runs}),
+            "datasets": sorted({run.spec.dataset for run in runs}),
             "suites": list(scaled.suites),
             "test_limit": scaled.test_limit,
             "seeds": list(scaled.seeds),
         },
     )
-
-
-def _build_table(
-    study: StudySpec,
-    scaled: ScaledStudy,
-    scale: Scale,
-    records: Sequence[GridRunRecords],
-    root: Path,
-) -> StudyTable:
-    """Measure the table; its rows are runs, or rows of an analysis."""
-    if not scaled.analysis_rows:
-        return measure_table(scaled, records)
-    return analysis_rows_table(scaled, study_result_path(root, study.name, scale).parent)
 
 
 def claim_record(
@@ -231,33 +220,31 @@ def _finite_or_none(value: float) -> float | None:
 def _training_seconds(runs: Sequence[GridRun], root: Path) -> dict[str, float]:
     """Cost of the finished runs."""
     seconds = 0.0
-    for cell in runs:
-        run = Run(root / "runs" / cell.key)
+    for grid_run in runs:
+        run = Run(root / "runs" / grid_run.key)
         if run.is_trained:
             seconds += float(run.summary.get("seconds", 0.0))
     return {"train_seconds": seconds}
 
 
 def run_group_analyses(
-    study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
+    expanded: ExpandedStudy, root: Path, *, progress: Progress | None = None
 ) -> None:
     """Run missing group analyses; results go to the folder of the study's answer."""
-    progress, scaled = progress or SilentProgress(), study.at_scale(scale)
-    out = study_result_path(root, study.name, scale).parent
-    keys = dict.fromkeys(cell.key for cell in expand_grid(study, scale))
+    progress, out = progress or SilentProgress(), expanded.result_path(root).parent
+    keys = dict.fromkeys(run.key for run in expanded.runs)
     trained_runs = [run for key in keys if (run := Run(root / "runs" / key)).is_trained]
-    for analysis in scaled.group_analyses:
+    for analysis in expanded.scaled.group_analyses:
         try:
             if is_standalone_analysis(ANALYSES.entry(analysis.name)):
                 analyze_standalone(analysis.name, out, args=analysis.args, progress=progress)
             elif trained_runs:
-                limit = scaled.test_limit
                 analyze_group(
                     analysis.name,
                     trained_runs,
                     out,
                     args=analysis.args,
-                    limit=limit,
+                    limit=expanded.scaled.test_limit,
                     progress=progress,
                 )
         except AnalysisNotApplicable as reason:
@@ -267,10 +254,10 @@ def run_group_analyses(
 
 
 def write_study_answer(
-    study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
+    expanded: ExpandedStudy, root: Path, *, progress: Progress | None = None
 ) -> StudyResult:
     """Run group analyses, answer the study and save the answer below ``root/studies``."""
-    run_group_analyses(study, scale, root, progress=progress)
-    answer = answer_study(study, scale, root)
+    run_group_analyses(expanded, root, progress=progress)
+    answer = answer_study(expanded, root)
     write_study_result(root, answer)
     return answer

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from pathlib import Path
 
 import torch
 
@@ -17,6 +18,7 @@ from buttress.evaluation.suite import load_suite, resolve_suite
 from buttress.models import create_model
 from buttress.models.cost import SkipInitialization
 from buttress.results.run_spec import Recipe, RunSpec
+from buttress.results.study_result import study_result_path
 from buttress.studies.claims import CLAIMS
 from buttress.studies.spec import RunSettings, Scale, ScaledStudy, StudySpec
 from buttress.training.recipe import list_recipes, load_recipe
@@ -37,28 +39,51 @@ class GridRun:
         return self.spec.key()
 
 
-def expand_grid(study: StudySpec, scale: Scale) -> list[GridRun]:
+@dataclass(frozen=True)
+class ExpandedStudy:
+    """A study at one scale with all runs of its grid."""
+
+    study: StudySpec
+    scale: Scale
+    scaled: ScaledStudy
+    runs: tuple[GridRun, ...]
+
+    @property
+    def name(self) -> str:
+        return self.study.name
+
+    def result_path(self, root: Path) -> Path:
+        """File of its answer; group analyses are beside it."""
+        return study_result_path(root, self.name, self.scale)
+
+
+def expand_study(study: StudySpec, scale: Scale) -> ExpandedStudy:
     """Expand the grid to runs; invalid names and keys raise before any run starts."""
     scaled = study.at_scale(scale)
     _check_references(study, scaled, scale)
-    if scaled.base.model is None and not any(
+    has_runs = scaled.base.model is not None or any(
         setting.model for options in scaled.axes.values() for setting in options.values()
-    ):
-        return []  # a study without runs
+    )
+    runs = _expand_grid(scaled, study.display_name) if has_runs else ()
+    return ExpandedStudy(study, scale, scaled, runs)
+
+
+def _expand_grid(scaled: ScaledStudy, source: str) -> tuple[GridRun, ...]:
+    """All combinations of labels and seeds, checked."""
     runs: dict[tuple[tuple[tuple[str, str], ...], int], GridRun] = {}
     axis_names = list(scaled.axes)
     for labels in product(*scaled.axes.values()):
-        place = dict(zip(axis_names, labels, strict=True))
-        if _is_excluded(place, scaled):
+        run_labels = dict(zip(axis_names, labels, strict=True))
+        if _is_excluded(run_labels, scaled):
             continue
         for seed in scaled.seeds:
-            _add_run(runs, place, seed, scaled, study.display_name)
-    for dataset in dict.fromkeys(cell.spec.dataset for cell in runs.values()):
+            _add_run(runs, run_labels, seed, scaled, source)
+    for dataset in dict.fromkeys(run.spec.dataset for run in runs.values()):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), dataset_facts(dataset).budgets, dataset)
-    for cell in runs.values():
-        check_model_args(cell.spec)
-    return list(runs.values())
+    for run in runs.values():
+        check_model_args(run.spec)
+    return tuple(runs.values())
 
 
 def check_model_args(spec: RunSpec) -> None:
@@ -211,9 +236,9 @@ def _is_cycle(labels: dict[str, str], visited: list[dict[str, str]], scaled: Sca
     return True
 
 
-def _is_excluded(place: Mapping[str, str], scaled: ScaledStudy) -> bool:
+def _is_excluded(run_labels: Mapping[str, str], scaled: ScaledStudy) -> bool:
     return any(
-        all(place.get(axis) in labels for axis, labels in combination.items())
+        all(run_labels.get(axis) in labels for axis, labels in combination.items())
         for combination in scaled.exclude
     )
 
@@ -225,9 +250,9 @@ def labels_text(labels: Mapping[str, str]) -> str:
 LabelFilter = Mapping[str, tuple[str, ...]]  # axis -> labels
 
 
-def parse_label_filter(texts: Iterable[str], study: StudySpec, scale: Scale) -> LabelFilter:
+def parse_label_filter(texts: Iterable[str], expanded: ExpandedStudy) -> LabelFilter:
     """Parse ``architecture=VGG,ResNet`` to an axis and its labels."""
-    labels_by_axis = {axis: list(options) for axis, options in study.at_scale(scale).axes.items()}
+    labels_by_axis = expanded.scaled.axes
     selected: dict[str, tuple[str, ...]] = {}
     for text in texts:
         axis, _, label_text = text.partition("=")
@@ -239,8 +264,8 @@ def parse_label_filter(texts: Iterable[str], study: StudySpec, scale: Scale) -> 
             )
         if unknown_labels := [label for label in labels if label not in labels_by_axis[axis]]:
             raise UserError(
-                f"--only: axis {axis} has no label {unknown_labels[0]!r} in study {study.name} at "
-                f"scale {scale}; choose from {', '.join(labels_by_axis[axis])}"
+                f"--only: axis {axis} has no label {unknown_labels[0]!r} in study {expanded.name} "
+                f"at scale {expanded.scale}; choose from {', '.join(labels_by_axis[axis])}"
             )
         selected[axis] = (*selected.get(axis, ()), *labels)
     return selected
@@ -248,13 +273,12 @@ def parse_label_filter(texts: Iterable[str], study: StudySpec, scale: Scale) -> 
 
 def select_runs(runs: Sequence[GridRun], label_filter: LabelFilter) -> list[GridRun]:
     """Select the runs with these labels and all runs that provide their initial weights."""
-    by_key = {cell.key: cell for cell in runs}
-    keys: set[str] = set()
-    for cell in runs:
-        if not all(cell.labels.get(axis) in labels for axis, labels in label_filter.items()):
-            continue
-        run: GridRun | None = cell
-        while run is not None and run.key not in keys:
-            keys.add(run.key)
-            run = None if run.init_key is None else by_key[run.init_key]
-    return [cell for cell in runs if cell.key in keys]
+    by_key = {run.key: run for run in runs}
+    keys: set[str | None] = set()
+    for run in runs:
+        if all(run.labels.get(axis) in labels for axis, labels in label_filter.items()):
+            key: str | None = run.key
+            while key is not None and key not in keys:
+                keys.add(key)
+                key = by_key[key].init_key
+    return [run for run in runs if run.key in keys]

@@ -32,8 +32,7 @@ from buttress.results.attack_record import read_record_metadata, skipped_square_
 from buttress.results.core import read_record_json
 from buttress.results.run import CheckpointName, Run, RunFailure
 from buttress.results.run_spec import Recipe, RunSpec
-from buttress.studies.grid import GridRun
-from buttress.studies.spec import ScaledStudy
+from buttress.studies.grid import ExpandedStudy, LabelFilter, select_runs
 from buttress.system.progress import Progress, SilentProgress
 from buttress.training import train_run
 from buttress.training.finetune import finetune_run
@@ -61,20 +60,27 @@ class RunJob:
         return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
 
 
-def make_jobs(scaled: ScaledStudy, runs: Sequence[GridRun], root: Path) -> list[RunJob]:
-    """Jobs of a study. A run's folder is named by its key, so that studies share runs."""
-    return [
-        RunJob(
-            cell.spec,
-            root / "runs" / cell.key,
+def make_jobs(
+    expanded: ExpandedStudy, root: Path, label_filter: LabelFilter | None = None
+) -> list[RunJob]:
+    """Jobs of a study, or of its runs with some labels, each run once.
+
+    A run's folder is named by its key, so that studies share runs.
+    """
+    scaled = expanded.scaled
+    jobs = {
+        run.key: RunJob(
+            run.spec,
+            root / "runs" / run.key,
             scaled.suites,
             scaled.analyses,
             scaled.test_limit,
             ("best", "last") if scaled.evaluate_last else ("best",),
-            None if cell.init_key is None else root / "runs" / cell.init_key,
+            None if run.init_key is None else root / "runs" / run.init_key,
         )
-        for cell in runs
-    ]
+        for run in select_runs(expanded.runs, label_filter or {})
+    }
+    return list(jobs.values())
 
 
 def complete_run(job: RunJob, *, device: str, progress: Progress) -> Run:
@@ -312,8 +318,8 @@ def read_statuses(jobs: Sequence[RunJob], progress: Progress | None = None) -> l
     """Read the state of every run."""
     bar = (progress or SilentProgress()).add_task("read runs", len(jobs))
     statuses = []
-    for work in jobs:
-        statuses.append(read_status(work))
+    for job in jobs:
+        statuses.append(read_status(job))
         bar.advance()
     bar.close()
     return statuses

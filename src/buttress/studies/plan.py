@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from buttress.config import Spec
-from buttress.studies.grid import LabelFilter, expand_grid, select_runs
-from buttress.studies.jobs import RunJob, RunStatus, macs_of, make_jobs, read_statuses
-from buttress.studies.spec import Scale, StudySpec
+from buttress.studies.grid import ExpandedStudy, LabelFilter
+from buttress.studies.jobs import RunStatus, macs_of, make_jobs, read_statuses
 from buttress.studies.speed import SpeedModel, fit_speed_model, get_device, time_models
 from buttress.system.progress import Progress, SilentProgress
 
@@ -66,18 +65,8 @@ class StudyStatus(Spec):
     seconds_left: float | None  # with the current number of workers
 
 
-def jobs_of(
-    study: StudySpec, scale: Scale, root: Path, label_filter: LabelFilter | None = None
-) -> list[RunJob]:
-    """Jobs of a study, or of the selected labels; invalid settings raise here."""
-    cells = select_runs(expand_grid(study, scale), label_filter or {})
-    works = make_jobs(study.at_scale(scale), cells, root)
-    return list({work.key: work for work in works}.values())
-
-
 def plan_study(
-    study: StudySpec,
-    scale: Scale,
+    expanded: ExpandedStudy,
     root: Path,
     *,
     device: str = "auto",
@@ -92,24 +81,24 @@ def plan_study(
     """
     progress = progress or SilentProgress()
     device_spec = None if device_name is None else get_device(device_name)
-    statuses = read_statuses(jobs_of(study, scale, root, label_filter), progress)
+    statuses = read_statuses(make_jobs(expanded, root, label_filter), progress)
     speed = fit_speed_model(statuses)
     speed.device = device_spec
     unfinished = [run for run in statuses if any(t.kind != "analysis" for t in run.missing)]
     if device_spec is None and unfinished:
         time_models(speed, [run.job.spec for run in unfinished], root, device, progress)
-    return build_plan(study.name, scale, statuses, speed)
+    return build_plan(expanded, statuses, speed)
 
 
 def build_plan(
-    study: str, scale: Scale, statuses: Sequence[RunStatus], speed: SpeedModel
+    expanded: ExpandedStudy, statuses: Sequence[RunStatus], speed: SpeedModel
 ) -> StudyPlan:
     runs = tuple(plan_run(run, speed) for run in statuses)
     hours = None if any(r.seconds is None for r in runs) else sum(r.seconds or 0 for r in runs)
     states = [run.state for run in runs]
     return StudyPlan(
-        study=study,
-        scale=scale,
+        study=expanded.name,
+        scale=expanded.scale,
         runs=runs,
         runs_by_state={
             state: states.count(state) for state in ("done", "started", "failed", "new")

@@ -9,7 +9,7 @@ import pytest
 
 from buttress.analysis.core import analyze
 from buttress.results.run import Run
-from buttress.studies import RunJob, answer_study
+from buttress.studies import RunJob, answer_study, expand_study
 from buttress.studies import jobs as work_module
 from buttress.studies.jobs import read_status
 from buttress.studies.runner import run_jobs
@@ -48,7 +48,7 @@ def test_all_say_that_it_failed_until_a_retry_succeeds(failed: RunJob, tmp_path:
     found, study = Run(failed.folder), small_study(**BOTH)
     assert found.is_trained
     assert (found.state, read_status(failed).state) == ("failed", "failed")
-    said = answer_study(study, "smoke", tmp_path)
+    said = answer_study(expand_study(study, "smoke"), tmp_path)
     assert (said.done, list(said.failed)) == (0, [failed.key])
     assert "out of memory" in said.failed[failed.key]
     (message,) = run([failed])  # said again, not tried again
@@ -56,7 +56,7 @@ def test_all_say_that_it_failed_until_a_retry_succeeds(failed: RunJob, tmp_path:
     assert run([failed], retry=True) == []
     assert (found.state, read_status(failed).state) == ("done", "done")
     assert not (failed.folder / "error.json").exists()
-    said = answer_study(study, "smoke", tmp_path)
+    said = answer_study(expand_study(study, "smoke"), tmp_path)
     assert (said.done, said.failed) == (1, {})
 
 

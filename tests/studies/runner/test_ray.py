@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from buttress.results.study_result import StudyTableRow
-from buttress.studies import RunJob, answer_study
+from buttress.studies import RunJob, answer_study, expand_study
 from buttress.studies.jobs import read_statuses
 from buttress.studies.runner import run_jobs
 from buttress.system.progress import SilentProgress
@@ -67,7 +67,7 @@ class Size:
     def table(self, root: Path) -> tuple[StudyTableRow, ...]:
         """The table of the study's answer: one line for all seeds, with its intervals."""
         study = small_study(seeds=list(range(self.runs)), **longer(self.epochs))
-        result = answer_study(study, "smoke", root)
+        result = answer_study(expand_study(study, "smoke"), root)
         assert (result.done, result.failed) == (self.runs, {})
         return result.lines
 

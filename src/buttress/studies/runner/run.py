@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from buttress.errors import UserError
-from buttress.results.study_result import StudyResult, study_result_path
+from buttress.results.study_result import StudyResult
 from buttress.studies.answer import write_study_answer
-from buttress.studies.grid import LabelFilter
-from buttress.studies.jobs import RunJob, read_statuses
-from buttress.studies.plan import jobs_of
+from buttress.studies.grid import ExpandedStudy, LabelFilter
+from buttress.studies.jobs import RunJob, make_jobs, read_statuses
 from buttress.studies.runner.local import run_jobs
 from buttress.studies.runner.queue import FailedJob, select_shard
-from buttress.studies.spec import Scale, StudySpec
 from buttress.system.cpu import available_cpus, threads_per_worker
 from buttress.system.locks import wait_for_lock
 from buttress.system.progress import Progress
@@ -111,15 +109,15 @@ class StudyOutcome:
 
 
 def run_study(
-    study: StudySpec, scale: Scale, root: Path, options: RunnerOptions, progress: Progress
+    expanded: ExpandedStudy, root: Path, options: RunnerOptions, progress: Progress
 ) -> StudyOutcome:
     """Execute the runs of a shard, then group analyses, and write the answer."""
-    jobs = jobs_of(study, scale, root, options.label_filter)
+    jobs = make_jobs(expanded, root, options.label_filter)
     with interrupt_on_sigterm():
         failures = run_shard(jobs, options, progress) if jobs else []
         failed_keys = {failure.job.key for failure in failures}  # some wait for a failed one
-        statuses = read_statuses([work for work in jobs if work.key not in failed_keys])
-        other_shards = sum(answer.state in ("new", "started") for answer in statuses)
-        with wait_for_lock(study_result_path(root, study.name, scale).parent.with_suffix(".lock")):
-            answer = write_study_answer(study, scale, root, progress=progress)
+        statuses = read_statuses([job for job in jobs if job.key not in failed_keys])
+        other_shards = sum(status.state in ("new", "started") for status in statuses)
+        with wait_for_lock(expanded.result_path(root).parent.with_suffix(".lock")):
+            answer = write_study_answer(expanded, root, progress=progress)
     return StudyOutcome(answer, failures, other_shards)

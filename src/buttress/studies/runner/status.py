@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from buttress.studies.jobs import RunStatus, read_statuses
-from buttress.studies.plan import ActiveRun, StudyStatus, build_plan, jobs_of
+from buttress.studies.grid import ExpandedStudy
+from buttress.studies.jobs import RunStatus, make_jobs, read_statuses
+from buttress.studies.plan import ActiveRun, StudyStatus, build_plan
 from buttress.studies.runner.queue import lock_path
-from buttress.studies.spec import Scale, StudySpec
 from buttress.studies.speed import fit_speed_model
 from buttress.system.locks import is_stale, read_holder
 from buttress.system.progress import Progress
 
 
 def read_study_status(
-    study: StudySpec, scale: Scale, root: Path, *, progress: Progress | None = None
+    expanded: ExpandedStudy, root: Path, *, progress: Progress | None = None
 ) -> StudyStatus:
     """Read counts, locked runs and the estimated remaining time."""
-    statuses = read_statuses(jobs_of(study, scale, root), progress)
-    plan = build_plan(study.name, scale, statuses, fit_speed_model(statuses))
+    statuses = read_statuses(make_jobs(expanded, root), progress)
+    plan = build_plan(expanded, statuses, fit_speed_model(statuses))
     active = active_runs(statuses)
     active_workers = sum(not run.is_stale for run in active)
     seconds_left = None

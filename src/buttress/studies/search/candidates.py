@@ -9,7 +9,7 @@ from pathlib import Path
 from buttress.errors import UserError
 from buttress.models.cost import ModelCost
 from buttress.results.run_spec import RunSpec
-from buttress.studies.grid import GridRun, expand_grid, labels_text
+from buttress.studies.grid import GridRun, expand_study, labels_text
 from buttress.studies.jobs import model_cost, training_passes
 from buttress.studies.search.spec import HalvingSpec, SearchBudget, SearchSpec
 from buttress.studies.spec import Scale
@@ -64,13 +64,13 @@ def build_candidates(
     that cannot be searched with, are found here.
     """
     runs_by_labels: dict[tuple[str, ...], list[GridRun]] = {}
-    for cell in expand_grid(search, scale):
-        runs_by_labels.setdefault(tuple(cell.labels.values()), []).append(cell)
+    for run in expand_study(search, scale).runs:
+        runs_by_labels.setdefault(tuple(run.labels.values()), []).append(run)
     if not runs_by_labels:
         raise UserError(
             f"{search.display_name}: the grid has no runs; set `model` in `base` or in an axis"
         )
-    candidates = [_make_candidate(cells, seed) for cells in runs_by_labels.values()]
+    candidates = [_make_candidate(runs, seed) for runs in runs_by_labels.values()]
     check_recipes(candidates, halving, search.display_name)
     in_budget = [candidate for candidate in candidates if budget.allows(candidate.cost)]
     if not in_budget:
@@ -97,8 +97,8 @@ def build_candidates(
 
 
 def _make_candidate(runs: Sequence[GridRun], seed: int) -> Candidate:
-    specs = tuple(c.spec.model_copy(update={"seed": c.spec.seed + seed}) for c in runs)
-    if any(cell.init_key is not None for cell in runs):
+    specs = tuple(r.spec.model_copy(update={"seed": r.spec.seed + seed}) for r in runs)
+    if any(run.init_key is not None for run in runs):
         where = labels_text(runs[0].labels)
         raise UserError(f"{where}: `init_from` is not supported in a search")
     return Candidate(dict(runs[0].labels), specs, model_cost(specs[0]))
