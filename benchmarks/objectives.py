@@ -31,13 +31,13 @@ def recipe(objective: str, extra: str) -> Recipe:
         "batch_size": 32,
         "objective": {"name": objective, "args": args},
         "threat": "Linf:0.06",
-        "optimiser": {"name": "adamw", "lr": 3e-3, "weight_decay": 0.05},
+        "optimizer": {"name": "adamw", "lr": 3e-3, "weight_decay": 0.05},
         "schedule": {"name": "cosine", "warmup_epochs": 1},
-        "augmentation": {"crop": 2},
+        "augmentation": {"crop_padding": 2},
         "validation": {"every": EPOCHS},
     }
     if OBJECTIVES.get(objective).needs_extra_data:
-        raw["extra"] = {"dataset": f"npz:{extra}", "share": 0.5}
+        raw["extra_data"] = {"dataset": f"npz:{extra}", "batch_fraction": 0.5}
     return Recipe.parse(raw, f"recipe of {objective}")
 
 

@@ -112,7 +112,7 @@ def recipe_table() -> str:
 
     lines = ["| name | what it is | cost | expected | source |", "| --- | --- | --- | --- | --- |"]
     for recipe in map(load_recipe, list_recipes()):
-        said = (plain(recipe.about), recipe.cost, recipe.expected, linked(recipe.source))
+        said = (plain(recipe.description), recipe.cost, recipe.expected, linked(recipe.source))
         lines.append(f"| `{recipe.name}` | {' | '.join(said)} |")
     return "\n".join(lines) + "\n"
 
@@ -139,7 +139,7 @@ def suite_table() -> str:
 
     lines = ["| name | what it is | holds | source |", "| --- | --- | --- | --- |"]
     for suite in map(load_suite, list_suites()):
-        said = (plain(suite.about), plain(suite.entry_names), linked(suite.source))
+        said = (plain(suite.description), plain(suite.entry_names), linked(suite.source))
         lines.append(f"| `{suite.name}` | {' | '.join(said)} |")
     return "\n".join(lines) + "\n"
 
@@ -205,7 +205,7 @@ def tables() -> dict[str, list[Row]]:
     }
     found["sources"] = [Row(entry.metadata["form"], entry.summary) for entry in SOURCES]
     found["augmentations"] = [
-        Row(name, named.about) for name, named in AUGMENTATION_PRESETS.items()
+        Row(name, named.description) for name, named in AUGMENTATION_PRESETS.items()
     ]
     return found
 

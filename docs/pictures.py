@@ -14,21 +14,21 @@ from buttress.data import Augmentation, corrupt, list_corruptions
 from buttress.results.run_spec import ColorJitterSpec, RandAugmentSpec, ResizedCropSpec
 from buttress.system.rng import SampleRNG
 
-SIDE, GAP, LABEL, DRAWS = 96, 6, 130, 5
+SIDE, GAP, LABEL, DRAWS = 96, 6, 215, 5
 SEVERITY, ACROSS, CAPTION = 3, 5, 18
 
 ROWS = {
-    "crop: 12, flip": Augmentation(crop=12, flip=True),
+    "crop_padding: 12, horizontal_flip": Augmentation(crop_padding=12, horizontal_flip=True),
     "resized_crop": Augmentation(resized_crop=ResizedCropSpec()),
     "rotation: 15": Augmentation(rotation=15.0),
-    "jitter: 0.4": Augmentation(
-        jitter=ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4)
+    "color_jitter: 0.4": Augmentation(
+        color_jitter=ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4)
     ),
-    "jitter: {hue: 0.2}": Augmentation(jitter=ColorJitterSpec(hue=0.2)),
-    "auto: cifar10": Augmentation(auto="cifar10"),
-    "auto: imagenet": Augmentation(auto="imagenet"),
-    "rand": Augmentation(rand=RandAugmentSpec()),
-    "erasing: 1": Augmentation(erasing=1.0),
+    "color_jitter: {hue: 0.2}": Augmentation(color_jitter=ColorJitterSpec(hue=0.2)),
+    "auto_augment: cifar10": Augmentation(auto_augment="cifar10"),
+    "auto_augment: imagenet": Augmentation(auto_augment="imagenet"),
+    "rand_augment": Augmentation(rand_augment=RandAugmentSpec()),
+    "random_erasing: 1": Augmentation(random_erasing=1.0),
     "mixup: 0.8": Augmentation(mixup=0.8),
     "cutmix: 1": Augmentation(cutmix=1.0),
 }

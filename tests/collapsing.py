@@ -15,7 +15,7 @@ objective: {{name: fast, args: {{rel_step: 1.0, start: clean}}}}
 threat: Linf:0.22
 eps_zero_epochs: 2
 eps_warmup_epochs: 6
-optimiser: {{name: adamw, lr: 0.004}}
+optimizer: {{name: adamw, lr: 0.004}}
 schedule: {{name: constant}}
 validation: {{attack: {{name: pgd, args: {{steps: 20}}}}, limit: 179}}
 on_collapse: {what}

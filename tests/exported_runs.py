@@ -37,7 +37,7 @@ def make_spec(**changes: Any) -> RunSpec:
         epochs=3,
         objective=ComponentSpec(name=objective),
         threat=None if objective == "standard" else given.pop("threat", THREAT),
-        optimiser=OptimizerSpec(lr=0.1),
+        optimizer=OptimizerSpec(lr=0.1),
         **given.pop("recipe", {}),
     )
     return RunSpec(**given, recipe=recipe)

@@ -67,7 +67,7 @@ def make_spec(model: str = "vit_tiny", objective: str = "pgd_at", seed: int = 0)
             epochs=3,
             objective=ComponentSpec(name=objective),
             threat=None if objective == "standard" else "Linf:0.1",
-            optimiser=OptimizerSpec(lr=0.1),
+            optimizer=OptimizerSpec(lr=0.1),
         ),
     )
 

@@ -68,5 +68,5 @@ def test_finetune_goes_on_from_an_exported_folder_and_from_a_function(place: Pat
         run = bt.finetune(source, "digits", "quickstart-standard", place / f"run-{source[:3]}",
                           limit=32, overrides=changes, device="cpu")  # fmt: skip
         assert run.state == "done"
-        assert run.header["finetuned_from"]["new"] == []
+        assert run.header["finetuned_from"]["initialized"] == []
         assert loaded is None or run.spec.model == "resnet_tiny"

@@ -16,20 +16,20 @@ from buttress.results.run_spec import (
 )
 from buttress.system.rng import SampleRNG
 
-BOTH = Augmentation(crop=4, flip=True)
+BOTH = Augmentation(crop_padding=4, horizontal_flip=True)
 EACH = {
-    "crop": Augmentation(crop=4),
-    "flip": Augmentation(flip=True),
+    "crop": Augmentation(crop_padding=4),
+    "flip": Augmentation(horizontal_flip=True),
     "resized crop": Augmentation(resized_crop=ResizedCropSpec()),
     "bilinear": Augmentation(resized_crop=ResizedCropSpec(interpolation="bilinear")),
     "rotation": Augmentation(rotation=20.0),
     "jitter": Augmentation(
-        jitter=ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)
+        color_jitter=ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)
     ),
-    "auto cifar10": Augmentation(auto="cifar10"),
-    "auto imagenet": Augmentation(auto="imagenet"),
-    "rand": Augmentation(rand=RandAugmentSpec()),
-    "erasing": Augmentation(erasing=0.6),
+    "auto cifar10": Augmentation(auto_augment="cifar10"),
+    "auto imagenet": Augmentation(auto_augment="imagenet"),
+    "rand": Augmentation(rand_augment=RandAugmentSpec()),
+    "erasing": Augmentation(random_erasing=0.6),
     "all": Augmentation.from_spec("ablation-1111"),
 }
 BASE = {"resized_crop": {}, "flip": True, "jitter": 0.4}
@@ -142,7 +142,7 @@ def test_a_name_or_a_number_stands_for_fields() -> None:
         AugmentationSpec(**BASE)
     )
     three = ColorJitterSpec(brightness=0.4, contrast=0.4, saturation=0.4)
-    assert Augmentation(jitter=0.4).jitter == three  # type: ignore[arg-type]
+    assert Augmentation(color_jitter=0.4).color_jitter == three  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"'ablation-0012'; did you mean 'ablation-\d{4}'"):
         Augmentation.from_spec("ablation-0012")
 
@@ -152,7 +152,7 @@ def test_nothing_asked_nothing_done() -> None:
     assert torch.equal(Augmentation()(x, streams(torch.arange(5)), 0), x)
     assert BOTH(x[:0], streams(torch.arange(0)), 0).shape == (0, 3, 16, 12)
     with pytest.raises(UserError, match=r"crop: Input.+got -1"):
-        Augmentation(crop=-1)
+        Augmentation(crop_padding=-1)
 
 
 def test_epoch_order() -> None:

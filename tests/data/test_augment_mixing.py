@@ -123,7 +123,7 @@ def test_inputs_stay_and_bytes_become_floats() -> None:
 
 def test_nothing_to_mix() -> None:
     x = images()
-    out, mixing = Augmentation(erasing=0.5).mix(x, streams(torch.arange(12)))
+    out, mixing = Augmentation(random_erasing=0.5).mix(x, streams(torch.arange(12)))
     assert mixing is None
     assert torch.equal(out, x)
     assert BOTH.mix(x[:0], streams(torch.arange(0))).mixing is None

@@ -255,7 +255,7 @@ def check_yaml(block: Block, text: str, place: Path) -> None:
     whole = place / "whole.yaml"
     part = yaml.safe_load(text)
     if block.part == "recipe":
-        whole.write_text(yaml.safe_dump({"epochs": 1, "optimiser": {"lr": 0.1}} | part))
+        whole.write_text(yaml.safe_dump({"epochs": 1, "optimizer": {"lr": 0.1}} | part))
         load_recipe(whole)
     elif block.part == "grid":
         grid = {**part, "base": {"dataset": "digits", "recipe": "quickstart-at"} | part["base"]}

@@ -20,12 +20,12 @@ def test_it_follows_the_weights(name: str) -> None:
     model = create_model(name, num_classes=10, image_size=32, seed=0).train()
     x = torch.rand(4, 3, 32, 32)
     twin = Twin(model, x)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(3):
         model.train()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model(x).square().sum().backward()
-        optimiser.step()
+        optimizer.step()
         with eval_mode(model), torch.no_grad():
             right, found = model(x), twin.refresh()(x)
         assert (right - found).norm() <= 1e-4 * right.norm()

@@ -65,13 +65,13 @@ def test_accuracy_falls_with_severity() -> None:
             nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
             nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10),
         )  # fmt: skip
-    optimiser = torch.optim.Adam(net.parameters(), 2e-3)
+    optimizer = torch.optim.Adam(net.parameters(), 2e-3)
     source = torch.Generator().manual_seed(0)
     for _ in range(250):
         x, y, _ = train.take(torch.randint(len(train), (64,), generator=source))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
-        optimiser.step()
+        optimizer.step()
 
     def error(name: str, severity: int) -> float:
         x, y, _ = corrupt_dataset(test, name, severity).take(range(len(test)))

@@ -54,7 +54,7 @@ def network(*, batch_norm: bool = False, flat: bool = False) -> nn.Sequential:
 def fitted(model: nn.Module, *, epochs: int = 6, eps: float = 0.0) -> nn.Module:
     """Trained on digits, on images moved by two steps along the gradient if there is an eps."""
     data, source = digits("train", None), torch.Generator().manual_seed(0)
-    optimiser, everything = torch.optim.Adam(model.parameters(), lr=4e-3), data.images
+    optimizer, everything = torch.optim.Adam(model.parameters(), lr=4e-3), data.images
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for _ in range(epochs):
@@ -63,9 +63,9 @@ def fitted(model: nn.Module, *, epochs: int = 6, eps: float = 0.0) -> nn.Module:
                 if eps:
                     x = bt.attack("pgd", model, x, y, threat=f"Linf:{eps}", steps=2, rel_step=0.7)
                 loss = F.cross_entropy(model.train()(x), y)
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
     return model.eval()
 
 

@@ -58,7 +58,7 @@ def digits() -> Dataset:
 @pytest.mark.parametrize("name", bt.list_suites())
 def test_every_suite_resolves_and_says_where_it_is_from(name: str, dataset: str) -> None:
     spec = load_suite(name)
-    assert spec.about
+    assert spec.description
     assert spec.source
     assert "\n# Source: " in "\n" + SUITES.path(name).read_text()
     entries = resolved(name, dataset)

@@ -178,7 +178,7 @@ def test_what_training_says_against_the_model_is_on_the_card(tmp_path: Path) -> 
 
 
 def test_more_data_is_declared(tmp_path: Path) -> None:
-    extra = make_spec(recipe={"extra": {"dataset": "extra:/home/me/ddpm.npz"}})
+    extra = make_spec(recipe={"extra_data": {"dataset": "extra:/home/me/ddpm.npz"}})
     found = exported(finished_run(tmp_path / "a", extra), tmp_path / "out")
     assert found["additional_data"] is True
     assert found["footnote"] == "Extra training data: extra:ddpm.npz."

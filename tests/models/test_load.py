@@ -320,7 +320,7 @@ class Spec:
     model_args: dict[str, str] = {}  # noqa: RUF012
     num_classes, image_size, in_channels = 10, 32, 3
     mean, std = tuple(MEAN), tuple(STD)
-    recipe = Recipe(epochs=1, optimiser={"lr": 0.1})
+    recipe = Recipe(epochs=1, optimizer={"lr": 0.1})
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def spec(**changes: object) -> RunSpec:
     base = {
         "model": "vit_tiny", "dataset": "digits", "num_classes": 10, "image_size": 32,
         "in_channels": 3, "mean": (0.0,) * 3, "std": (1.0,) * 3,
-        "recipe": Recipe(epochs=2, optimiser=OptimizerSpec(lr=0.1)),
+        "recipe": Recipe(epochs=2, optimizer=OptimizerSpec(lr=0.1)),
     }  # fmt: skip
     return RunSpec(**{**base, **changes})
 
@@ -145,28 +145,34 @@ def test_wilson_covers_the_truth_95_times_in_100() -> None:
 
 
 def test_keys_change_with_numbers_only() -> None:
-    assert spec().key() == "vit_tiny-f3dd6373017c"  # the golden key; a change breaks saved runs
+    assert spec().key() == "vit_tiny-fdf8b4f2d972"  # the golden key; a change breaks saved runs
     assert spec(seed=1).key() != spec().key()
     assert spec(model="ViT-Tiny").key() == spec().key()
-    words = {"name": "n", "about": "a", "source": "s", "cost": "c", "expected": "e"}
-    renamed = Recipe(**words, epochs=2, optimiser=OptimizerSpec(lr=0.1))
+    words = {"name": "n", "description": "a", "source": "s", "cost": "c", "expected": "e"}
+    renamed = Recipe(**words, epochs=2, optimizer=OptimizerSpec(lr=0.1))
     assert spec(recipe=renamed).key() == spec().key()
-    assert spec(recipe=Recipe(epochs=2, optimiser=OptimizerSpec(lr=0.2))).key() != spec().key()
+    assert spec(recipe=Recipe(epochs=2, optimizer=OptimizerSpec(lr=0.2))).key() != spec().key()
 
 
 def augmented(given: object) -> Recipe:
-    body = {"epochs": 2, "optimiser": {"lr": 0.1}, "augmentation": given}
+    body = {"epochs": 2, "optimizer": {"lr": 0.1}, "augmentation": given}
     return Recipe.parse(body, "recipe r")
 
 
 def test_every_setting_of_augmentation_changes_the_key_unless_it_is_off() -> None:
     off: tuple[dict[str, Any], ...]
-    off = ({}, {"jitter": 0}, {"auto": "none"}, {"rand": None, "mixup": 0, "erasing": 0.0})
+    off = (
+        {},
+        {"color_jitter": 0},
+        {"auto_augment": "none"},
+        {"rand_augment": None, "mixup": 0, "random_erasing": 0.0},
+    )
     assert {spec(recipe=augmented(given)).key() for given in off} == {spec().key()}
     on: tuple[dict[str, Any], ...] = (
-        {"crop": 1}, {"flip": True}, {"resized_crop": {}}, {"resized_crop": {"scale": [0.5, 1]}},
-        {"rotation": 2}, {"jitter": 0.4}, {"jitter": {"hue": 0.1}}, {"auto": "cifar10"},
-        {"rand": {}}, {"rand": {"ops": 3}}, {"erasing": 0.2}, {"mixup": 0.8}, {"cutmix": 1},
+        {"crop_padding": 1}, {"horizontal_flip": True}, {"resized_crop": {}},
+        {"resized_crop": {"scale": [0.5, 1]}}, {"rotation": 2}, {"color_jitter": 0.4},
+        {"color_jitter": {"hue": 0.1}}, {"auto_augment": "cifar10"}, {"rand_augment": {}},
+        {"rand_augment": {"num_ops": 3}}, {"random_erasing": 0.2}, {"mixup": 0.8}, {"cutmix": 1},
     )  # fmt: skip
     keys = {spec(recipe=augmented(given)).key() for given in on}
     assert len(keys | {spec().key()}) == len(on) + 1
@@ -175,10 +181,10 @@ def test_every_setting_of_augmentation_changes_the_key_unless_it_is_off() -> Non
 def test_augmentations_have_names() -> None:
     assert len(set(list_augmentations())) == 16
     recipe = augmented("ablation-0101")
-    on = {"cutmix": 1.0, "erasing": 0.25}
-    fields = {"resized_crop": {}, "flip": True, "jitter": 0.4}
+    on = {"cutmix": 1.0, "random_erasing": 0.25}
+    fields = {"resized_crop": {}, "horizontal_flip": True, "color_jitter": 0.4}
     assert recipe == augmented({**fields, **on})
-    assert augmented("ablation_1010") == augmented({**fields, "mixup": 0.8, "rand": {}})
+    assert augmented("ablation_1010") == augmented({**fields, "mixup": 0.8, "rand_augment": {}})
     assert Recipe.parse(recipe.model_dump(mode="json"), "again") == recipe
     keys = {spec(recipe=augmented(name)).key() for name in list_augmentations()}
     assert len(keys) == 16
@@ -189,11 +195,14 @@ def test_augmentations_have_names() -> None:
     [
         ("ablaton-0101", "unknown augmentation 'ablaton-0101'; did you mean 'ablation-0101'"),
         ({"rotatoin": 2}, "unknown key 'augmentation.rotatoin', did you mean 'rotation'?"),
-        ({"rand": {"magnitud": 9}}, "unknown key 'augmentation.rand.magnitud', did you mean"),
+        (
+            {"rand_augment": {"magnitud": 9}},
+            "unknown key 'augmentation.rand_augment.magnitud', did you mean",
+        ),
         ({"resized_crop": {"scale": [1.0, 0.1]}}, "`0 < low <= high` must hold"),
-        ({"erasing": 1.5}, "augmentation.erasing"),
-        ({"jitter": -0.1}, "augmentation.jitter.brightness"),
-        ({"auto": "cifar"}, "augmentation.auto"),
+        ({"random_erasing": 1.5}, "augmentation.random_erasing"),
+        ({"color_jitter": -0.1}, "augmentation.color_jitter.brightness"),
+        ({"auto_augment": "cifar"}, "augmentation.auto_augment"),
         ({"mixup": -1}, "augmentation.mixup"),
     ],
 )
@@ -209,7 +218,7 @@ def test_a_run_refuses_the_folder_of_another(tmp_path: Path) -> None:
     run.open(spec())  # the same run goes on
     assert run.state == "started"
     with pytest.raises(UserError, match=r"other settings \(recipe.epochs, seed\)"):
-        run.open(spec(seed=1, recipe=Recipe(epochs=3, optimiser=OptimizerSpec(lr=0.1))))
+        run.open(spec(seed=1, recipe=Recipe(epochs=3, optimizer=OptimizerSpec(lr=0.1))))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_text("x")
     with pytest.raises(UserError, match="not a run"):

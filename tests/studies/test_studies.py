@@ -84,7 +84,7 @@ def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> No
             base=RUN,
             axes={
                 "lr": {
-                    x: {"overrides": [f"optimiser.lr={v}"]}
+                    x: {"overrides": [f"optimizer.lr={v}"]}
                     for x, v in (("low", 0.001), ("high", 0.1))
                 },
                 "net": {"vit": {}, "resnet": {"model": "resnet_tiny"}},
@@ -96,7 +96,7 @@ def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> No
     )
     assert len(found) == 6
     assert len({cell.key for cell in found}) == 6
-    assert {c.spec.recipe.optimiser.lr for c in found} == {0.001, 0.1}
+    assert {c.spec.recipe.optimizer.lr for c in found} == {0.001, 0.1}
 
 
 def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> None:

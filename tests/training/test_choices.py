@@ -33,11 +33,13 @@ batch_size: 32
 objective: {{name: {objective}, args: {args}}}
 threat: Linf:0.1
 eps_warmup_epochs: 1
-optimiser: {{name: adamw, lr: 0.002}}
-augmentation: {{crop: 2, flip: true, rand: {{}}, erasing: 0.5, mixup: 0.8, cutmix: 1.0}}
+optimizer: {{name: adamw, lr: 0.002}}
+augmentation:
+  {{crop_padding: 2, horizontal_flip: true, rand_augment: {{}}, random_erasing: 0.5,
+    mixup: 0.8, cutmix: 1.0}}
 label_smoothing: 0.1
 awp: {{gamma: 0.01, from_epoch: 1}}
-average: {{decay: 0.9}}
+weight_averaging: {{decay: 0.9}}
 validation: {{attack: {{name: pgd, args: {{steps: 1}}}}, limit: 16}}
 {more}
 """
@@ -74,7 +76,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "more.npz", image=images, label=np.arange(50) % 10)
     for name in OBJECTIVES.names():
         needs_extra = OBJECTIVES.get(name).needs_extra_data
-        more = f"extra: {{dataset: 'npz:{folder}/more.npz'}}" if needs_extra else ""
+        more = f"extra_data: {{dataset: 'npz:{folder}/more.npz'}}" if needs_extra else ""
         text = RECIPE.format(objective=name, args=json.dumps(example_args(name)), more=more)
         (folder / f"{name}.yaml").write_text(text)
     return folder
@@ -94,7 +96,7 @@ def test_every_objective_resumes_bit_for_bit_with_everything_on(place: Path, nam
     again = go(place, f"{name}-cut", name)
     states = [load_checkpoint(run.checkpoint("last")) for run in (whole, again)]
     a, b = (
-        content_digest({k: s[k] for k in ("model", "raw", "optimiser", "memory")}) for s in states
+        content_digest({k: s[k] for k in ("model", "raw", "optimizer", "memory")}) for s in states
     )
     assert a == b
 
@@ -141,11 +143,11 @@ def test_choosing_on_test_images_is_marked_wherever_a_number_comes_from_it(place
 
 def test_an_objective_that_needs_more_images_says_so(place: Path) -> None:
     with pytest.raises(UserError, match=r"extra\.dataset"):
-        go(place, "few", "rst", overrides=("extra=null",))
+        go(place, "few", "rst", overrides=("extra_data=null",))
 
 
 def test_the_best_epoch_by_clean_accuracy(place: Path) -> None:
-    run = go(place, "by-clean", "pgd_at", overrides=("validation.by=clean",))
+    run = go(place, "by-clean", "pgd_at", overrides=("validation.select_by=clean",))
     best = max(run.history, key=lambda row: (row["val_clean"], row["val_robust"]))
     assert run.summary["best_val_clean"] == best["val_clean"]
 

@@ -25,8 +25,8 @@ epochs: {epochs}
 batch_size: 32
 objective: {objective}
 threat: Linf:0.03
-optimiser: {{name: adamw, lr: 0.002}}
-augmentation: {{crop: 2}}
+optimizer: {{name: adamw, lr: 0.002}}
+augmentation: {{crop_padding: 2}}
 validation: {{attack: {{name: pgd, args: {{steps: 1}}}}, limit: 16}}
 """
 
@@ -85,7 +85,7 @@ def test_it_starts_better_than_fresh_weights(place: Path, whole: Run) -> None:
 
 def test_it_begins_with_the_source_and_a_new_head(place: Path, whole: Run) -> None:
     source = load_checkpoint(place / "source" / "best.pt")["model"]
-    start = load_checkpoint(whole.checkpoint("start"))["model"]
+    start = load_checkpoint(whole.checkpoint("initial"))["model"]
     for name, value in start.items():
         if name.startswith("net.") and not name.startswith("net.head."):
             assert torch.equal(value, source[name]), name
@@ -100,7 +100,7 @@ def test_the_header_says_where_it_came_from(place: Path, whole: Run) -> None:
     assert origin["source"] == "source"
     assert origin["digest"] == content_digest(source)
     assert origin["key"] == Run(place / "source").spec.key()
-    assert origin["new"] == ["head.weight", "head.bias"]
+    assert origin["initialized"] == ["head.weight", "head.bias"]
     assert origin["resized"] == origin["unused"] == []
     assert origin["loaded"] == len(source) - 2 - 2  # without head and normalisation
     assert "finetuned_from" not in json.dumps(whole.spec.identity())
@@ -111,7 +111,9 @@ def test_attacked_at_another_size(place: Path) -> None:
     run = go(place, "larger", "attacked", size=64, progress=said)
     assert run.header["finetuned_from"]["resized"] == ["pos_embed"]
     assert run.summary["best_val_robust"] is not None
-    assert any("1 resized (pos_embed), 2 new (head.weight, head.bias)" in s for s in said.lines)
+    assert any(
+        "1 resized (pos_embed), 2 initialized (head.weight, head.bias)" in s for s in said.lines
+    )
 
 
 class Stop(Exception):
@@ -149,11 +151,11 @@ def test_a_finished_run_returns_at_once(place: Path, whole: Run) -> None:
 
 def test_a_damaged_start_is_written_again(place: Path, whole: Run) -> None:
     shutil.copytree(whole.path, place / "damaged")
-    for name in ("start.pt", "last.pt", "best.pt"):
+    for name in ("initial.pt", "last.pt", "best.pt"):
         (place / "damaged" / name).write_bytes(b"damaged")
     said = Logged()
     assert weights(go(place, "damaged", progress=said)) == weights(whole)
-    assert any("start.pt" in line and "again" in line for line in said.lines)
+    assert any("initial.pt" in line and "again" in line for line in said.lines)
 
 
 def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
@@ -180,7 +182,7 @@ def test_the_last_epoch_and_the_recipe_of_a_run(place: Path) -> None:
         overrides=("epochs=1",), device="cpu", limit=32,
     )  # fmt: skip
     assert run.spec.recipe == source.spec.recipe.model_copy(update={"epochs": 1})
-    start = load_checkpoint(run.checkpoint("start"))["model"]
+    start = load_checkpoint(run.checkpoint("initial"))["model"]
     assert torch.equal(start["net.cls_token"], state["model"]["net.cls_token"])
     assert run.header["finetuned_from"]["digest"] == content_digest(state["model"])
 
@@ -192,7 +194,7 @@ def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
     train("xcit_tiny", "digits", place / "attacked.yaml", source, model_args=args, **quick)
     run = go(place, "xcit-4", "attacked", source=source, model_args={"patch": 4}, limit=32)
     assert run.spec.model_args == {"patch": 4, "activation": "silu"}
-    assert run.header["finetuned_from"]["new"] == ["head.weight", "head.bias"]
+    assert run.header["finetuned_from"]["initialized"] == ["head.weight", "head.bias"]
 
 
 @pytest.mark.parametrize(

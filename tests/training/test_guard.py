@@ -123,7 +123,7 @@ def fallen_to(run: Run) -> int:
 
 
 def test_a_failed_model_says_so_where_it_is_used(tmp_path: Path) -> None:
-    run = go(tmp_path, "failed", "warn", 1, overrides=("optimiser.lr=1e-12",))
+    run = go(tmp_path, "failed", "warn", 1, overrides=("optimizer.lr=1e-12",))
     assert run.summary["warnings"][0].startswith("training failed")
     found = evaluate(load_model(run.path), load_dataset("digits", "test", limit=8), ["clean"])
     assert run.summary["warnings"][0] in found.warnings

@@ -20,9 +20,9 @@ epochs: {epochs}
 batch_size: 32
 objective: {{name: free, args: {{repeats: 2}}}}
 threat: Linf:0.06
-optimiser: {{name: adamw, lr: 0.001}}
-augmentation: {{crop: 2, mixup: 0.8}}
-average: {{kind: ema}}
+optimizer: {{name: adamw, lr: 0.001}}
+augmentation: {{crop_padding: 2, mixup: 0.8}}
+weight_averaging: {{kind: ema}}
 awp: {{gamma: 0.005}}
 validation: {{limit: 32}}
 """

@@ -21,7 +21,7 @@ CASES = [
     *((name, {}) for name in OBJECTIVES.names()),
     *((name, example_args(name)) for name in OBJECTIVES.names() if example_args(name)),
     ("alp", {"target": "random"}),
-    ("multi_norm", {"how": "random"}),
+    ("multi_norm", {"combine": "random"}),
     ("pgd_at", {"steps": 3}),
 ]
 

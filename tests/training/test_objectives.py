@@ -177,9 +177,9 @@ class TestSeveralNorms:
         other = self.found(monkeypatch, step)
         rows = np.arange(N)
         each = [-np.log(softmax(answers(model, x))[rows, step.y]) for x in other.values()]
-        got = value("multi_norm", model, step, threats=self.THREATS, how="max")
+        got = value("multi_norm", model, step, threats=self.THREATS, combine="max")
         assert got == pytest.approx(np.maximum(*each).mean())
-        got = value("multi_norm", model, step, threats=self.THREATS, how="avg")
+        got = value("multi_norm", model, step, threats=self.THREATS, combine="avg")
         assert got == pytest.approx(np.mean(each))
 
     def test_random_takes_one_norm_per_batch(
@@ -192,7 +192,7 @@ class TestSeveralNorms:
         for first in range(20):
             ids = torch.arange(first, first + N)
             here = replace(step, streams=SampleRNG(0, "train/1", ids))
-            got = value("multi_norm", model, here, threats=self.THREATS, how="random")
+            got = value("multi_norm", model, here, threats=self.THREATS, combine="random")
             drawn.append(int(np.argmin([abs(got - v) for v in one])))
             assert min(abs(got - v) for v in one) < 1e-9
         assert set(drawn) == {0, 1}

@@ -22,11 +22,11 @@ epochs: {epochs}
 batch_size: 32
 objective: {{name: {objective}}}
 threat: Linf:0.05
-optimiser: {{name: sgd, lr: 0.05, momentum: 0.9}}
-augmentation: {{crop: 2}}
-l1: 1.0e-5
-accumulate: 2
-clip_norm: 5.0
+optimizer: {{name: sgd, lr: 0.05, momentum: 0.9}}
+augmentation: {{crop_padding: 2}}
+l1_weight: 1.0e-5
+accumulation_steps: 2
+clip_grad_norm: 5.0
 validation: {{attack: {{name: pgd, args: {{steps: 2}}}}, limit: 64}}
 """
 MODEL = """

@@ -23,7 +23,7 @@ NO_NUMBER = {"generalization-trades"}  # whose settings and results are not publ
 
 
 def lr(recipe: Recipe, epoch: float) -> float:
-    return recipe.optimiser.lr * learning_rate_factor(recipe.schedule, epoch, recipe.epochs)
+    return recipe.optimizer.lr * learning_rate_factor(recipe.schedule, epoch, recipe.epochs)
 
 
 def eps(recipe: Recipe, epoch: float) -> float:
@@ -39,7 +39,7 @@ def eps(recipe: Recipe, epoch: float) -> float:
 def test_every_recipe_says_what_it_is_and_where_from(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.name == name
-    assert recipe.about.endswith(".")
+    assert recipe.description.endswith(".")
     assert recipe.source
     assert recipe.cost.startswith(f"{recipe.epochs} epochs x ")
 
@@ -47,7 +47,7 @@ def test_every_recipe_says_what_it_is_and_where_from(name: str) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_recipes_give_a_paper_and_a_number(name: str) -> None:
     recipe = load_recipe(name)
-    lines = RECIPES.path(name).read_text().split("about:")[0]
+    lines = RECIPES.path(name).read_text().split("description:")[0]
     head = " ".join(lines.split())
     assert all(f"# {part}:" in lines for part in ("Source", "Cost", "Expected"))
     assert "arXiv:" in recipe.source
@@ -61,7 +61,7 @@ def test_published_recipes_give_a_paper_and_a_number(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_overrides_in_a_head_are_accepted(name: str) -> None:
-    head = RECIPES.path(name).read_text().split("about:")[0]
+    head = RECIPES.path(name).read_text().split("description:")[0]
     for line in head.splitlines():
         for given in line.split("--set ")[1:]:
             quoted = given.startswith("'")
@@ -69,7 +69,7 @@ def test_the_overrides_in_a_head_are_accepted(name: str) -> None:
             assert load_recipe(name, (change,)) != load_recipe(name), change
 
 
-# objective, its arguments, threat, optimiser, rate, decay, batch, epochs
+# objective, its arguments, threat, optimizer, rate, decay, batch, epochs
 FACTS: dict[str, tuple[str, dict[str, Any], str | None, str, float, float, int, int]] = {
     "generalization-vanilla": ("standard", {}, None, "adamw", 2.5e-4, 0.05, 128, 100),
     "generalization-at": (
@@ -86,7 +86,7 @@ FACTS: dict[str, tuple[str, dict[str, Any], str | None, str, float, float, int, 
         "trades", {"steps": 10, "noise": 0.001, "beta": 6}, "8/255", "sgd", 0.1, 2e-4, 128, 100,
     ),
     "robustwrn-mart": (
-        "mart", {"steps": 10, "noise": 2 / 255, "weight": 6}, "8/255", "sgd", 0.1, 2e-4, 128, 100,
+        "mart", {"steps": 10, "noise": 2 / 255, "beta": 6}, "8/255", "sgd", 0.1, 2e-4, 128, 100,
     ),
     "robustwrn-rst": (
         "rst", {"steps": 10, "noise": 0.001, "beta": 6}, "8/255", "sgd", 0.1, 5e-4, 256, 200,
@@ -110,16 +110,16 @@ FACTS: dict[str, tuple[str, dict[str, Any], str | None, str, float, float, int, 
 @pytest.mark.parametrize("name", FACTS)
 def test_values_are_the_published_ones(name: str) -> None:
     recipe = load_recipe(name)
-    objective, args, radius, optimiser, rate, decay, batch, epochs = FACTS[name]
+    objective, args, radius, optimizer, rate, decay, batch, epochs = FACTS[name]
     assert recipe.objective.name == objective
     for key, value in args.items():
         close = value if isinstance(value, str) else pytest.approx(value)
         assert recipe.objective.args[key] == close
     threat = None if recipe.threat is None else Threat.parse(recipe.threat)
     assert threat == (None if radius is None else Threat.parse(f"Linf:{radius}"))
-    assert (recipe.optimiser.name, recipe.batch_size, recipe.epochs) == (optimiser, batch, epochs)
-    assert (recipe.optimiser.lr, recipe.optimiser.weight_decay) == pytest.approx((rate, decay))
-    assert recipe.optimiser.decay_vectors == (not name.startswith(("xcit", "deit")))
+    assert (recipe.optimizer.name, recipe.batch_size, recipe.epochs) == (optimizer, batch, epochs)
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay) == pytest.approx((rate, decay))
+    assert recipe.optimizer.decay_1d_parameters == (not name.startswith(("xcit", "deit")))
 
 
 def test_every_published_recipe_has_facts() -> None:
@@ -171,24 +171,24 @@ def test_eps_of_the_light_recipe_grows_between_epochs(name: str, full: int) -> N
     shares = {0: 0.0, 0.99: 0.0, 5: 0.5, 5.7: 0.5, 9.99: 0.9, 10: 1.0, 109: 1.0}
     found = {epoch: eps(recipe, epoch) * 255 / full for epoch in shares}
     assert found == pytest.approx(shares)
-    smooth = load_recipe(name, ("eps_by_epoch=false",))
+    smooth = load_recipe(name, ("eps_per_epoch=false",))
     assert eps(smooth, 5.7) * 255 / full == pytest.approx(0.57)
-    assert not recipe.step_follows_eps
+    assert not recipe.scale_step_with_eps
 
 
 def test_details_that_only_the_codes_have() -> None:
     for name in ("sat", "trades", "mart"):
         recipe = load_recipe(f"robustwrn-{name}")
-        assert (recipe.clip_norm, recipe.normalise) == (5.0, False)
+        assert (recipe.clip_grad_norm, recipe.normalize) == (5.0, False)
         # The source looks at epochs e >= 50, counted from 0.
         assert recipe.validation.from_epoch - 1 == 50
         assert recipe.validation.attack.args == {"steps": 20, "rel_step": 0.1}
-    assert load_recipe("robustwrn-rst").clip_norm is None
+    assert load_recipe("robustwrn-rst").clip_grad_norm is None
     for name in ("xcit-imagenet-eps4", "xcit-imagenet-eps8", "deit-baseline"):
         recipe = load_recipe(name)
-        assert (recipe.label_smoothing, recipe.normalise) == (0.1, False)
+        assert (recipe.label_smoothing, recipe.normalize) == (0.1, False)
     assert load_recipe("xcit-finetune-cifar").label_smoothing == 0
-    assert load_recipe("xcit-finetune-hires").normalise == "half"
+    assert load_recipe("xcit-finetune-hires").normalize == "half"
     baseline = load_recipe("deit-baseline").augmentation
     assert (baseline.mixup, baseline.cutmix, baseline.erasing) == (0.8, 1.0, 0.25)
     assert baseline.rand is not None
@@ -227,7 +227,7 @@ def test_every_recipe_starts_in_small(name: str, tmp_path: Path) -> None:
     if "steps" in recipe.objective.args:
         changes.append("objective.args.steps=1")
     if recipe.objective.name == "rst":
-        changes.append("extra.dataset=digits")
+        changes.append("extra_data.dataset=digits")
     run = train(
         f"{tmp_path}/net.py:net", "digits", name, tmp_path / "run", limit=64,
         overrides=tuple(changes), device="cpu",
@@ -237,6 +237,6 @@ def test_every_recipe_starts_in_small(name: str, tmp_path: Path) -> None:
     assert row["val_clean"] is not None
     assert (row["val_robust"] is None) == (recipe.threat is None)
     kept = run.spec.recipe
-    assert (kept.augmentation, kept.optimiser) == (recipe.augmentation, recipe.optimiser)
-    if recipe.normalise == "half":
+    assert (kept.augmentation, kept.optimizer) == (recipe.augmentation, recipe.optimizer)
+    if recipe.normalize == "half":
         assert (run.spec.mean, run.spec.std) == ((0.5,) * 3, (0.5,) * 3)

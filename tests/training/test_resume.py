@@ -22,12 +22,12 @@ from buttress.training.train import load_resume_state
 
 RECIPE = """
 epochs: {epochs}
-average: {{decay: 0.9}}
+weight_averaging: {{decay: 0.9}}
 batch_size: 64
 objective: {{name: pgd_at, args: {{steps: 1}}}}
 threat: Linf:0.1
-optimiser: {{name: {optimiser}, lr: 0.002}}
-augmentation: {{crop: 2, flip: true}}
+optimizer: {{name: {optimizer}, lr: 0.002}}
+augmentation: {{crop_padding: 2, horizontal_flip: true}}
 validation: {{attack: {{name: pgd, args: {{steps: 1}}}}, limit: 16}}
 """
 MODEL = """
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resume")
     (folder / "net.py").write_text(MODEL)
     for name in ("sgd", "adamw"):
-        text = RECIPE.format(epochs=3, optimiser=name)
+        text = RECIPE.format(epochs=3, optimizer=name)
         (folder / f"{name}.yaml").write_text(text)
     return folder
 
@@ -165,7 +165,7 @@ def test_a_last_checkpoint_lost_after_the_best_final_epoch_is_written_again(
     place: Path, damage: str
 ) -> None:
     """Killed between the two files of its only epoch, a run can still be finished."""
-    (place / "one.yaml").write_text(RECIPE.format(epochs=1, optimiser="adamw"))
+    (place / "one.yaml").write_text(RECIPE.format(epochs=1, optimizer="adamw"))
     run = go(place, f"one-{damage}", "one")
     before, path = weights(run), run.checkpoint("last")
     (run.path / "done.json").unlink()

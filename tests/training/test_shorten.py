@@ -14,7 +14,7 @@ SHARES = (0.0, 0.03, 0.11, 0.26, 0.51, 0.77, 0.91, 0.99)  # at no milestone, whe
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_the_schedule_of_every_recipe_keeps_its_form(name: str) -> None:
-    recipe = load_recipe(name, ("schedule.by_epoch=false",))  # steps of epochs are coarser
+    recipe = load_recipe(name, ("schedule.per_epoch=false",))  # steps of epochs are coarser
     short = scale_recipe_epochs(recipe, max(1, recipe.epochs // 3))
     for share in SHARES:
         expected = learning_rate_factor(recipe.schedule, share * recipe.epochs, recipe.epochs)
@@ -28,12 +28,15 @@ def test_the_schedule_of_every_recipe_keeps_its_form(name: str) -> None:
 
 def test_what_begins_late_begins_as_late() -> None:
     recipe = load_recipe("robustwrn-sat").model_copy(
-        update={"average": WeightAveragingSpec(from_epoch=50), "awp": AWPSpec(from_epoch=10)}
+        update={
+            "weight_averaging": WeightAveragingSpec(from_epoch=50),
+            "awp": AWPSpec(from_epoch=10),
+        }
     )
     short = scale_recipe_epochs(recipe, 20)
-    assert short.average is not None
+    assert short.weight_averaging is not None
     assert short.awp is not None
-    assert (short.average.from_epoch, short.awp.from_epoch) == (10, 2)
+    assert (short.weight_averaging.from_epoch, short.awp.from_epoch) == (10, 2)
     assert short.validation.from_epoch == 10  # of 20, as 51 of 100
     assert short.schedule.milestones == (15, 18)
 

@@ -55,7 +55,9 @@ def test_pgd_at_trains_on_worse_images_inside_the_ball() -> None:
 
 
 def test_schedules_go_through_known_points() -> None:
-    cosine = LRScheduleSpec(name="cosine", warmup_epochs=2, warmup_from=0.1, final=0.01)
+    cosine = LRScheduleSpec(
+        name="cosine", warmup_epochs=2, warmup_start_factor=0.1, final_factor=0.01
+    )
     assert learning_rate_factor(cosine, 0, 10) == pytest.approx(0.1)
     assert learning_rate_factor(cosine, 1, 10) == pytest.approx(0.55)
     assert learning_rate_factor(cosine, 2, 10) == pytest.approx(1.0)
@@ -70,7 +72,7 @@ def test_schedules_go_through_known_points() -> None:
 
 def test_vectors_are_left_out_of_weight_decay_only_if_asked() -> None:
     model = small_net()
-    spec = OptimizerSpec(name="adamw", lr=1e-3, weight_decay=0.5, decay_vectors=False)
+    spec = OptimizerSpec(name="adamw", lr=1e-3, weight_decay=0.5, decay_1d_parameters=False)
     groups = build_optimizer(model, spec).param_groups
     assert [g["weight_decay"] for g in groups] == [0.5, 0.0]
     assert all(p.ndim > 1 for p in groups[0]["params"])
@@ -83,9 +85,13 @@ def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"did you mean 'quickstart-at'"):
         load_recipe("quickstart-ta")
     with pytest.raises(
-        UserError, match=r"unknown key 'optimiser.momentun', did you mean 'momentum'"
+        UserError, match=r"unknown key 'optimizer.momentun', did you mean 'momentum'"
     ):
-        load_recipe("quickstart-at", ("optimiser.momentun=0.9",))
+        load_recipe("quickstart-at", ("optimizer.momentun=0.9",))
+    with pytest.raises(UserError, match=r"'optimiser': it is now `optimizer`"):
+        load_recipe("quickstart-at", ("optimiser.lr=0.1",))
+    with pytest.raises(UserError, match=r"'augmentation.crop': it is now `crop_padding`"):
+        load_recipe("quickstart-at", ("augmentation.crop=2",))
     with pytest.raises(UserError, match=r"did you mean 'pgd_at'"):
         load_recipe("quickstart-at", ("objective.name=pgdat",))
     with pytest.raises(UserError, match="write 8/255 if"):
@@ -103,10 +109,10 @@ def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
 
 
 def test_the_cyclic_rate_is_a_triangle_and_cooling_down_stays_low() -> None:
-    cyclic = LRScheduleSpec(name="cyclic", peak=0.4)
+    cyclic = LRScheduleSpec(name="cyclic", peak_position=0.4)
     factors = [learning_rate_factor(cyclic, e, 10) for e in (0, 2, 4, 7, 10)]
     assert factors == pytest.approx([0, 0.5, 1, 0.5, 0])
-    cool = LRScheduleSpec(name="cosine", final=0.02, cooldown_epochs=10)
+    cool = LRScheduleSpec(name="cosine", final_factor=0.02, cooldown_epochs=10)
     assert learning_rate_factor(cool, 100, 110) == pytest.approx(0.02)
     assert learning_rate_factor(cool, 109.5, 110) == pytest.approx(0.02)
     assert learning_rate_factor(cool, 50, 110) == pytest.approx(0.51)
@@ -130,7 +136,7 @@ def net(num_classes=10):
 
 def trained(tmp_path: Path, name: str, *changes: str) -> dict[str, torch.Tensor]:
     (tmp_path / "net.py").write_text(NET.replace("nn.LazyLinear(", "nn.Linear(4 * 49, "))
-    base = ("epochs=1", "batch_size=48", "optimiser={name: sgd, lr: 0.1}", "validation={limit: 16}")
+    base = ("epochs=1", "batch_size=48", "optimizer={name: sgd, lr: 0.1}", "validation={limit: 16}")
     run = train(
         f"{tmp_path}/net.py:net", "digits", "quickstart-standard", tmp_path / name, limit=192,
         overrides=(*base, *changes),
@@ -139,13 +145,13 @@ def trained(tmp_path: Path, name: str, *changes: str) -> dict[str, torch.Tensor]
 
 
 def test_parts_of_a_batch_add_up_to_the_batch(tmp_path: Path) -> None:
-    whole, parts = trained(tmp_path, "whole"), trained(tmp_path, "parts", "accumulate=3")
+    whole, parts = trained(tmp_path, "whole"), trained(tmp_path, "parts", "accumulation_steps=3")
     for name, value in whole.items():
         torch.testing.assert_close(parts[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_l1_makes_weights_small_and_leaves_biases(tmp_path: Path) -> None:
-    plain, sparse = trained(tmp_path, "plain"), trained(tmp_path, "sparse", "l1=0.01")
+    plain, sparse = trained(tmp_path, "plain"), trained(tmp_path, "sparse", "l1_weight=0.01")
     sizes = [
         sum(float(v.abs().sum()) for v in net.values() if v.ndim > 1) for net in (plain, sparse)
     ]
@@ -195,7 +201,7 @@ def test_averaged_weights_are_the_mean_of_the_steps(kind: str) -> None:
 
 
 def test_a_run_keeps_averaged_weights_and_goes_on_with_its_own(tmp_path: Path) -> None:
-    average = "average={kind: ema, decay: 0.5}"
+    average = "weight_averaging={kind: ema, decay: 0.5}"
     whole = trained(tmp_path, "ema", average, "epochs=3")
     plain = trained(tmp_path, "raw", "epochs=3")
     assert not torch.equal(whole["net.0.weight"], plain["net.0.weight"])

@@ -55,7 +55,7 @@ class AnalysisSubject:
             raise AnalysisNotApplicable(
                 "initial weights are only known for a run, not for a bare model"
             )
-        if self.run.spec.start is not None:
+        if self.run.spec.initial_weights is not None:
             raise AnalysisNotApplicable(
                 "the run was fine-tuned from other weights, so it has no random initial weights"
             )

@@ -66,7 +66,7 @@ def trainer_recipe(trainer_run: TrainerRun) -> Recipe:
             "batch_size": BATCH,
             "objective": {"name": "pgd_at", "args": {"steps": STEPS, "rel_step": STEP_SIZE / EPS}},
             "threat": "Linf:8/255",
-            "optimiser": {"name": "sgd", "lr": LEARNING_RATE},
+            "optimizer": {"name": "sgd", "lr": LEARNING_RATE},
             "schedule": {"name": "constant"},
             "validation": {"attack": {"name": "pgd", "args": {"steps": 1}}, "limit": 16},
         },

@@ -41,7 +41,7 @@ def command(
     origin = run.header["finetuned_from"]
     if not as_json:
         print_line(f"from {origin['source']}: {origin['loaded']} tensors loaded")
-        for group in ("resized", "new", "unused"):
+        for group in ("resized", "initialized", "unused"):
             if origin[group]:
                 print_line(f"{group}: {', '.join(origin[group])}")
     print_run(run, as_json, finetuned_from=origin)

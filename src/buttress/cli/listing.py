@@ -17,7 +17,7 @@ KINDS = (
     "recipes", "suites", "checks", "analyses", "studies", "searches",
 )  # fmt: skip
 
-HEADERS = {"written": "syntax", "holds": "entries", "about": "description"}  # key -> column
+HEADERS = {"written": "syntax", "holds": "entries"}  # key -> column
 
 
 @click.command("list")
@@ -74,7 +74,7 @@ def _models_as_json(tag: str | None) -> list[dict[str, object]]:
             "published": _published_json(m.published),
             "paper": m.paper,
             "tags": " ".join(m.tags),
-            "about": m.about,
+            "description": m.about,
         }
         for m in describe_models(tag)
     ]
@@ -94,7 +94,9 @@ def _published_json(size: PublishedSize | None) -> dict[str, float] | None:
 def _sources() -> list[dict[str, object]]:
     from buttress.models import SOURCES
 
-    return [{"name": e.name, "written": e.metadata["form"], "about": e.summary} for e in SOURCES]
+    return [
+        {"name": e.name, "written": e.metadata["form"], "description": e.summary} for e in SOURCES
+    ]
 
 
 def _registry_rows(kind: str, tag: str | None) -> list[dict[str, object]]:
@@ -115,7 +117,7 @@ def _registry_rows(kind: str, tag: str | None) -> list[dict[str, object]]:
     }
     entries = [e for e in registries[kind] if tag is None or tag in e.tags]
     return [
-        {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "about": e.summary}
+        {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "description": e.summary}
         for e in entries
     ]
 
@@ -129,17 +131,24 @@ def _preset_rows(kind: str, *, as_json: bool) -> list[dict[str, object]]:
 
     if kind == "augmentations":
         return [
-            {"name": name, "about": named.about} for name, named in AUGMENTATION_PRESETS.items()
+            {"name": name, "description": named.description}
+            for name, named in AUGMENTATION_PRESETS.items()
         ]
     if kind == "recipes":
         recipes = [load_recipe(n) for n in list_recipes()]
-        fields = ("name", "epochs", "about", *(("source", "cost") if as_json else ()), "expected")
+        fields = (
+            "name",
+            "epochs",
+            "description",
+            *(("source", "cost") if as_json else ()),
+            "expected",
+        )
         return [{field: getattr(r, field) for field in fields} for r in recipes]
     if kind == "suites":
         suites = [load_suite(n) for n in list_suites()]
         return [
             {"name": s.name, "holds": s.entry_names, "source": s.source,
-             **({"about": s.about} if as_json else {})}
+             **({"description": s.description} if as_json else {})}
             for s in suites
         ]  # fmt: skip
     if kind == "searches":

@@ -25,7 +25,7 @@ run_options = add_options(
     click.option("--out", required=True, type=click.Path(path_type=Path),
                  help="Folder of the run."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
-                 help="Override a recipe key, e.g. --set optimiser.lr=0.01."),
+                 help="Override a recipe key, e.g. --set optimizer.lr=0.01."),
     MODEL_ARG_OPTION,
     click.option("--seed", default=0, show_default=True),
     click.option("--limit", type=int, help="Use only the first N training images."),

@@ -142,7 +142,7 @@ class SuiteSpec(Spec):
     """The content of a suite file."""
 
     name: str = ""
-    about: str = ""
+    description: str = ""
     source: str = ""
     mode: Literal["table", "worst_case"] = "table"  # worst_case: fooled images are skipped
     corruptions_count: bool = True  # towards worst-case robust accuracy

@@ -159,7 +159,7 @@ def common_fields(
         "link": credit.link,
         "name": credit.name,
         "authors": credit.authors,
-        "additional_data": run.spec.recipe.extra is not None or "finetuned_from" in run.header,
+        "additional_data": run.spec.recipe.extra_data is not None or "finetuned_from" in run.header,
         "number_forward_passes": 1,
         "dataset": leaderboard_dataset(dataset),
         "venue": "",
@@ -179,9 +179,9 @@ def footnote_fields(
 ) -> dict[str, Any]:
     """Footnote: extra data, source of fine-tuning, warnings."""
     sentences = list(notes)
-    if run.spec.recipe.extra is not None:
+    if run.spec.recipe.extra_data is not None:
         sentences.append(
-            f"Extra training data: {public_dataset_name(run.spec.recipe.extra.dataset)}."
+            f"Extra training data: {public_dataset_name(run.spec.recipe.extra_data.dataset)}."
         )
     if "finetuned_from" in run.header:
         sentences.append(

@@ -165,11 +165,13 @@ def training_facts(run: RunResults) -> dict[str, str]:
         "threat model": run.trained_on or "none",
         "epochs": str(recipe.epochs),
         "batch size": str(recipe.batch_size),
-        "optimiser": f"{recipe.optimiser.name}, lr {recipe.optimiser.lr:g}, "
-        f"weight decay {recipe.optimiser.weight_decay:g}",
+        "optimizer": f"{recipe.optimizer.name}, lr {recipe.optimizer.lr:g}, "
+        f"weight decay {recipe.optimizer.weight_decay:g}",
         "schedule": recipe.schedule.name,
-        "averaged weights": recipe.average.kind if recipe.average else "",
-        "extra training data": public_dataset_name(recipe.extra.dataset) if recipe.extra else "",
+        "averaged weights": recipe.weight_averaging.kind if recipe.weight_averaging else "",
+        "extra training data": public_dataset_name(recipe.extra_data.dataset)
+        if recipe.extra_data
+        else "",
         "checkpoint selected on": f"{recipe.select_on} images",
         "fine-tuned from": str(run.header.get("finetuned_from", {}).get("source", "")),
         "seed": str(spec.seed),

@@ -49,7 +49,7 @@ class Run:
     """One trained model on disk.
 
     ``run.json`` has the specification, ``train.jsonl`` one line per epoch, ``best.pt`` and
-    ``last.pt`` checkpoints, ``epochs/<n>.pt`` those of every epoch if requested, ``start.pt`` the
+    ``last.pt`` checkpoints, ``epochs/<n>.pt`` those of every epoch if requested, ``initial.pt`` the
     initial weights if they were given, ``eval/<suite>/<attack>.parquet`` per-sample results,
     ``analysis/<name>.json`` results of analyses, ``done.json`` the summary of training,
     ``error.json`` why the last attempt failed.
@@ -104,7 +104,7 @@ class Run:
             return None
         return RunFailure(str(content.get("message", "")), file if isinstance(file, str) else None)
 
-    def checkpoint(self, name: CheckpointName | Literal["start"] | int = "best") -> Path:
+    def checkpoint(self, name: CheckpointName | Literal["initial"] | int = "best") -> Path:
         """Path of a checkpoint: best or last epoch, the initial weights, or a saved epoch."""
         if isinstance(name, int):
             return self.path / "epochs" / f"{name:04d}.pt"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -54,13 +55,13 @@ class ColorJitterSpec(Spec):
 class RandAugmentSpec(Spec):
     """RandAugment; the defaults are those of timm's ``rand-m9-mstd0.5-inc1``."""
 
-    ops: PositiveInt = 2
+    num_ops: PositiveInt = 2
     magnitude: Annotated[float, Field(ge=0, le=10)] = 9.0
     std: NonNegativeFloat = 0.5
     probability: Probability = 0.5  # that a sampled operation is applied
 
 
-def _parse_jitter(raw: object) -> object:
+def _parse_color_jitter(raw: object) -> object:
     """Expand a number to brightness, contrast and saturation; zero is off."""
     if not isinstance(raw, int | float) or isinstance(raw, bool):
         return raw
@@ -70,14 +71,14 @@ def _parse_jitter(raw: object) -> object:
 class AugmentationSpec(Spec):
     """Data augmentation: fields, or a name of `list_augmentations`."""
 
-    crop: NonNegativeInt = 0  # pixels of padding around a random crop
-    flip: bool = False
+    crop_padding: NonNegativeInt = 0  # pixels, before a random crop to the original size
+    horizontal_flip: bool = False
     resized_crop: ResizedCropSpec | None = None
     rotation: NonNegativeFloat = 0.0  # degrees, either way
-    jitter: Annotated[ColorJitterSpec | None, BeforeValidator(_parse_jitter)] = None
-    auto: Literal["none", "cifar10", "imagenet"] = "none"  # AutoAugment with this policy
-    rand: RandAugmentSpec | None = None
-    erasing: Probability = 0.0
+    color_jitter: Annotated[ColorJitterSpec | None, BeforeValidator(_parse_color_jitter)] = None
+    auto_augment: Literal["none", "cifar10", "imagenet"] = "none"  # the policy
+    rand_augment: RandAugmentSpec | None = None
+    random_erasing: Probability = 0.0
     mixup: NonNegativeFloat = 0.0  # alpha; 0 is off
     cutmix: NonNegativeFloat = 0.0  # alpha; 0 is off
 
@@ -90,16 +91,20 @@ class AugmentationSpec(Spec):
 class AugmentationPreset(NamedTuple):
     """A named augmentation."""
 
-    about: str
+    description: str
     fields: dict[str, Any]
 
 
-_ABLATION_BASE: dict[str, Any] = {"resized_crop": {}, "flip": True, "jitter": 0.4}
+_ABLATION_BASE: dict[str, Any] = {
+    "resized_crop": {},
+    "horizontal_flip": True,
+    "color_jitter": 0.4,
+}
 _ABLATION_SWITCHES: dict[str, dict[str, Any]] = {
     "MixUp 0.8": {"mixup": 0.8},
     "CutMix 1.0": {"cutmix": 1.0},
-    "RandAugment": {"rand": {}},
-    "erasing 0.25": {"erasing": 0.25},
+    "RandAugment": {"rand_augment": {}},
+    "erasing 0.25": {"random_erasing": 0.25},
 }
 
 
@@ -132,7 +137,7 @@ def preset_fields(name: str) -> dict[str, Any]:
     return presets[normalize_name(name)]
 
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 
 ThreatString = Annotated[str, AfterValidator(lambda text: str(Threat.parse(text)))]
 
@@ -154,8 +159,8 @@ class OptimizerSpec(Spec):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
-    decay_vectors: bool = True  # False: biases, norms and other 1-d tensors are not decayed
-    exempt: tuple[str, ...] = ()  # nor are parameters with one of these in their names
+    decay_1d_parameters: bool = True  # False: biases and norm layers are not decayed, ...
+    no_weight_decay: tuple[str, ...] = ()  # ... nor parameters with one of these in their name
 
 
 class LRScheduleSpec(Spec):
@@ -163,14 +168,14 @@ class LRScheduleSpec(Spec):
 
     name: Literal["constant", "cosine", "step", "cyclic", "points"] = "cosine"
     warmup_epochs: NonNegativeFloat = 0.0
-    warmup_from: NonNegativeFloat = 0.0
+    warmup_start_factor: NonNegativeFloat = 0.0
     hold_epochs: NonNegativeFloat = 0.0  # at the peak, after the warm-up
     cooldown_epochs: NonNegativeFloat = 0.0  # at the end, at the lowest rate
-    final: NonNegativeFloat = 0.0  # cosine: the factor at the end
-    horizon: Annotated[float, Field(gt=0)] | None = None  # cosine: epochs it takes, if not all
-    from_start: bool = False  # cosine: counted from the first epoch, under the warm-up
-    by_epoch: bool = False  # the rate changes between epochs, not at every step
-    peak: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: the share of the epochs it rises
+    final_factor: NonNegativeFloat = 0.0  # cosine: the factor at the end
+    cosine_epochs: Annotated[float, Field(gt=0)] | None = None  # by default, all that are left
+    cosine_from_start: bool = False  # counted from the first epoch, under the warm-up
+    per_epoch: bool = False  # the rate changes between epochs, not at every step
+    peak_position: Annotated[float, Field(gt=0, lt=1)] = 0.4  # cyclic: fraction of epochs
     milestones: tuple[NonNegativeFloat, ...] = ()  # step: epochs at which ...
     factor: Annotated[float, Field(gt=0)] = 0.1  # ... the rate is multiplied by this
     points: tuple[tuple[NonNegativeFloat, NonNegativeFloat], ...] = ()  # points: (epoch, factor)
@@ -204,7 +209,7 @@ class ExtraDataSpec(Spec):
     """Extra training data, as a fixed fraction of every batch."""
 
     dataset: str
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    batch_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
 class ValidationSpec(Spec):
@@ -214,14 +219,44 @@ class ValidationSpec(Spec):
     limit: PositiveInt | None = None
     every: PositiveInt = 1
     from_epoch: NonNegativeInt = 0  # earlier epochs are not validated
-    by: Literal["robust", "clean"] = "robust"
+    select_by: Literal["robust", "clean"] = "robust"
 
 
 class Recipe(Spec):
     """A complete training configuration."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "about": "`description`",
+        "optimiser": "`optimizer`",
+        "decay_vectors": "`decay_1d_parameters`",
+        "exempt": "`no_weight_decay`",
+        "warmup_from": "`warmup_start_factor`",
+        "final": "`final_factor`",
+        "horizon": "`cosine_epochs`",
+        "from_start": "`cosine_from_start`",
+        "by_epoch": "`per_epoch`",
+        "peak": "`peak_position`",
+        "crop": "`crop_padding`",
+        "flip": "`horizontal_flip`",
+        "jitter": "`color_jitter`",
+        "auto": "`auto_augment`",
+        "rand": "`rand_augment`",
+        "ops": "`num_ops`",
+        "erasing": "`random_erasing`",
+        "by": "`select_by`",
+        "eps_by_epoch": "`eps_per_epoch`",
+        "step_follows_eps": "`scale_step_with_eps`",
+        "l1": "`l1_weight`",
+        "average": "`weight_averaging`",
+        "extra": "`extra_data`",
+        "share": "`batch_fraction`",
+        "accumulate": "`accumulation_steps`",
+        "clip_norm": "`clip_grad_norm`",
+        "normalise": "`normalize`",
+    }
+
     name: str = ""
-    about: str = ""
+    description: str = ""
     source: str = ""
     cost: str = ""  # of the whole training: epochs, images, passes, hours if known
     expected: str = ""  # the published accuracy, of which model and under which attack
@@ -232,29 +267,29 @@ class Recipe(Spec):
     eps_zero_epochs: NonNegativeFloat = 0.0  # clean training first, ...
     eps_warmup_epochs: NonNegativeFloat = 0.0  # ... then eps grows over these epochs, ...
     eps_warmup: Literal["linear", "sine"] = "linear"  # ... in this way
-    eps_by_epoch: bool = False  # eps changes between epochs, not at every step
-    step_follows_eps: bool = True  # the attack's steps grow with eps; False: they are always full
-    optimiser: OptimizerSpec
+    eps_per_epoch: bool = False  # eps changes between epochs, not at every step
+    scale_step_with_eps: bool = True  # whether the attack's steps warm up with eps
+    optimizer: OptimizerSpec
     schedule: LRScheduleSpec = LRScheduleSpec()
     augmentation: AugmentationSpec = AugmentationSpec()
     validation: ValidationSpec = ValidationSpec()
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    l1: NonNegativeFloat = 0.0  # coefficient of the L1 penalty on all weights
-    average: WeightAveragingSpec | None = None
+    l1_weight: NonNegativeFloat = 0.0  # coefficient of the L1 penalty on all weights
+    weight_averaging: WeightAveragingSpec | None = None
     awp: AWPSpec | None = None
-    extra: ExtraDataSpec | None = None
+    extra_data: ExtraDataSpec | None = None
     select_on: Literal["val", "test"] = "val"  # test: for replication only, and marked everywhere
     on_collapse: Literal["warn", "stop", "rollback"] = "warn"
-    accumulate: PositiveInt = 1  # parts of a batch that pass one after the other
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    accumulation_steps: PositiveInt = 1  # micro-batches that a batch is split into
+    clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
     # The model's first layer: mean and std of the dataset, none, or 1/2 and 1/2.
-    normalise: bool | Literal["half"] = True
+    normalize: bool | Literal["half"] = True
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 
 
 NON_IDENTITY_FIELDS = (
     "name",
-    "about",
+    "description",
     "source",
     "cost",
     "expected",
@@ -276,7 +311,7 @@ class RunSpec(Spec):
     recipe: Recipe
     seed: int = 0
     # Initial weights, if not random: their hash, or ``run:KEY`` in a study.
-    start: str | None = None
+    initial_weights: str | None = None
 
     def identity(self) -> dict[str, Any]:
         """The content that identifies a run.

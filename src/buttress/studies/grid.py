@@ -181,9 +181,9 @@ def _add_run(
         spec = _resolve_run_spec(setting) if first_seed_run is None else first_seed_run.spec
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    spec = spec.model_copy(update={"seed": seed, "start": None})
+    spec = spec.model_copy(update={"seed": seed, "initial_weights": None})
     if init_run is not None:
-        spec = spec.model_copy(update={"start": f"run:{init_run.key}"})
+        spec = spec.model_copy(update={"initial_weights": f"run:{init_run.key}"})
     runs[run_id] = GridRun(dict(labels), seed, spec, None if init_run is None else init_run.key)
     return runs[run_id]
 

@@ -177,7 +177,7 @@ def training_passes(spec: RunSpec, file: Path) -> RunTask:
     images = min(known.num_train, spec.limit or known.num_train) * recipe.epochs
     objective = OBJECTIVES.create(recipe.objective.name, recipe.objective.args)
     steps = getattr(objective, "steps", 0) if recipe.threat else 0
-    if getattr(objective, "how", "") in ("max", "avg"):  # one attack for each norm
+    if getattr(objective, "combine", "") in ("max", "avg"):  # one attack for each norm
         steps *= len(getattr(objective, "threats", ("",)))
     loss_passes = objective.repeats * (2 if recipe.objective.name in LOOKS_TWICE else 1)
     loss_passes += 0 if recipe.awp is None else 1

@@ -52,9 +52,7 @@ def frozen_batchnorm_statistics(model: nn.Module) -> Iterator[None]:
     batchnorms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     saved_state = [(m, m.track_running_stats, m.running_mean, m.running_var) for m in batchnorms]
     try:
-        for (
-            norm
-        ) in batchnorms:  # without running statistics a BatchNorm neither uses nor moves them
+        for norm in batchnorms:  # without running statistics it neither uses nor updates them
             norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
         yield
     finally:

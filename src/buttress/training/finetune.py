@@ -15,7 +15,7 @@ from buttress.models.loading.run import reject_embedded_code
 from buttress.models.loading.transfer import TransferReport, transfer_weights
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
 from buttress.results.run_spec import Recipe, RunSpec
-from buttress.system.progress import Progress, SilentProgress
+from buttress.system.progress import Progress
 from buttress.training.distributed import is_rank_zero
 from buttress.training.loggers import EpochLogger
 from buttress.training.recipe import load_recipe
@@ -74,24 +74,22 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         progress: where to show progress.
         checkpoint: the ``best`` or the ``last`` epoch of a run.
     """
-    progress = progress or SilentProgress()
     initial = load_initial_weights(
         str(source), ModelRequest(model=model, pretrained=pretrained), checkpoint
     )
-    chosen_recipe = initial.recipe if recipe is None else recipe
-    if chosen_recipe is None:
+    recipe = initial.recipe if recipe is None else recipe
+    if recipe is None:
         raise UserError(f"{source} is not a run with a recipe; pass --recipe")
     spec = resolve_run_spec(
-        initial.model, dataset, load_recipe(chosen_recipe, overrides), seed=seed, limit=limit,
+        initial.model, dataset, load_recipe(recipe, overrides), seed=seed, limit=limit,
         model_args={**initial.model_args, **(model_args or {})},
     )  # fmt: skip
-    initial_state, transfer_report = build_initial_state(spec, initial)
-    if is_rank_zero():
-        progress.log(f"{source}: {transfer_report}")
+    state, transfer = build_initial_state(spec, initial)
+    if progress is not None and is_rank_zero():
+        progress.log(f"{source}: {transfer}")
     return train_run(
-        spec.model_copy(update={"start": content_digest(initial_state)}), out,
-        initial_state=initial_state,
-        finetuned_from={**initial.provenance, **transfer_record(transfer_report)},
+        spec.model_copy(update={"initial_weights": content_digest(state)}), out,
+        initial_state=state, finetuned_from={**initial.provenance, **transfer_record(transfer)},
         device=device, devices=devices, compile=compile, loggers=loggers, progress=progress,
     )  # fmt: skip
 
@@ -99,10 +97,10 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
 def build_initial_state(
     spec: RunSpec, initial: InitialWeights
 ) -> tuple[dict[str, Tensor], TransferReport]:
-    """Initial weights of a run: the given ones where they match, and a transfer report."""
-    network = build_model(spec)
-    transfer_report = transfer_weights(network, initial.weights)
-    return network.state_dict(), transfer_report
+    """Build the initial weights of a run: the given ones where they match, and a report."""
+    model = build_model(spec)
+    transfer = transfer_weights(model, initial.weights)
+    return model.state_dict(), transfer
 
 
 def finetune_run(
@@ -115,10 +113,10 @@ def finetune_run(
 ) -> Run:
     """Train the run ``spec`` from the best weights of another run."""
     initial = load_initial_weights(str(source), ModelRequest(), "best")
-    initial_state, transfer_report = build_initial_state(spec, initial)
+    state, transfer = build_initial_state(spec, initial)
     return train_run(
-        spec, out, initial_state=initial_state,
-        finetuned_from={**initial.provenance, **transfer_record(transfer_report)},
+        spec, out, initial_state=state,
+        finetuned_from={**initial.provenance, **transfer_record(transfer)},
         device=device, progress=progress,
     )  # fmt: skip
 
@@ -152,16 +150,12 @@ def _load_run_weights(run: Run, model: str | None, checkpoint: CheckpointName) -
         )
     reject_embedded_code(spec.model, run.path)
     weights = read_run_checkpoint(run, checkpoint)
-    provenance = {"source": run.path.resolve().name, "key": spec.key(), "which": checkpoint}
+    provenance = {"source": run.path.resolve().name, "key": spec.key(), "checkpoint": checkpoint}
     provenance["digest"] = content_digest(weights)
     return InitialWeights(weights, spec.model, provenance, dict(spec.model_args), spec.recipe)
 
 
-def transfer_record(transfer_report: TransferReport) -> dict[str, Any]:
+def transfer_record(transfer: TransferReport) -> dict[str, Any]:
     """Transfer record for a run's header; tensors loaded unchanged are only counted."""
-    other_names = {
-        "resized": list(transfer_report.resized),
-        "new": list(transfer_report.initialized),
-        "unused": list(transfer_report.unused),
-    }
-    return {"loaded": len(transfer_report.loaded), **other_names}
+    names = {group: list(tensors) for group, tensors in transfer._asdict().items()}
+    return {**names, "loaded": len(transfer.loaded)}

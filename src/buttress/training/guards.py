@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-COLLAPSE_FRACTION = (
-    0.5  # of the best accuracy under attack on held-out images: losing more is a collapse ...
-)
-MIN_COLLAPSE_DROP = 0.08  # ... unless it is so little that chance explains it
+COLLAPSE_FRACTION = 0.5  # of the best robust validation accuracy: a larger drop is a collapse, ...
+MIN_COLLAPSE_DROP = 0.08  # ... if it is also larger than this
 DIVERGENCE_FACTOR = 4.0  # times the loss of the first epoch
-CHANCE_FACTOR, CHANCE_MARGIN = (
-    1.5,
-    0.05,
-)  # times the accuracy of guessing, or so much more: no learning yet
+CHANCE_FACTOR, CHANCE_MARGIN = 1.5, 0.05  # below chance times or plus this: no learning
 MAX_ROLLBACKS = 3
 
 EpochMetrics = dict[str, Any]
@@ -22,9 +17,9 @@ EpochMetrics = dict[str, Any]
 def has_collapsed(history: Sequence[EpochMetrics]) -> bool:
     """Whether the last epoch shows catastrophic overfitting.
 
-    Accuracy on held-out images under the (stronger) validation attack fell to less than half of its
-    best, and accuracy on training images under the training attack did not fall: catastrophic
-    overfitting (arXiv:2001.03994), of which label leaking is one form.
+    Robust accuracy on validation images, under the (stronger) validation attack, fell to less than
+    half of its best, and robust accuracy on training images, under the training attack, did not
+    fall (arXiv:2001.03994). Label leaking is one form of it.
     """
     validated = [row for row in history if row["val_robust"] is not None]
     if len(validated) < 2 or validated[-1] is not history[-1]:

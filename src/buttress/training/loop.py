@@ -35,9 +35,7 @@ from buttress.training.sampler import BatchSampler, BatchShard
 from buttress.training.schedules import build_optimizer, learning_rate_factor
 
 EpochCallback = Callable[[dict[str, Any]], None]
-FINITE_CHECK_INTERVAL = (
-    20  # steps between two looks at whether the loss is finite, where a look makes a device wait
-)
+FINITE_CHECK_INTERVAL = 20  # steps; on a GPU, reading the loss waits for the device
 
 
 @dataclass
@@ -46,7 +44,7 @@ class TrainingState:
 
     epoch: int = 0
     best_epoch: int = 0
-    best_score: tuple[float, float] = (-1.0, -1.0)  # what epochs are compared by, then the other
+    best_score: tuple[float, float] = (-1.0, -1.0)  # robust and clean accuracy, or the reverse
     history: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)  # events of the guards
 
@@ -63,14 +61,14 @@ class Trainer:
     ) -> None:
         self.run, self.spec, self.recipe, self.fabric = run, spec, spec.recipe, fabric
         self.module = model
-        optimizer = build_optimizer(model, self.recipe.optimiser)
+        optimizer = build_optimizer(model, self.recipe.optimizer)
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
         compiled_model: Any = torch.compile(model) if compile else model
         self.model, self.optimizer = fabric.setup(compiled_model, optimizer)
         self.objective = self._create_objective(0)
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None
         self.target_eps = 0.0 if self.threat is None else self.threat.eps
-        averaging_spec = self.recipe.average
+        averaging_spec = self.recipe.weight_averaging
         self.averaged_weights = (
             None if averaging_spec is None else AveragedWeights(model, averaging_spec)
         )
@@ -93,7 +91,7 @@ class Trainer:
             self.module.load_state_dict(state["model"])
         else:
             self.averaged_weights.load_state_dict(state)
-        self.optimizer.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.objective_memory = dict(state.get("memory", {}))
         best_score, events = tuple(state["best_score"]), list(state.get("events", []))
         self.state = TrainingState(
@@ -130,7 +128,7 @@ class Trainer:
         # Dropout draws from the global generator; seeded per epoch, a resumed epoch is the same.
         torch.manual_seed(derive_seed(self.spec.seed, "epoch", epoch, *self._rank_salt()))
         self.model.train()
-        sums = torch.zeros(3, device=fabric.device)  # loss, hits, images
+        sums = torch.zeros(3, device=fabric.device)  # loss, correct images, images
         steps, started, images_done = sampler.steps_per_epoch, time.perf_counter(), 0
         for index, indices in enumerate(sampler.epoch_batches(epoch)):
             shard = sampler.shard(indices, fabric.global_rank, fabric.world_size)
@@ -152,13 +150,8 @@ class Trainer:
         sums = fabric.all_reduce(sums, reduce_op="sum")
         mean_loss, accuracy = float(sums[0] / sums[2]), float(sums[1] / sums[2])
         self._require_finite(mean_loss)
-        images_per_second = self.optimizer.param_groups[0]["lr"]
-        return {
-            "epoch": epoch + 1,
-            "lr": images_per_second,
-            "loss": mean_loss,
-            "train_accuracy": accuracy,
-        }
+        lr = self.optimizer.param_groups[0]["lr"]
+        return {"epoch": epoch + 1, "lr": lr, "loss": mean_loss, "train_accuracy": accuracy}
 
     def _rank_salt(self) -> tuple[int, ...]:
         """Salt of a rank's dropout seed; rank 0 has none."""
@@ -171,7 +164,7 @@ class Trainer:
         raise RunError(
             f"the loss is not finite in epoch {self.state.epoch + 1} of {self.run.path}. The "
             f"checkpoint of epoch {self.state.epoch} is kept; lower the learning rate "
-            "(optimiser.lr) and train again"
+            "(optimizer.lr) and train again"
         )
 
     def _train_step(
@@ -181,14 +174,14 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         micro_batches = [
             self._prepare_batch(sampler, p, epoch, epoch_fraction)
-            for p in shard.split(self.recipe.accumulate)
+            for p in shard.split(self.recipe.accumulation_steps)
         ]
-        adversarial = [self.objective.find_adversarial(self.module, step) for step in micro_batches]
+        adversarial = [self.objective.find_adversarial(self.module, b) for b in micro_batches]
         with self._awp_context(micro_batches, adversarial, epoch + epoch_fraction):
             total, correct = self._backward(micro_batches, adversarial, shard)
-            if self.recipe.clip_norm is not None:
+            if self.recipe.clip_grad_norm is not None:
                 self.fabric.clip_gradients(
-                    self.model, self.optimizer, max_norm=self.recipe.clip_norm
+                    self.model, self.optimizer, max_norm=self.recipe.clip_grad_norm
                 )
             self.optimizer.step()
         if self.averaged_weights is not None:
@@ -208,17 +201,19 @@ class Trainer:
         ):
             is_last = number == len(micro_batches) - 1
             with self.fabric.no_backward_sync(self.model, enabled=not is_last):
-                loss = self.objective.loss(self.model, batch, adversarial_batch)
-                weighted_loss = loss.loss * (len(batch.y) / len(shard))
-                if self.recipe.l1 and is_last:
-                    weighted_loss = weighted_loss + self.recipe.l1 * weight_l1_norm(self.module)
+                output = self.objective.loss(self.model, batch, adversarial_batch)
+                weighted_loss = output.loss * (len(batch.y) / len(shard))
+                if self.recipe.l1_weight and is_last:
+                    weighted_loss = weighted_loss + self.recipe.l1_weight * weight_l1_norm(
+                        self.module
+                    )
                 # DDP averages gradients over processes; every image must have the same weight.
                 self.fabric.backward(
                     weighted_loss * (len(shard) * self.fabric.world_size / shard.batch_size)
                 )
             self.objective.after_backward(batch, adversarial_batch)
             total += weighted_loss.detach()
-            correct += (loss.logits.argmax(1) == batch.with_attack_labels().y).sum()
+            correct += (output.logits.argmax(1) == batch.with_attack_labels().y).sum()
         return total, correct
 
     def _awp_context(
@@ -236,7 +231,7 @@ class Trainer:
             with self.fabric.autocast():
                 pairs = zip(micro_batches, adversarial, strict=True)
                 return torch.stack(
-                    [self.objective.loss(self.module, s, f).loss * len(s.y) for s, f in pairs]
+                    [self.objective.loss(self.module, b, adv).loss * len(b.y) for b, adv in pairs]
                 ).sum()
 
         def all_reduce_mean(grad: Tensor) -> Tensor:
@@ -262,7 +257,9 @@ class Trainer:
         eps_fraction = (
             1.0 if threat is None or not self.target_eps else threat.eps / self.target_eps
         )
-        step_scale = 1.0 if self.recipe.step_follows_eps or not eps_fraction else 1 / eps_fraction
+        step_scale = (
+            1.0 if self.recipe.scale_step_with_eps or not eps_fraction else 1 / eps_fraction
+        )
         assert self.fast_model is not None
         return TrainingBatch(
             x,
@@ -281,17 +278,14 @@ class Trainer:
 
     def _attack_model(self) -> nn.Module:
         assert self.fast_model is not None
-        fast_form = self.fast_model.refresh()
-        return (
-            fast_form
-            if self.recipe.precision == "32-true"
-            else AutocastModel(fast_form, self.fabric)
-        )
+        model = self.fast_model.refresh()
+        is_float32 = self.recipe.precision == "32-true"
+        return model if is_float32 else AutocastModel(model, self.fabric)
 
     def _threat_at(self, epoch: float) -> Threat | None:
         """The threat model at a (fractional) epoch, with eps scaled during warm-up."""
         recipe = self.recipe
-        if recipe.eps_by_epoch:
+        if recipe.eps_per_epoch:
             epoch = math.floor(epoch)
         epochs_since_start, warmup_epochs = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
         if self.threat is None or epochs_since_start >= warmup_epochs:
@@ -354,11 +348,13 @@ class Trainer:
                 f"training diverged: the loss rose to {metrics['loss']:.3g} in epoch "
                 f"{metrics['epoch']} of {self.run.path} from {state.history[0]['loss']:.3g} "
                 f"in the first. The checkpoint of epoch {state.epoch} is kept; lower the "
-                "learning rate (optimiser.lr) and train again"
+                "learning rate (optimizer.lr) and train again"
             )
         robust_and_clean = (metrics["val_robust"] or 0.0, metrics["val_clean"] or 0.0)
         score = (
-            robust_and_clean if self.recipe.validation.by == "robust" else robust_and_clean[::-1]
+            robust_and_clean
+            if self.recipe.validation.select_by == "robust"
+            else robust_and_clean[::-1]
         )
         metrics["best"] = metrics["val_clean"] is not None and score > state.best_score
         state.epoch, state.history = state.epoch + 1, [*state.history, metrics]
@@ -408,7 +404,7 @@ class Trainer:
         weights = {"model": self.module.state_dict()}
         return {
             **(weights if self.averaged_weights is None else self.averaged_weights.state_dict()),
-            "optimiser": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "epoch": self.state.epoch,
             "best_epoch": self.state.best_epoch,
             "best_score": list(self.state.best_score),

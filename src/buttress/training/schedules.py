@@ -18,8 +18,8 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimi
     no_decay: list[nn.Parameter] = []
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            is_exempt = weight.ndim <= 1 and not spec.decay_vectors
-            is_exempt = is_exempt or any(substring in name for substring in spec.exempt)
+            is_exempt = weight.ndim <= 1 and not spec.decay_1d_parameters
+            is_exempt = is_exempt or any(substring in name for substring in spec.no_weight_decay)
             (no_decay if is_exempt else decay).append(weight)
     groups = [
         {"params": decay, "weight_decay": spec.weight_decay},
@@ -33,27 +33,34 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimi
 
 def learning_rate_factor(spec: LRScheduleSpec, epoch: float, epochs: int) -> float:
     """Learning rate at a (fractional) epoch, relative to the base learning rate."""
-    if spec.by_epoch:
+    if spec.per_epoch:
         epoch = math.floor(epoch)
     if spec.name == "points":
         knots, factors = zip(*spec.points, strict=True)
         return float(np.interp(epoch, knots, factors))
     decay_epochs = max(epochs - spec.cooldown_epochs, spec.warmup_epochs)
     if spec.name == "cyclic":
-        peak_epoch = spec.peak * decay_epochs
+        peak_epoch = spec.peak_position * decay_epochs
         return max(
             0.0,
             min(epoch / peak_epoch, (decay_epochs - epoch) / max(decay_epochs - peak_epoch, 1e-9)),
         )
     if epoch < spec.warmup_epochs:
-        return spec.warmup_from + (1 - spec.warmup_from) * epoch / spec.warmup_epochs
+        return (
+            spec.warmup_start_factor + (1 - spec.warmup_start_factor) * epoch / spec.warmup_epochs
+        )
     if spec.name == "constant":
         return 1.0
     if spec.name == "step":
         return spec.factor ** sum(epoch >= milestone for milestone in spec.milestones)
-    decay_start = 0.0 if spec.from_start else spec.warmup_epochs + spec.hold_epochs
-    progress = max(0.0, epoch - decay_start) / max(spec.horizon or decay_epochs - decay_start, 1e-9)
-    return spec.final + (1 - spec.final) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+    decay_start = 0.0 if spec.cosine_from_start else spec.warmup_epochs + spec.hold_epochs
+    progress = max(0.0, epoch - decay_start) / max(
+        spec.cosine_epochs or decay_epochs - decay_start, 1e-9
+    )
+    return (
+        spec.final_factor
+        + (1 - spec.final_factor) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+    )
 
 
 def scale_recipe_epochs(recipe: Recipe, epochs: int) -> Recipe:
@@ -74,7 +81,7 @@ def scale_recipe_epochs(recipe: Recipe, epochs: int) -> Recipe:
         "schedule": _scale_schedule(recipe.schedule, ratio),
         "validation": _scale_validation(recipe.validation, ratio),
     }
-    for name in ("average", "awp"):
+    for name in ("weight_averaging", "awp"):
         part = getattr(recipe, name)
         if part is not None:
             updates[name] = part.model_copy(update={"from_epoch": part.from_epoch * ratio})
@@ -84,7 +91,9 @@ def scale_recipe_epochs(recipe: Recipe, epochs: int) -> Recipe:
 def _scale_schedule(schedule: LRScheduleSpec, ratio: float) -> LRScheduleSpec:
     lengths = ("warmup_epochs", "hold_epochs", "cooldown_epochs")
     updates: dict[str, object] = {name: getattr(schedule, name) * ratio for name in lengths}
-    updates["horizon"] = None if schedule.horizon is None else schedule.horizon * ratio
+    updates["cosine_epochs"] = (
+        None if schedule.cosine_epochs is None else schedule.cosine_epochs * ratio
+    )
     updates["milestones"] = tuple(epoch * ratio for epoch in schedule.milestones)
     updates["points"] = tuple((epoch * ratio, factor) for epoch, factor in schedule.points)
     return schedule.model_copy(update=updates)

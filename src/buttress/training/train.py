@@ -111,7 +111,7 @@ def resolve_run_spec(
         True: (data.mean, data.std),
         False: ((0.0,) * channels, (1.0,) * channels),
         "half": ((0.5,) * channels, (0.5,) * channels),
-    }[recipe.normalise]
+    }[recipe.normalize]
     fields = {
         "model": model,
         "model_args": dict(model_args or {}),
@@ -224,7 +224,7 @@ def train_in_process(
     sampler, val_data = load_training_data(spec, progress)
     with torch.random.fork_rng():
         model: torch.nn.Module = build_model(spec)
-        if spec.start is not None:
+        if spec.initial_weights is not None:
             model.load_state_dict(load_initial_checkpoint(run, spec))
         if fabric.world_size > 1:
             model = convert_sync_batchnorm(model, fabric.device.type == "cuda")
@@ -240,27 +240,28 @@ def train_in_process(
 def load_training_data(spec: RunSpec, progress: Progress) -> tuple[BatchSampler, Dataset]:
     """Load the training batches and the validation images of a run."""
     recipe, size = spec.recipe, spec.image_size
-    train_split = (
-        "train" if recipe.select_on == "val" else "train+val"
-    )  # as those did who chose on test
+    train_split = "train" if recipe.select_on == "val" else "train+val"  # as in the publications
     data = load_dataset(
         spec.dataset, train_split, limit=spec.limit, image_size=size, progress=progress
     )
     val = load_dataset(spec.dataset, recipe.select_on, limit=recipe.validation.limit,
                        image_size=size, progress=progress)  # fmt: skip
     mixed_dataset = None
-    if recipe.extra is not None:
-        extra_data = load_dataset(recipe.extra.dataset, "train", image_size=size, progress=progress)
-        mixed_dataset = MixedDataset(data, extra_data, recipe.extra.share)
+    if recipe.extra_data is not None:
+        extra_data = load_dataset(
+            recipe.extra_data.dataset, "train", image_size=size, progress=progress
+        )
+        mixed_dataset = MixedDataset(data, extra_data, recipe.extra_data.batch_fraction)
     return BatchSampler(data, recipe.batch_size, spec.seed, mixed_dataset), val
 
 
 def check_extra_data(spec: RunSpec) -> None:
+    """Raise `UserError` if the objective needs extra training images and the recipe has none."""
     objective = OBJECTIVES.get(spec.recipe.objective.name)
-    if objective.needs_extra_data and spec.recipe.extra is None:
+    if objective.needs_extra_data and spec.recipe.extra_data is None:
         raise UserError(
             f"objective {spec.recipe.objective.name!r} needs extra training images; set "
-            "extra.dataset, for example --set extra.dataset=npz:PATH"
+            "extra_data.dataset, for example --set extra_data.dataset=npz:PATH"
         )
 
 
@@ -271,19 +272,19 @@ def save_initial_weights(
     try:
         load_initial_checkpoint(run, spec)
     except FileNotFoundError:
-        save_checkpoint(run.checkpoint("start"), {"model": dict(initial_state)})
+        save_checkpoint(run.checkpoint("initial"), {"model": dict(initial_state)})
     except CorruptFileError as error:
         progress.log(f"{error}; writing it again")
-        save_checkpoint(run.checkpoint("start"), {"model": dict(initial_state)})
+        save_checkpoint(run.checkpoint("initial"), {"model": dict(initial_state)})
 
 
 def load_initial_checkpoint(run: Run, spec: RunSpec) -> dict[str, Any]:
     """Load the initial weights of a run."""
-    weights: dict[str, Any] = load_checkpoint(run.checkpoint("start"))["model"]
-    is_named = (spec.start or "").startswith("run:")  # in a study, before they are known
-    if not is_named and content_digest(weights) != spec.start:
+    weights: dict[str, Any] = load_checkpoint(run.checkpoint("initial"))["model"]
+    is_named = (spec.initial_weights or "").startswith("run:")  # in a study, before they are known
+    if not is_named and content_digest(weights) != spec.initial_weights:
         raise CorruptFileError(
-            f"{run.checkpoint('start')} does not contain the weights this run started from"
+            f"{run.checkpoint('initial')} does not contain the weights this run started from"
         )
     return weights
 
@@ -323,9 +324,11 @@ def accuracy_interval(metrics: Mapping[str, Any], key: str) -> Interval | None:
     return wilson_interval(round(accuracy * images), images)
 
 
-# What commands read of a run that is done.
-SUMMARY_KEYS = {"best_epoch", "best_val_clean", "best_val_robust", "last_val_robust", "selected_on",
-        "warnings", "seconds"}  # fmt: skip
+# Keys of done.json that commands read.
+SUMMARY_KEYS = {
+    "best_epoch", "best_val_clean", "best_val_robust", "last_val_robust", "selected_on", "warnings",
+    "seconds",
+}  # fmt: skip
 
 
 def load_resume_state(run: Run, progress: Progress) -> dict[str, Any] | None:

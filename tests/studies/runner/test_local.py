@@ -146,7 +146,7 @@ def test_a_run_that_another_has_is_left_to_it(tmp_path: Path) -> None:
 STAGES = {
     "axes": {
         "stage": {
-            "second": {"init_from": {"stage": "first"}, "overrides": ["optimiser.lr=0.0001"]},
+            "second": {"init_from": {"stage": "first"}, "overrides": ["optimizer.lr=0.0001"]},
             "first": {},
         }
     },

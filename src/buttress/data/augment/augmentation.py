@@ -32,13 +32,13 @@ class Augmentation:
     """
 
     resized_crop: ResizedCropSpec | None = None
-    crop: int = 0  # shifts by up to this many pixels, with black moving in
-    flip: bool = False  # mirrors half of the images
+    crop_padding: int = 0  # shifts by up to this many pixels, with black moving in
+    horizontal_flip: bool = False  # mirrors half of the images
     rotation: float = 0.0  # degrees, either way
-    jitter: ColorJitterSpec | None = None
-    auto: Literal["none", "cifar10", "imagenet"] = "none"
-    rand: RandAugmentSpec | None = None
-    erasing: float = 0.0  # probability
+    color_jitter: ColorJitterSpec | None = None
+    auto_augment: Literal["none", "cifar10", "imagenet"] = "none"
+    rand_augment: RandAugmentSpec | None = None
+    random_erasing: float = 0.0  # probability
     mixup: float = 0.0  # alpha
     cutmix: float = 0.0  # alpha
 
@@ -67,30 +67,30 @@ class Augmentation:
         if self.resized_crop is not None:
             options = self.resized_crop.model_dump()
             x = match_dtype(random_resized_crop(to_uint8(x), streams, **options), x)
-        if self.crop:
-            x = random_crop(x, self.crop, streams)
-        if self.flip:
+        if self.crop_padding:
+            x = random_crop(x, self.crop_padding, streams)
+        if self.horizontal_flip:
             x = random_flip(x, streams)
         if self.rotation:
             x = random_rotation(x, self.rotation, streams)
-        if self.jitter or self.auto != "none" or self.rand:
+        if self.color_jitter or self.auto_augment != "none" or self.rand_augment:
             x = match_dtype(self._adjust_colors(to_uint8(x), streams), x)
-        return random_erasing(x, self.erasing, streams) if self.erasing else x
+        return random_erasing(x, self.random_erasing, streams) if self.random_erasing else x
 
     def _adjust_colors(self, x: Tensor, streams: SampleRNG) -> Tensor:
-        if self.jitter is not None:
-            x = color_jitter(x, streams, **self.jitter.model_dump())
-        if self.auto != "none":
-            x = auto_augment(x, self.auto, streams)
-        if self.rand is None:
+        if self.color_jitter is not None:
+            x = color_jitter(x, streams, **self.color_jitter.model_dump())
+        if self.auto_augment != "none":
+            x = auto_augment(x, self.auto_augment, streams)
+        if self.rand_augment is None:
             return x
         return rand_augment(
             x,
             streams,
-            num_ops=self.rand.ops,
-            magnitude=self.rand.magnitude,
-            std=self.rand.std,
-            probability=self.rand.probability,
+            num_ops=self.rand_augment.num_ops,
+            magnitude=self.rand_augment.magnitude,
+            std=self.rand_augment.std,
+            probability=self.rand_augment.probability,
         )
 
     def mix(self, x: Tensor, streams: SampleRNG, epoch: int = 0) -> MixedBatch:

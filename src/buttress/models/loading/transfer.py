@@ -28,10 +28,9 @@ class TransferReport(NamedTuple):
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
-        others = {"resized": self.resized, "new": self.initialized, "unused": self.unused}
-        for word, names in others.items():
-            if names:
-                parts.append(f"{len(names)} {word} ({abbreviate(names)})")
+        for group in ("resized", "initialized", "unused"):
+            if names := getattr(self, group):
+                parts.append(f"{len(names)} {group} ({abbreviate(names)})")
         return ", ".join(parts)
 
 

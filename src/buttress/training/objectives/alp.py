@@ -33,7 +33,7 @@ class ALP(AdversarialObjective):
     """
 
     loss_passes = 2
-    weight: float = 0.5
+    pairing_weight: float = 0.5
     target: TargetRule = "none"
 
     @property
@@ -55,6 +55,7 @@ class ALP(AdversarialObjective):
             adversarial_logits, batch
         )
         total = (
-            cross_entropies / 2 + self.weight * (clean_logits - adversarial_logits).square().mean()
+            cross_entropies / 2
+            + self.pairing_weight * (clean_logits - adversarial_logits).square().mean()
         )
         return LossOutput(total, adversarial_logits.detach())

@@ -24,18 +24,15 @@ class TrainingBatch:
     y: Tensor  # (N,)
     threat: Threat | None
     streams: SampleRNG  # of these samples in this epoch
-    epoch: float = 0.0  # that are done, with the share of the current one
-    eps_fraction: float = 1.0  # of the adversary while eps warms up, as a share of its eps
-    step_scale: float = 1.0  # of the attack's steps, where they do not shrink with eps
-    label_smoothing: float = 0.0  # share of a label that is spread evenly over all classes
-    mixing: Mixing | None = None  # mixing partners of the images
-    batch_positions: Tensor | None = None  # (N,) where the images stand in the whole batch
-    memory: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # memory of an objective, by position in the batch
-    attack_model: nn.Module | None = (
-        None  # the model that attacks use, if it is an inference-optimized one
-    )
+    epoch: float = 0.0  # finished epochs, with the fraction of the current one
+    eps_fraction: float = 1.0  # of the full eps, while it warms up
+    step_scale: float = 1.0  # of the attack's steps, if they do not shrink with eps
+    label_smoothing: float = 0.0
+    mixing: Mixing | None = None  # MixUp or CutMix partners of the images
+    batch_positions: Tensor | None = None  # (N,) positions of the images in the whole batch
+    # State of an objective by position in the batch, kept over batches and in checkpoints.
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    attack_model: nn.Module | None = None  # inference-optimized model for attacks, if there is one
 
     def with_attack_labels(self) -> TrainingBatch:
         """Return the batch with the label of larger weight, as attacks use it."""

@@ -20,20 +20,20 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 
 
 @OBJECTIVES.register(
-    "fat", paper="arXiv:2002.11242", tags=("adversarial",), example_args={"slower": [4.0, 8.0]}
+    "fat", paper="arXiv:2002.11242", tags=("adversarial",), example_args={"tau_epochs": [4.0, 8.0]}
 )
 @dataclass(frozen=True)
 class FAT(AdversarialObjective):
     r"""Cross-entropy on images that PGD stops moving tau steps after they are misclassified.
 
-    tau is 0 at first and grows by one at each of the epochs ``slower``. BatchNorm statistics move
-    once. Departure: no noise is added at each step.
+    tau is 0 at first and grows by one at each of ``tau_epochs``. BatchNorm statistics move once.
+    Departure: no noise is added at each step.
     """
 
-    slower: tuple[float, ...] = (50.0, 90.0)
+    tau_epochs: tuple[float, ...] = (50.0, 90.0)
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
-        tau = sum(batch.epoch >= epoch for epoch in self.slower)
+        tau = sum(batch.epoch >= epoch for epoch in self.tau_epochs)
         steps_left = torch.full_like(
             batch.y, tau
         )  # steps that a misclassified image may still take

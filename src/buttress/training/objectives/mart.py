@@ -34,7 +34,7 @@ class MART(AdversarialObjective):
 
     batchnorm_updates = loss_passes = 2
     start: StartRule = "gaussian"
-    weight: float = 6.0
+    beta: float = 6.0
 
     def loss(
         self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
@@ -47,5 +47,5 @@ class MART(AdversarialObjective):
         )
         divergence = (p * (torch.log(p + TINY) - torch.log(q + TINY))).sum(1)
         clean_error = 1.0000001 - p.gather(1, y)[:, 0]
-        total = boosted_ce.mean() + self.weight * (divergence * clean_error).mean()
+        total = boosted_ce.mean() + self.beta * (divergence * clean_error).mean()
         return LossOutput(total, adversarial_logits.detach())

@@ -31,25 +31,25 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
     "multi_norm",
     paper="arXiv:1904.13000",
     tags=("adversarial",),
-    example_args={"threats": ["Linf:0.06", "L2:0.5", "L1:5"], "how": "avg"},
+    example_args={"threats": ["Linf:0.06", "L2:0.5", "L1:5"], "combine": "avg"},
 )
 @dataclass(frozen=True)
 class MultiNorm(AdversarialObjective):
     r"""Cross-entropy on the worst adversarial images of several threat models.
 
-    With ``how="max"`` each image is the one of the norm with the largest loss, with ``"avg"`` the
-    loss is the mean over norms, with ``"random"`` each batch is attacked in one norm, drawn from
-    the samples in it. The eps of ``threats`` warm up as that of the recipe does. BatchNorm
+    With ``combine="max"`` each image is the one of the norm with the largest loss, with ``"avg"``
+    the loss is the mean over norms, with ``"random"`` each batch is attacked in one norm, drawn
+    from the samples in it. The eps of ``threats`` warm up as that of the recipe does. BatchNorm
     statistics move once; with ``avg`` all images pass together.
     """
 
     threats: Sequence[str] = ("Linf:8/255", "L2:0.5", "L1:12")
-    how: Literal["max", "avg", "random"] = "max"
+    combine: Literal["max", "avg", "random"] = "max"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.how not in ("max", "avg", "random"):
-            raise UserError(f"`how` must be max, avg or random, but got {self.how!r}")
+        if self.combine not in ("max", "avg", "random"):
+            raise UserError(f"`combine` must be max, avg or random, but got {self.combine!r}")
         if not self.threats:
             raise UserError("`threats` must name at least one threat model, but is empty")
         for text in self.threats:
@@ -57,17 +57,17 @@ class MultiNorm(AdversarialObjective):
 
     @property
     def attack_passes(self) -> AttackPasses:
-        attacks = 1 if self.how == "random" else len(self.threats)
-        selection = attacks if self.how == "max" else 0
+        attacks = 1 if self.combine == "random" else len(self.threats)
+        selection = attacks if self.combine == "max" else 0
         return AttackPasses(attacks * self.steps + selection, attacks * self.steps)
 
     @property
     def loss_passes(self) -> int:
-        return len(self.threats) if self.how == "avg" else 1
+        return len(self.threats) if self.combine == "avg" else 1
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         threats = [Threat.parse(text).scaled(batch.eps_fraction) for text in self.threats]
-        if self.how == "random":
+        if self.combine == "random":
             ids = "/".join(map(str, batch.streams.ids.tolist()))
             norm_seed = derive_seed(batch.streams.seed, batch.streams.purpose, "norm", ids)
             threats = [threats[norm_seed % len(threats)]]
@@ -75,7 +75,7 @@ class MultiNorm(AdversarialObjective):
             run_inner_attack(model, batch, self.create_attack(batch), threat=threat)
             for threat in threats
         ]
-        if self.how == "max":
+        if self.combine == "max":
             candidates = [_select_worst(model, batch.with_attack_labels(), candidates)]
         return AdversarialBatch(torch.cat(candidates))
 
