@@ -82,7 +82,7 @@ def test_the_summary_is_a_mean_of_means(data: Dataset) -> None:
 def test_a_suite_may_leave_corruptions_out_of_its_worst_case(data: Dataset, tmp_path: Path) -> None:
     model, said = Linear(192, 10), Logged()
     counted = bt.evaluate(model, data, SUITE, out=tmp_path)
-    spec = load_suite(SUITE).model_copy(update={"corruptions_count": False})
+    spec = load_suite(SUITE).model_copy(update={"corruptions_in_worst_case": False})
     aside = bt.evaluate(model, data, spec, out=tmp_path, progress=said)
     assert aside.worst_case == aside.accuracy["pgd:Linf:0.01"] > counted.worst_case
     assert len(said.tasks) == 6, "their records say so, and are made again"
@@ -130,7 +130,7 @@ def test_shards_give_the_verdicts_of_the_whole(data: Dataset, tmp_path: Path) ->
 @pytest.mark.parametrize("counts", [True, False])
 def test_worst_case_only_gives_the_same_worst_case_for_less(data: Dataset, counts: bool) -> None:
     model = Linear(192, 10)
-    spec = load_suite(SUITE).model_copy(update={"corruptions_count": counts})
+    spec = load_suite(SUITE).model_copy(update={"corruptions_in_worst_case": counts})
     table = bt.evaluate(model, data, spec)
     union = bt.evaluate(model, data, spec.model_copy(update={"mode": "worst_case"}))
     assert np.array_equal(union.is_robust, table.is_robust)

@@ -77,7 +77,7 @@ def test_every_suite_runs_and_its_worst_case_is_the_minimum_per_image(
     flags = [
         record.predictions == labels
         for record in found.records.values()
-        if not record.is_corruption or spec.corruptions_count
+        if not record.is_corruption or spec.corruptions_in_worst_case
     ]
     joint = np.min(np.stack(flags).astype(int), axis=0)
     assert np.array_equal(found.is_robust, joint == 1)

@@ -145,7 +145,7 @@ class SuiteSpec(Spec):
     description: str = ""
     source: str = ""
     mode: Literal["table", "worst_case"] = "table"  # worst_case: fooled images are skipped
-    corruptions_count: bool = True  # towards worst-case robust accuracy
+    corruptions_in_worst_case: bool = True
     budgets: BudgetsField = Field(default_factory=dict)  # dataset -> norm -> eps
     entries: tuple[SuiteEntryField, ...] = Field(min_length=1)
 
@@ -200,7 +200,7 @@ def resolve_suite(
     entries = [SuiteEntry(CLEAN, CLEAN, None, {})]
     for entry_spec in spec.entries:
         if entry_spec.corruption:
-            resolved = _corruption_entries(entry_spec, spec.corruptions_count)
+            resolved = _corruption_entries(entry_spec, spec.corruptions_in_worst_case)
         elif normalize_name(entry_spec.attack) == CLEAN:
             resolved = []
         else:

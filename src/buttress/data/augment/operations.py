@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from buttress.data.augment import color as colour
+from buttress.data.augment import color, geometry
 from buttress.data.augment import color as tones
-from buttress.data.augment import geometry
 from buttress.system.rng import SampleRNG
 
 FILL_GRAY = 128  # fill value where an image is shifted
@@ -22,11 +21,11 @@ COLOR_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "posterise": tones.posterize,
     "solarise": tones.solarize,
     "solarise_add": tones.solarize_add,
-    "brightness": colour.adjust_brightness,
-    "contrast": colour.adjust_contrast,
-    "saturation": colour.adjust_saturation,
-    "sharpness": colour.adjust_sharpness,
-    "hue": colour.adjust_hue,
+    "brightness": color.adjust_brightness,
+    "contrast": color.adjust_contrast,
+    "saturation": color.adjust_saturation,
+    "sharpness": color.adjust_sharpness,
+    "hue": color.adjust_hue,
 }
 # Each gives the maps (N, 6) that move images of a size by one number per image.
 GEOMETRIC_OPERATIONS: dict[str, Callable[[Tensor, tuple[int, int]], Tensor]] = {

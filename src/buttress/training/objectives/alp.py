@@ -29,7 +29,7 @@ class ALP(AdversarialObjective):
               + \lambda\, \overline{(f(x) - f(x'))^2}
 
     The mean is over batch and classes. Both batches pass together in training mode, so BatchNorm
-    statistics move once. The authors attack with a random target: ``target="random"``.
+    statistics are updated once. The authors attack with a random target: ``target="random"``.
     """
 
     loss_passes = 2

@@ -17,8 +17,8 @@ class FastAT(PGDAT):
               x' = \Pi\bigl(u + 1.25\,\epsilon\, s(\nabla_u \mathrm{CE}(f(u), y))\bigr)
 
     It is prone to catastrophic overfitting: robust accuracy under stronger attacks falls to zero
-    while accuracy under its own attack rises. BatchNorm statistics move once. Departure from the
-    authors' code: the model is in evaluation mode while the step is computed.
+    while accuracy under its own attack rises. Departure from the authors' code: the model is in
+    evaluation mode while the step is computed.
     """
 
     steps: int = 1

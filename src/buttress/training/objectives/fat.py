@@ -11,10 +11,7 @@ from buttress.attacks.problem import ModelOutput
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
-    LossOutput,
     TrainingBatch,
-    adversarial_images,
-    cross_entropy,
 )
 from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
@@ -26,8 +23,8 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 class FAT(AdversarialObjective):
     r"""Cross-entropy on images that PGD stops moving tau steps after they are misclassified.
 
-    tau is 0 at first and grows by one at each of ``tau_epochs``. BatchNorm statistics move once.
-    Departure: no noise is added at each step.
+    tau is 0 at first and grows by one at each of ``tau_epochs``. Departure: no noise is added at
+    each step.
     """
 
     tau_epochs: tuple[float, ...] = (50.0, 90.0)
@@ -49,9 +46,3 @@ class FAT(AdversarialObjective):
                 model, batch, self.create_attack(batch), freeze_samples=freeze_misclassified
             )
         )
-
-    def loss(
-        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
-    ) -> LossOutput:
-        logits = model(adversarial_images(adversarial))
-        return LossOutput(cross_entropy(logits, batch), logits.detach())

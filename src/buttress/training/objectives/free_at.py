@@ -33,7 +33,7 @@ class FreeAT(Objective):
 
     Each batch is repeated ``repeats`` times, and the next batch begins with the perturbations of
     the last one. So an epoch costs ``repeats`` passes: divide the number of epochs by it. BatchNorm
-    statistics move at every repeat.
+    statistics are updated at every repeat.
     """
 
     needs_threat = True

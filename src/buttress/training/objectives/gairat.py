@@ -30,9 +30,8 @@ class GAIRAT(AdversarialObjective):
               w \propto \tfrac12\bigl(1 + \tanh(\lambda + 5\,(1 - 2\kappa / K))\bigr)
 
     :math:`\kappa` is the number of the K points of PGD, before each step, that are still classified
-    correctly; weights average one. Before the epoch ``burn_in`` all weights are one. BatchNorm
-    statistics move once. Its robust accuracy under PGD is higher than under stronger attacks: see
-    its later evaluations.
+    correctly; weights average one. Before the epoch ``burn_in`` all weights are one. Its robust
+    accuracy under PGD is higher than under stronger attacks: see its later evaluations.
     """
 
     shift: float = -1.0

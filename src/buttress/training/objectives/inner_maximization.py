@@ -19,8 +19,11 @@ from buttress.threats.norm_ball import Threat
 from buttress.training.objectives.core import (
     AdversarialBatch,
     AttackPasses,
+    LossOutput,
     Objective,
     TrainingBatch,
+    adversarial_images,
+    cross_entropy,
 )
 
 MIN_IMAGES_PER_THREAD = 16  # images that are worth a thread
@@ -76,7 +79,7 @@ def _thread_pool(count: int) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class AdversarialObjective(Objective):
-    """Base class of objectives that train on PGD adversarial images."""
+    """Base class of objectives on PGD adversarial images; the default loss is cross-entropy."""
 
     needs_threat = True
     steps: int = 10
@@ -100,6 +103,13 @@ class AdversarialObjective(Objective):
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         return AdversarialBatch(run_inner_attack(model, batch, self.create_attack(batch)))
+
+    def loss(
+        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
+    ) -> LossOutput:
+        """Cross-entropy on the adversarial images, or on several versions of the batch."""
+        logits = model(adversarial_images(adversarial))
+        return LossOutput(cross_entropy(logits, batch), logits.detach()[: len(batch.y)])
 
     def with_stronger_attack(self) -> AdversarialObjective:
         """Return the objective with twice as many steps of half the length."""

@@ -29,7 +29,7 @@ class MART(AdversarialObjective):
               + \lambda\, \mathrm{KL}(p(x) \,\Vert\, p(x'))\,(1 - p_y(x))
 
     x' is PGD's on the cross-entropy from a start with Gaussian noise of 0.001. BatchNorm statistics
-    move twice: for x' and for x. The constants that keep logarithms finite are the authors'.
+    are updated twice: for x' and for x. The constants that keep logarithms finite are the authors'.
     """
 
     batchnorm_updates = loss_passes = 2

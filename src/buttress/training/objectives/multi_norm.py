@@ -19,10 +19,7 @@ from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
     AttackPasses,
-    LossOutput,
     TrainingBatch,
-    adversarial_images,
-    cross_entropy,
 )
 from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
 
@@ -40,7 +37,7 @@ class MultiNorm(AdversarialObjective):
     With ``combine="max"`` each image is the one of the norm with the largest loss, with ``"avg"``
     the loss is the mean over norms, with ``"random"`` each batch is attacked in one norm, drawn
     from the samples in it. The eps of ``threats`` warm up as that of the recipe does. BatchNorm
-    statistics move once; with ``avg`` all images pass together.
+    statistics are updated once; with ``avg`` all images pass together.
     """
 
     threats: Sequence[str] = ("Linf:8/255", "L2:0.5", "L1:12")
@@ -78,12 +75,6 @@ class MultiNorm(AdversarialObjective):
         if self.combine == "max":
             candidates = [_select_worst(model, batch.with_attack_labels(), candidates)]
         return AdversarialBatch(torch.cat(candidates))
-
-    def loss(
-        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
-    ) -> LossOutput:
-        logits = model(adversarial_images(adversarial))
-        return LossOutput(cross_entropy(logits, batch), logits.detach()[: len(batch.y)])
 
 
 def _select_worst(model: nn.Module, batch: TrainingBatch, candidates: Sequence[Tensor]) -> Tensor:

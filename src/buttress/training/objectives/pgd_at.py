@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from buttress.training.objectives.core import (
-    OBJECTIVES,
-    AdversarialBatch,
-    LossOutput,
-    TrainingBatch,
-    adversarial_images,
-    cross_entropy,
-)
+from buttress.training.objectives.core import OBJECTIVES
 from buttress.training.objectives.inner_maximization import AdversarialObjective
 
 
@@ -27,9 +18,3 @@ class PGDAT(AdversarialObjective):
     The attack uses the model in evaluation mode, so it updates no BatchNorm statistics; the
     adversarial batch then passes once in training mode. Any norm.
     """
-
-    def loss(
-        self, model: nn.Module, batch: TrainingBatch, adversarial: AdversarialBatch | None
-    ) -> LossOutput:
-        logits = model(adversarial_images(adversarial))
-        return LossOutput(cross_entropy(logits, batch), logits.detach())

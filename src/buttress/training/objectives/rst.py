@@ -16,8 +16,8 @@ class RST(TRADES):
     .. math:: \frac{1}{|B|} \sum_{(x, y) \in B} \mathrm{CE}(f(x), y)
               + \beta\, \mathrm{KL}(p(x) \,\Vert\, p(x'))
 
-    Real and extra images count alike; the recipe's ``extra`` says where these come from and what
-    part of a batch they are, a half in the paper. BatchNorm statistics move twice.
+    Real and extra images count alike; the recipe's ``extra_data`` says where these come from and
+    what fraction of a batch they are, a half in the paper. BatchNorm statistics are updated twice.
     """
 
     needs_extra_data = True

@@ -28,7 +28,7 @@ class TRADES(AdversarialObjective):
     .. math:: \mathrm{CE}(f(x), y) + \beta\, \mathrm{KL}(p(x) \,\Vert\, p(x'))
 
     x' maximizes the same KL from a start with Gaussian noise of 0.001. Both batches pass once in
-    training mode, so BatchNorm statistics move twice. The logged accuracy is clean accuracy.
+    training mode, so BatchNorm statistics are updated twice. The logged accuracy is clean accuracy.
     """
 
     batchnorm_updates = loss_passes = 2
