@@ -49,23 +49,23 @@ class Stop(Exception):
     """Stands for a kill."""
 
 
-class Heard:
-    """Remembers what it was told, and stops training after an epoch."""
+class RecordingLogger:
+    """Records its calls, and stops training after an epoch."""
 
     def __init__(self, stop_after: int | None = None) -> None:
-        self.said: list[Any] = []
+        self.events: list[Any] = []
         self.stop_after = stop_after
 
     def on_start(self, path: Path, spec: Mapping[str, Any]) -> None:
-        self.said.append(spec["seed"])
+        self.events.append(spec["seed"])
 
     def on_epoch(self, row: Mapping[str, Any]) -> None:
-        self.said.append(row["epoch"])
+        self.events.append(row["epoch"])
         if row["epoch"] == self.stop_after:
             raise Stop
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        self.said.append(summary["epochs"])
+        self.events.append(summary["epochs"])
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def go(place: Path, out: str, recipe: str, **more: Any) -> Run:
 def test_every_objective_resumes_bit_for_bit_with_everything_on(place: Path, name: str) -> None:
     whole = go(place, f"{name}-whole", name)
     with pytest.raises(Stop):
-        go(place, f"{name}-cut", name, loggers=[Heard(stop_after=2)])
+        go(place, f"{name}-cut", name, loggers=[RecordingLogger(stop_after=2)])
     torch.manual_seed(99)  # nothing may depend on the global generator
     again = go(place, f"{name}-cut", name)
     states = [load_checkpoint(run.checkpoint("last")) for run in (whole, again)]
@@ -101,13 +101,13 @@ def test_every_objective_resumes_bit_for_bit_with_everything_on(place: Path, nam
     assert a == b
 
 
-def test_listeners_hear_of_every_epoch(place: Path) -> None:
-    heard = Heard()
-    go(place, "heard", "standard", loggers=[heard])
-    assert heard.said == [0, 1, 2, 3, 3]
+def test_loggers_are_called_every_epoch(place: Path) -> None:
+    logger = RecordingLogger()
+    go(place, "logger", "standard", loggers=[logger])
+    assert logger.events == [0, 1, 2, 3, 3]
 
 
-def test_a_listener_that_is_not_installed_says_what_to_do(place: Path) -> None:
+def test_a_logger_that_is_not_installed_says_what_to_do(place: Path) -> None:
     from buttress.training.loggers import LOGGERS, create_logger
 
     for name in LOGGERS.names():
@@ -119,10 +119,10 @@ def test_a_listener_that_is_not_installed_says_what_to_do(place: Path) -> None:
 def test_tensorboard_draws_the_numbers_of_an_epoch(tmp_path: Path) -> None:
     from buttress.training.loggers import create_logger
 
-    listener = create_logger("tensorboard")
-    listener.on_start(tmp_path, {"seed": 0})
-    listener.on_epoch({"epoch": 1, "loss": 0.5, "val_robust": None, "best": True})
-    listener.on_end({"epochs": 1})
+    logger = create_logger("tensorboard")
+    logger.on_start(tmp_path, {"seed": 0})
+    logger.on_epoch({"epoch": 1, "loss": 0.5, "val_robust": None, "best": True})
+    logger.on_end({"epochs": 1})
     assert list((tmp_path / "tensorboard").iterdir())
 
 
@@ -131,9 +131,9 @@ def test_choosing_on_test_images_is_marked_wherever_a_number_comes_from_it(place
     assert run.summary["selected_on"] == "test"
     assert SELECTED_ON_TEST_WARNING in run.summary["warnings"]
     model, data = load_model(run.path), load_dataset("digits", "test", limit=8)
-    found = evaluate(model, data, ["clean"], out=run.suite_folder("clean"))
-    assert SELECTED_ON_TEST_WARNING in found.warnings
-    assert SELECTED_ON_TEST_WARNING in found.records["clean"].metadata["warnings"]
+    evaluation = evaluate(model, data, ["clean"], out=run.suite_folder("clean"))
+    assert SELECTED_ON_TEST_WARNING in evaluation.warnings
+    assert SELECTED_ON_TEST_WARNING in evaluation.records["clean"].metadata["warnings"]
     honest = go(place, "validated", "standard")
     assert honest.summary["selected_on"] == "val"
     assert (

@@ -60,9 +60,9 @@ class Logged(SilentProgress):
 
 
 def go(place: Path, out: str, recipe: str = "clean", size: int = 32, **more: Any) -> Run:
-    given = {"source": place / "source", "device": "cpu", **more}
+    arguments = {"source": place / "source", "device": "cpu", **more}
     data = f"folder:{place}/images-{size}"
-    return finetune(dataset=data, recipe=place / f"{recipe}.yaml", out=place / out, **given)
+    return finetune(dataset=data, recipe=place / f"{recipe}.yaml", out=place / out, **arguments)
 
 
 def weights(run: Run) -> str:
@@ -107,12 +107,12 @@ def test_the_header_says_where_it_came_from(place: Path, whole: Run) -> None:
 
 
 def test_attacked_at_another_size(place: Path) -> None:
-    said = Logged()
-    run = go(place, "larger", "attacked", size=64, progress=said)
+    progress = Logged()
+    run = go(place, "larger", "attacked", size=64, progress=progress)
     assert run.header["finetuned_from"]["resized"] == ["pos_embed"]
     assert run.summary["best_val_robust"] is not None
     assert any(
-        "1 resized (pos_embed), 2 initialized (head.weight, head.bias)" in s for s in said.lines
+        "1 resized (pos_embed), 2 initialized (head.weight, head.bias)" in s for s in progress.lines
     )
 
 
@@ -153,9 +153,9 @@ def test_a_damaged_start_is_written_again(place: Path, whole: Run) -> None:
     shutil.copytree(whole.path, place / "damaged")
     for name in ("initial.pt", "last.pt", "best.pt"):
         (place / "damaged" / name).write_bytes(b"damaged")
-    said = Logged()
-    assert weights(go(place, "damaged", progress=said)) == weights(whole)
-    assert any("initial.pt" in line and "again" in line for line in said.lines)
+    progress = Logged()
+    assert weights(go(place, "damaged", progress=progress)) == weights(whole)
+    assert any("initial.pt" in line and "again" in line for line in progress.lines)
 
 
 def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
@@ -198,7 +198,7 @@ def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "message"),
     [
         ({"source": "nowhere"}, "nowhere' is neither a file, a run nor a registered model"),
         ({"source": "images-32"}, "neither a run"),
@@ -213,16 +213,16 @@ def test_model_arguments_stand_beside_those_of_the_run(place: Path) -> None:
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(
-    place: Path, given: dict[str, str | None], words: str
+    place: Path, arguments: dict[str, str | None], message: str
 ) -> None:
     recipe, out = place / "clean.yaml", place / "never"
     call: dict[str, Any] = {
         "dataset": f"folder:{place}/images-32",
         "recipe": recipe,
         "out": out,
-        **given,
+        **arguments,
     }
-    call["source"] = place / str(given["source"])
-    with pytest.raises(UserError, match=words):
+    call["source"] = place / str(arguments["source"])
+    with pytest.raises(UserError, match=message):
         finetune(**call)
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""What goes wrong in training is noticed, said and, if asked, undone."""
+"""Failures of training are detected, reported and, with `on_collapse: rollback`, undone."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_a_real_collapse_is_seen_and_a_rollback_rescues_the_run(tmp_path: Path) 
     assert left.summary["last_val_robust"] < 0.06
     assert left.history[-1]["train_accuracy"] > 0.8, "its own attack looks beaten"
     assert any("catastrophic overfitting" in w for w in left.summary["warnings"])
-    said = Logged()
-    back = go(tmp_path, "rescued", "rollback", 40, progress=said)
+    progress = Logged()
+    back = go(tmp_path, "rescued", "rollback", 40, progress=progress)
     assert [event["kind"] for event in back.summary["events"]] == ["rollback"]
-    assert any("restored epoch" in line for line in said.lines)
+    assert any("restored epoch" in line for line in progress.lines)
     assert back.summary["last_val_robust"] > 0.15
     assert back.summary["warnings"] == []
     with pytest.raises(RunError, match="best checkpoint is kept"):
@@ -125,5 +125,5 @@ def fallen_to(run: Run) -> int:
 def test_a_failed_model_says_so_where_it_is_used(tmp_path: Path) -> None:
     run = go(tmp_path, "failed", "warn", 1, overrides=("optimizer.lr=1e-12",))
     assert run.summary["warnings"][0].startswith("training failed")
-    found = evaluate(load_model(run.path), load_dataset("digits", "test", limit=8), ["clean"])
-    assert run.summary["warnings"][0] in found.warnings
+    evaluation = evaluate(load_model(run.path), load_dataset("digits", "test", limit=8), ["clean"])
+    assert run.summary["warnings"][0] in evaluation.warnings

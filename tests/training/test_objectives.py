@@ -41,56 +41,56 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
-def answers(model: nn.Module, x: Tensor) -> np.ndarray:
+def logits_of(model: nn.Module, x: Tensor) -> np.ndarray:
     with torch.no_grad():
         return np.asarray(model(x).numpy())
 
 
-def moved(step: TrainingBatch) -> Tensor:
+def perturbed(step: TrainingBatch) -> Tensor:
     source = torch.Generator().manual_seed(5)
     noise = torch.rand(step.x.shape, generator=source, dtype=torch.float64)
     return (step.x + 0.03 * (2 * noise - 1)).clamp(0, 1)
 
 
-def given(monkeypatch: pytest.MonkeyPatch, module: object, x_adv: Tensor) -> None:
+def fake_attack(monkeypatch: pytest.MonkeyPatch, module: object, x_adv: Tensor) -> None:
     """The attack finds these images."""
     for place in (module, inner):
         if hasattr(place, "run_inner_attack"):
             monkeypatch.setattr(place, "run_inner_attack", lambda *args, **kwargs: x_adv)
 
 
-def value(name: str, model: nn.Module, step: TrainingBatch, **args: object) -> float:
+def loss_of(name: str, model: nn.Module, step: TrainingBatch, **args: object) -> float:
     return float(taken(OBJECTIVES.create(name, args), model, step).loss.detach())
 
 
 def test_trades(model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, trades, moved(step))
-    p, q = softmax(answers(model, step.x)), softmax(answers(model, moved(step)))
-    natural = -np.log(p[np.arange(N), step.y]).mean()
-    apart = (p * np.log(p / q)).sum(1).mean()
-    assert value("trades", model, step, beta=6.0) == pytest.approx(natural + 6 * apart)
-    assert value("trades", model, step, beta=0.5) == pytest.approx(natural + 0.5 * apart)
+    fake_attack(monkeypatch, trades, perturbed(step))
+    p, q = softmax(logits_of(model, step.x)), softmax(logits_of(model, perturbed(step)))
+    clean_loss = -np.log(p[np.arange(N), step.y]).mean()
+    divergence = (p * np.log(p / q)).sum(1).mean()
+    assert loss_of("trades", model, step, beta=6.0) == pytest.approx(clean_loss + 6 * divergence)
+    assert loss_of("trades", model, step, beta=0.5) == pytest.approx(clean_loss + 0.5 * divergence)
 
 
 def test_mart(model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, mart, moved(step))
-    p, q = softmax(answers(model, step.x)), softmax(answers(model, moved(step)))
+    fake_attack(monkeypatch, mart, perturbed(step))
+    p, q = softmax(logits_of(model, step.x)), softmax(logits_of(model, perturbed(step)))
     total = 0.0
     for i, y in enumerate(step.y.tolist()):
         other = max(q[i, k] for k in range(K) if k != y)
         boosted = -np.log(q[i, y]) - np.log(1.0001 - other + 1e-12)
-        apart = sum(p[i, k] * np.log((p[i, k] + 1e-12) / (q[i, k] + 1e-12)) for k in range(K))
-        total += boosted + 6 * apart * (1.0000001 - p[i, y])
-    assert value("mart", model, step) == pytest.approx(total / N)
+        divergence = sum(p[i, k] * np.log((p[i, k] + 1e-12) / (q[i, k] + 1e-12)) for k in range(K))
+        total += boosted + 6 * divergence * (1.0000001 - p[i, y])
+    assert loss_of("mart", model, step) == pytest.approx(total / N)
 
 
 def test_alp(model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, alp, moved(step))
-    a, b = answers(model, step.x), answers(model, moved(step))
+    fake_attack(monkeypatch, alp, perturbed(step))
+    a, b = logits_of(model, step.x), logits_of(model, perturbed(step))
     rows = np.arange(N)
     ce = [-np.log(softmax(z)[rows, step.y]).mean() for z in (a, b)]
     expected = sum(ce) / 2 + 0.5 * np.square(a - b).mean()
-    assert value("alp", model, step) == pytest.approx(expected)
+    assert loss_of("alp", model, step) == pytest.approx(expected)
 
 
 def test_gairat_weighs_images_that_fall_early(
@@ -107,15 +107,15 @@ def test_gairat_weighs_images_that_fall_early(
             label = torch.where(is_right, step.y, (step.y + 1) % K)
             logits = nn.functional.one_hot(label, K).double()
             freeze_samples(ModelOutput(logits, logits[:, 0], None))
-        return moved(step)
+        return perturbed(step)
 
     monkeypatch.setattr(gairat, "run_inner_attack", attack)
-    each = -np.log(softmax(answers(model, moved(step)))[np.arange(N), step.y])
+    each = -np.log(softmax(logits_of(model, perturbed(step)))[np.arange(N), step.y])
     weight = (1 + np.tanh(-1 + 5 * (1 - 2 * kappa / 10))) / 2
     weighted = (each * weight / weight.mean()).mean()
-    assert value("gairat", model, step) == pytest.approx(each.mean()), "before the burn-in ends"
+    assert loss_of("gairat", model, step) == pytest.approx(each.mean()), "before the burn-in ends"
     late = replace(step, epoch=60.0)
-    assert value("gairat", model, late) == pytest.approx(weighted)
+    assert loss_of("gairat", model, late) == pytest.approx(weighted)
     assert weighted != pytest.approx(each.mean())
 
 
@@ -146,7 +146,7 @@ def test_fast_takes_the_step_of_its_paper(model: Linear, step: TrainingBatch) ->
     """On a linear model a step of 1.25 eps from anywhere in the ball, cut by ball and box."""
     seen: list[Tensor] = []
     model.register_forward_hook(lambda module, args, out: seen.append(args[0].detach()))
-    value("fast", model, step)
+    loss_of("fast", model, step)
     start, end = seen
     weight = model.weight.detach().view(K, 3, 8, 8)
     with torch.no_grad():
@@ -161,9 +161,11 @@ def test_fast_takes_the_step_of_its_paper(model: Linear, step: TrainingBatch) ->
 class TestSeveralNorms:
     THREATS = ("Linf:0.03", "L2:0.4")
 
-    def found(self, monkeypatch: pytest.MonkeyPatch, step: TrainingBatch) -> dict[str, Tensor]:
+    def fake_attacks(
+        self, monkeypatch: pytest.MonkeyPatch, step: TrainingBatch
+    ) -> dict[str, Tensor]:
         """Images by norm: Linf is worse for the first half, L2 for the second."""
-        other = {"Linf": moved(step), "L2": moved(step).flip(0)}
+        other = {"Linf": perturbed(step), "L2": perturbed(step).flip(0)}
 
         def attack(model: object, step: TrainingBatch, attack: object, threat: Threat) -> Tensor:
             return other[threat.norm]
@@ -174,34 +176,34 @@ class TestSeveralNorms:
     def test_max_takes_the_worst_of_each_image(
         self, model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        other = self.found(monkeypatch, step)
+        other = self.fake_attacks(monkeypatch, step)
         rows = np.arange(N)
-        each = [-np.log(softmax(answers(model, x))[rows, step.y]) for x in other.values()]
-        got = value("multi_norm", model, step, threats=self.THREATS, combine="max")
+        each = [-np.log(softmax(logits_of(model, x))[rows, step.y]) for x in other.values()]
+        got = loss_of("multi_norm", model, step, threats=self.THREATS, combine="max")
         assert got == pytest.approx(np.maximum(*each).mean())
-        got = value("multi_norm", model, step, threats=self.THREATS, combine="avg")
+        got = loss_of("multi_norm", model, step, threats=self.THREATS, combine="avg")
         assert got == pytest.approx(np.mean(each))
 
     def test_random_takes_one_norm_per_batch(
         self, model: nn.Module, step: TrainingBatch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        other = self.found(monkeypatch, step)
+        other = self.fake_attacks(monkeypatch, step)
         rows = np.arange(N)
-        one = [-np.log(softmax(answers(model, x))[rows, step.y]).mean() for x in other.values()]
+        one = [-np.log(softmax(logits_of(model, x))[rows, step.y]).mean() for x in other.values()]
         drawn = []
         for first in range(20):
             ids = torch.arange(first, first + N)
             here = replace(step, streams=SampleRNG(0, "train/1", ids))
-            got = value("multi_norm", model, here, threats=self.THREATS, combine="random")
+            got = loss_of("multi_norm", model, here, threats=self.THREATS, combine="random")
             drawn.append(int(np.argmin([abs(got - v) for v in one])))
             assert min(abs(got - v) for v in one) < 1e-9
         assert set(drawn) == {0, 1}
 
     def test_the_balls_warm_up(self, model: nn.Module, step: TrainingBatch) -> None:
-        weak = value("multi_norm", model, replace(step, eps_fraction=0.0), threats=self.THREATS)
-        plain = value("standard", model, step)
+        weak = loss_of("multi_norm", model, replace(step, eps_fraction=0.0), threats=self.THREATS)
+        plain = loss_of("standard", model, step)
         assert weak == pytest.approx(plain)
-        assert value("multi_norm", model, step, threats=self.THREATS) > plain
+        assert loss_of("multi_norm", model, step, threats=self.THREATS) > plain
 
 
 def test_threads_find_what_one_thread_finds(model: nn.Module) -> None:
@@ -212,12 +214,12 @@ def test_threads_find_what_one_thread_finds(model: nn.Module) -> None:
     )
     objective = OBJECTIVES.create("trades", {})
     before = torch.get_num_threads()
-    found = []
+    adversarial = []
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(objective.find_adversarial(model, step).x)
+            adversarial.append(objective.find_adversarial(model, step).x)
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(*found)
-    assert not torch.equal(found[0], step.x)
+    torch.testing.assert_close(*adversarial)
+    assert not torch.equal(adversarial[0], step.x)

@@ -99,8 +99,9 @@ def test_a_run_goes_on_with_another_number_of_processes(place: Path) -> None:
 
 
 def children(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
-    return [int(word) for word in found.stdout.split()]
+    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    pids = subprocess.run(command, capture_output=True, text=True).stdout
+    return [int(word) for word in pids.split()]
 
 
 def can_be_interrupted() -> None:
@@ -121,10 +122,10 @@ def test_a_dead_process_ends_the_run_and_the_same_command_goes_on(place: Path) -
         time.sleep(0.05)
     (other,) = children(process.pid)
     os.kill(other, signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
+    _, output = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "a training process exited with code -9" in said
-    assert "Traceback" not in said
+    assert "a training process exited with code -9" in output
+    assert "Traceback" not in output
     done = len(Run(out).history)
     assert 0 < done < 400
     epochs = done + 2

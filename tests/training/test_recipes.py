@@ -30,9 +30,9 @@ def eps(recipe: Recipe, epoch: float) -> float:
     trainer = Trainer.__new__(Trainer)
     assert recipe.threat is not None
     trainer.recipe, trainer.threat = recipe, Threat.parse(recipe.threat)
-    found = trainer._threat_at(epoch)
-    assert found is not None
-    return found.eps
+    threat = trainer._threat_at(epoch)
+    assert threat is not None
+    return threat.eps
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -63,9 +63,9 @@ def test_published_recipes_give_a_paper_and_a_number(name: str) -> None:
 def test_the_overrides_in_a_head_are_accepted(name: str) -> None:
     head = RECIPES.path(name).read_text().split("description:")[0]
     for line in head.splitlines():
-        for given in line.split("--set ")[1:]:
-            quoted = given.startswith("'")
-            change = given[1:].split("'")[0] if quoted else given.split()[0].rstrip(",.;")
+        for override in line.split("--set ")[1:]:
+            quoted = override.startswith("'")
+            change = override[1:].split("'")[0] if quoted else override.split()[0].rstrip(",.;")
             assert load_recipe(name, (change,)) != load_recipe(name), change
 
 
@@ -152,8 +152,8 @@ RATES: dict[str, dict[float, float]] = {
 @pytest.mark.parametrize("name", RATES)
 def test_the_learning_rate_is_the_published_one(name: str) -> None:
     recipe = load_recipe(name)
-    found = {epoch: lr(recipe, epoch) for epoch in RATES[name]}
-    assert found == pytest.approx(RATES[name], rel=1e-3)
+    values = {epoch: lr(recipe, epoch) for epoch in RATES[name]}
+    assert values == pytest.approx(RATES[name], rel=1e-3)
 
 
 def test_the_rate_of_self_training_is_the_published_one_without_its_shift() -> None:
@@ -169,8 +169,8 @@ def test_the_rate_of_self_training_is_the_published_one_without_its_shift() -> N
 def test_eps_of_the_light_recipe_grows_between_epochs(name: str, full: int) -> None:
     recipe = load_recipe(name)
     shares = {0: 0.0, 0.99: 0.0, 5: 0.5, 5.7: 0.5, 9.99: 0.9, 10: 1.0, 109: 1.0}
-    found = {epoch: eps(recipe, epoch) * 255 / full for epoch in shares}
-    assert found == pytest.approx(shares)
+    values = {epoch: eps(recipe, epoch) * 255 / full for epoch in shares}
+    assert values == pytest.approx(shares)
     smooth = load_recipe(name, ("eps_per_epoch=false",))
     assert eps(smooth, 5.7) * 255 / full == pytest.approx(0.57)
     assert not recipe.scale_step_with_eps
@@ -198,8 +198,8 @@ def test_details_that_only_the_codes_have() -> None:
 
 def test_points_of_a_rate_are_joined_by_lines() -> None:
     rate = LRScheduleSpec(name="points", points=((1, 0.5), (3, 1.0)))
-    found = [learning_rate_factor(rate, epoch, 4) for epoch in (0, 1, 2, 3, 4)]
-    assert found == pytest.approx([0.5, 0.5, 0.75, 1, 1])
+    values = [learning_rate_factor(rate, epoch, 4) for epoch in (0, 1, 2, 3, 4)]
+    assert values == pytest.approx([0.5, 0.5, 0.75, 1, 1])
     for points in ((), ((1, 0), (1, 1)), ((2, 0), (1, 1))):
         with pytest.raises(ValueError, match="increasing epochs"):
             LRScheduleSpec(name="points", points=points)

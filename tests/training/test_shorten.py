@@ -18,8 +18,8 @@ def test_the_schedule_of_every_recipe_keeps_its_form(name: str) -> None:
     short = scale_recipe_epochs(recipe, max(1, recipe.epochs // 3))
     for share in SHARES:
         expected = learning_rate_factor(recipe.schedule, share * recipe.epochs, recipe.epochs)
-        found = learning_rate_factor(short.schedule, share * short.epochs, short.epochs)
-        assert found == pytest.approx(expected, abs=1e-6), share
+        factor_short = learning_rate_factor(short.schedule, share * short.epochs, short.epochs)
+        assert factor_short == pytest.approx(expected, abs=1e-6), share
     factor = short.epochs / recipe.epochs
     assert short.eps_zero_epochs == pytest.approx(recipe.eps_zero_epochs * factor)
     assert short.eps_warmup_epochs == pytest.approx(recipe.eps_warmup_epochs * factor)

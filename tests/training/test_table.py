@@ -50,11 +50,11 @@ def test_the_page_lists_every_objective_measured_or_not(monkeypatch: pytest.Monk
 def test_an_objective_beats_standard_under_attacks_it_was_not_trained_with(
     name: str, tmp_path: Path
 ) -> None:
-    made = load_module(ROOT / "benchmarks" / "objectives.py")
-    data = load_dataset("digits", "test", limit=made.IMAGES)
-    extra = made.write_extra_data(tmp_path)
-    recipe = made.recipe(name, extra)
+    script = load_module(ROOT / "benchmarks" / "objectives.py")
+    data = load_dataset("digits", "test", limit=script.IMAGES)
+    extra = script.write_extra_data(tmp_path)
+    recipe = script.recipe(name, extra)
     run = bt.train("resnet_tiny", "digits", recipe, tmp_path / name, limit=400)
-    found = bt.evaluate(bt.load_model(run.path), data, made.SUITE).accuracy
-    standard = dict(zip(made.SUITE, documented()["standard"], strict=True))
-    assert all(100 * found[a] > standard[a] + 5 for a in made.SUITE[1:]), found
+    accuracy = bt.evaluate(bt.load_model(run.path), data, script.SUITE).accuracy
+    standard = dict(zip(script.SUITE, documented()["standard"], strict=True))
+    assert all(100 * accuracy[a] > standard[a] + 5 for a in script.SUITE[1:]), accuracy

@@ -29,19 +29,19 @@ class LoggerGroup:
 
     def __init__(self, run: Run, spec: RunSpec, loggers: Sequence[EpochLogger]) -> None:
         self.run, self.loggers = run, loggers
-        for listener in loggers:
-            listener.on_start(run.path, spec.model_dump(mode="json"))
+        for logger in loggers:
+            logger.on_start(run.path, spec.model_dump(mode="json"))
 
     def on_epoch(self, metrics: Mapping[str, Any]) -> None:
-        for listener in self.loggers:
-            listener.on_epoch(metrics)
+        for logger in self.loggers:
+            logger.on_epoch(metrics)
 
     def on_end(self) -> None:
-        for listener in self.loggers:
-            listener.on_end(self.run.summary)
+        for logger in self.loggers:
+            logger.on_end(self.run.summary)
 
 
-LOGGERS: Registry[type] = Registry("listener")
+LOGGERS: Registry[type] = Registry("logger")
 
 
 def create_logger(name: str) -> EpochLogger:
