@@ -23,6 +23,11 @@ def activation_layer(name: Activation) -> type[nn.Module]:
     return _ACTIVATIONS[name]
 
 
+def mlp(width: int, hidden: int, act: type[nn.Module]) -> nn.Sequential:
+    """Two linear layers with an activation between them."""
+    return nn.Sequential(nn.Linear(width, hidden), act(), nn.Linear(hidden, width))
+
+
 def replace_activation(net: nn.Module, old: Activation, new: Activation) -> None:
     """Replace every activation of one kind inside ``net`` by another, in place."""
     if old == new:

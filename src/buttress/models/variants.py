@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ModelCategory = Literal["cnn", "transformer", "hybrid"]
 Attention = Literal["tokens", "channels", "none"]
+ROBUST_WRN_PAPER = "arXiv:2110.03825"  # of the -R rule, `shrink_last_stage`
 DEFAULT_SHAPE = {"num_classes": 10, "image_size": 32, "in_channels": 3}
 
 # Up to this image size the first layer of a published network keeps the resolution, as usual for
@@ -76,7 +77,10 @@ class Variant(Generic[ConfigT]):
 
 @dataclass(frozen=True)
 class ModelFamily(Generic[ConfigT]):
-    """What the variants of a family share; ``build`` makes the network of a configuration."""
+    """What the variants of a family share; ``build`` makes the network of a configuration.
+
+    A configuration may have ``init``: steps that change the weights of the new network in place.
+    """
 
     name: str  # that of its file, and a tag of all its variants
     paper: str
@@ -132,7 +136,10 @@ class ModelFamily(Generic[ConfigT]):
             bound = signature.bind(*args, **kwargs)  # refuses whatever the signature does not have
             bound.apply_defaults()
             shape = [bound.arguments.pop(name) for name in DEFAULT_SHAPE]
-            return self.build(replace(config, **bound.arguments), *shape)
+            net = self.build(replace(config, **bound.arguments), *shape)
+            for step in getattr(config, "init", ()):
+                step(net)
+            return net
 
         build.__signature__ = signature  # type: ignore[attr-defined]
         build.__annotations__ = {name: hint for name, (hint, _) in parameters.items()}
@@ -150,6 +157,27 @@ def stage_config(name: str) -> StageConfig:
             f"model {name!r} has no stage configuration; these have one: {staged_models}"
         )
     return config
+
+
+def residual_stages(
+    block: Callable[[int, int, int, StageConfigT], nn.Module],
+    config: StageConfigT,
+    in_channels: int,
+    expansion: int = 1,
+) -> tuple[nn.Sequential, int]:
+    """The stages of a residual network, and the channels that leave them.
+
+    The first block of each stage but the first halves the map; a block puts out ``expansion`` times
+    the channels of its stage.
+    """
+    stages = []
+    for index, (depth, width) in enumerate(zip(config.depths, config.channels, strict=True)):
+        blocks = []
+        for position in range(depth):
+            blocks.append(block(in_channels, width, 2 if index and not position else 1, config))
+            in_channels = expansion * width
+        stages.append(nn.Sequential(*blocks))
+    return nn.Sequential(*stages), in_channels
 
 
 def imagenet_stem(

@@ -49,8 +49,6 @@ def build_cait(config: CaiTConfig, num_classes: int, image_size: int, in_channel
         init_values=1.0,
         act_layer=activation_layer(config.activation),
     )
-    for step in config.init:
-        step(net)
     return net
 
 

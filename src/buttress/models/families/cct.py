@@ -14,14 +14,15 @@ from itertools import pairwise
 
 import torch
 from timm.layers import DropPath
+from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from buttress.models.building_blocks import (
     Activation,
     InitSteps,
     activation_layer,
     initialize_linear_layers,
+    mlp,
 )
 from buttress.models.core import ImageSizes
 from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
@@ -40,22 +41,6 @@ class CCTConfig:
     activation: Activation | None = None  # None: ReLU between tokenizer and pool, GELU in MLPs
 
 
-class CCTAttention(nn.Module):
-    def __init__(self, config: CCTConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.dropout = config.dropout
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.proj = nn.Linear(config.width, config.width)
-
-    def forward(self, x: Tensor) -> Tensor:  # (N, L, C)
-        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (N, heads, L, width) each
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-        return self.proj(y.transpose(1, 2).flatten(2))
-
-
 class CCTBlock(nn.Module):
     """Attention and an MLP of twice the width."""
 
@@ -63,13 +48,9 @@ class CCTBlock(nn.Module):
         super().__init__()
         width = config.width
         self.norm1 = nn.LayerNorm(width)
-        self.attn = CCTAttention(config)
+        self.attn = Attention(width, config.heads, attn_drop=config.dropout)
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 2 * width),
-            activation_layer(config.activation or "gelu")(),
-            nn.Linear(2 * width, width),
-        )
+        self.mlp = mlp(width, 2 * width, activation_layer(config.activation or "gelu"))
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,19 +111,12 @@ def _build_tokenizer(
     return nn.Sequential(*layers), side
 
 
-def build_cct(config: CCTConfig, num_classes: int, image_size: int, in_channels: int) -> CCT:
-    net = CCT(config, num_classes, image_size, in_channels)
-    for step in config.init:
-        step(net)
-    return net
-
-
 CCT_FAMILY = ModelFamily(
     "cct",
     "arXiv:2104.05704",
     "hybrid",
     ImageSizes(8),
-    build_cct,
+    CCT,
     options=("activation", "dropout"),
     components={r"pool\..*": "head"},  # the weighting of tokens
 )

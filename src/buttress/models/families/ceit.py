@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
@@ -54,20 +54,6 @@ class CeiTStem(nn.Module):
         return self.proj(x.flatten(2).transpose(1, 2))  # (N, L, C)
 
 
-class CeiTAttention(nn.Module):
-    def __init__(self, config: CeiTConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.proj = nn.Linear(config.width, config.width)
-
-    def forward(self, x: Tensor) -> Tensor:  # (N, L, C)
-        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (N, heads, L, width) each
-        y = F.scaled_dot_product_attention(q, k, v)
-        return self.proj(y.transpose(1, 2).flatten(2))
-
-
 class LeFF(nn.Module):
     """Locally enhanced feed-forward: an MLP with a depth-wise 3x3 convolution of the token grid."""
 
@@ -102,7 +88,7 @@ class CeiTBlock(nn.Module):
     def __init__(self, config: CeiTConfig, side: int, has_leff: bool) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width)
-        self.attn = CeiTAttention(config)
+        self.attn = Attention(config.width, config.heads)
         self.has_leff = has_leff
         if has_leff:
             self.norm2 = nn.LayerNorm(config.width)

@@ -17,9 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.models.building_blocks import Activation, activation_layer
+from buttress.models.building_blocks import Activation, activation_layer, mlp
 from buttress.models.core import PATTERNS, Factory, ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelCategory, ModelFamily, Variant
+from buttress.models.variants import (
+    MAX_SMALL_IMAGE,
+    ModelCategory,
+    ModelFamily,
+    Variant,
+    global_pool,
+)
 
 
 @dataclass(frozen=True)
@@ -138,11 +144,7 @@ class CoAtNetTransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(in_channels)
         self.attn = CoAtNetAttention(in_channels, out_channels, side, config)
         self.norm2 = nn.LayerNorm(out_channels)
-        self.mlp = nn.Sequential(
-            nn.Linear(out_channels, 4 * in_channels),
-            activation_layer(config.activation)(),
-            nn.Linear(4 * in_channels, out_channels),
-        )
+        self.mlp = mlp(out_channels, 4 * in_channels, activation_layer(config.activation))
 
     def forward(self, x: Tensor) -> Tensor:
         pooled, shortcut = self.pool(x), self.shortcut(x)
@@ -178,7 +180,7 @@ class CoAtNet(nn.Module):
             stages.append(nn.Sequential(*_build_stage(letter, widths, outside, side, config)))
             inside = outside
         self.stages = nn.Sequential(*stages)
-        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.pool = global_pool()
         self.head = nn.Linear(inside, num_classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

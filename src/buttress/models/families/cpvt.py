@@ -8,19 +8,15 @@ read, and not an average, the count leaves open.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from buttress.models.building_blocks import (
-    NARROW_TOKENS_INIT,
-    Activation,
-    InitSteps,
-    replace_activation,
-)
+from buttress.models.building_blocks import NARROW_TOKENS_INIT
 from buttress.models.core import ImageSizes
+from buttress.models.families.vit import ViTConfig, build_vit
 from buttress.models.variants import ModelFamily, Variant
 
 
@@ -51,42 +47,10 @@ class BlockWithPEG(nn.Module):
         return self.peg(self.block(x))
 
 
-@dataclass(frozen=True)
-class CPVTConfig:
-    """The shape of a CPVT whose MLPs are as wide as its tokens."""
-
-    patch: int
-    dim: int
-    depth: int
-    heads: int
-    dropout: float = 0.0
-    init: InitSteps = NARROW_TOKENS_INIT
-    activation: Activation = "gelu"
-
-
-def build_cpvt(
-    config: CPVTConfig, num_classes: int, image_size: int, in_channels: int
-) -> VisionTransformer:
-    net = VisionTransformer(
-        img_size=image_size,
-        patch_size=config.patch,
-        in_chans=in_channels,
-        num_classes=num_classes,
-        embed_dim=config.dim,
-        depth=config.depth,
-        num_heads=config.heads,
-        mlp_ratio=1.0,
-        qkv_bias=False,
-        pos_embed="none",
-        pos_drop_rate=config.dropout,
-        proj_drop_rate=config.dropout,
-    )
-    for step in config.init:
-        step(net)
-    peg = PositionalEncodingGenerator(config.dim, net.patch_embed.grid_size)
+def add_peg(net: VisionTransformer) -> None:
+    """Puts the PEG behind the first block of a ViT, in place."""
+    peg = PositionalEncodingGenerator(net.embed_dim, net.patch_embed.grid_size)
     net.blocks[0] = BlockWithPEG(net.blocks[0], peg)
-    replace_activation(net, "gelu", config.activation)
-    return net
 
 
 CPVT_FAMILY = ModelFamily(
@@ -94,25 +58,21 @@ CPVT_FAMILY = ModelFamily(
     "arXiv:2102.10882",
     "hybrid",
     ImageSizes(4, multiple=4),
-    build_cpvt,
+    build_vit,
     options=("activation", "dropout"),
 )
 
+CPVT = ViTConfig(patch=4, dropout=0.1, has_positions=False, has_hidden_head=False, init=(add_peg,))
+CPVT_MINI = replace(
+    CPVT, dim=64, depth=4, heads=4, dropout=0.0, init=(*NARROW_TOKENS_INIT, add_peg)
+)
+
 CPVT_FAMILY.register(
-    Variant(
-        "cpvt",
-        CPVTConfig(patch=4, dim=512, depth=6, heads=8, dropout=0.1, init=()),
-        "six blocks of width 512, patches of 4",
-        published=9.49,
-    ),
-    Variant(
-        "cpvt_mini",
-        CPVTConfig(patch=4, dim=64, depth=4, heads=4),
-        "four blocks of width 64, patches of 4",
-    ),
+    Variant("cpvt", CPVT, "six blocks of width 512, patches of 4", published=9.49),
+    Variant("cpvt_mini", CPVT_MINI, "four blocks of width 64, patches of 4"),
     Variant(
         "cpvt_tiny",
-        CPVTConfig(patch=8, dim=48, depth=2, heads=4),
+        replace(CPVT_MINI, patch=8, dim=48, depth=2),
         "two blocks of width 48, patches of 8",
         image_sizes=ImageSizes(8, multiple=8),
     ),

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant, global_pool
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class CvT(nn.Module):
             stages.append(stage)
             in_channels_stage = width
         self.stages = nn.Sequential(*stages)
-        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.pool = global_pool()
         self.head = nn.Linear(in_channels_stage, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

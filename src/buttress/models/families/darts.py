@@ -23,6 +23,7 @@ from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
     MAX_SMALL_IMAGE,
+    ROBUST_WRN_PAPER,
     ModelFamily,
     StageConfig,
     Variant,
@@ -30,7 +31,6 @@ from buttress.models.variants import (
     shrink_last_stage,
 )
 
-ROBUST_WRN_PAPER = "arXiv:2110.03825"
 NODES_PER_CELL = 4
 
 DartsOperation = Literal["sep_conv", "dil_conv", "max_pool", "skip"]

@@ -17,6 +17,7 @@ from buttress.models.building_blocks import activation_layer, replace_activation
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
     MAX_SMALL_IMAGE,
+    ROBUST_WRN_PAPER,
     ModelFamily,
     StageConfig,
     Variant,
@@ -26,7 +27,6 @@ from buttress.models.variants import (
     shrink_last_stage,
 )
 
-ROBUST_WRN_PAPER = "arXiv:2110.03825"
 BOTTLENECK = 4
 
 

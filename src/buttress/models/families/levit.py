@@ -97,8 +97,6 @@ def build_levit(config: LeViTConfig, num_classes: int, image_size: int, in_chann
             module.__class__ = UncachedAttention
         elif isinstance(module, AttentionDownsample):
             module.__class__ = UncachedDownsample
-    for step in config.init:
-        step(net)
     return net
 
 

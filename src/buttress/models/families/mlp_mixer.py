@@ -50,8 +50,6 @@ def build_mlp_mixer(
         mlp_ratio=(4.0, 0.5),
         act_layer=activation_layer(config.activation),
     )
-    for step in config.init:
-        step(net)
     return net
 
 

@@ -82,8 +82,6 @@ def build_mobilevit(
     net = ByobNet(layout, num_classes, in_channels, zero_init_last=False)
     if image_size <= MAX_SMALL_IMAGE:
         net.stem.conv.stride = (config.stem_stride, config.stem_stride)
-    for step in config.init:
-        step(net)
     replace_activation(net, "silu", config.activation)
     return net
 

@@ -56,8 +56,6 @@ def build_poolformer(
         net.stem.conv = nn.Conv2d(in_channels, config.dims[0], 3, stride=2, padding=1)
         nn.init.trunc_normal_(net.stem.conv.weight, std=0.02)
         nn.init.zeros_(net.stem.conv.bias)
-    for step in config.init:
-        step(net)
     return net
 
 

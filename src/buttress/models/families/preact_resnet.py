@@ -21,6 +21,7 @@ from buttress.models.variants import (
     global_pool,
     imagenet_stem,
     initialize_he,
+    residual_stages,
 )
 
 EXPANSION = 4
@@ -70,26 +71,13 @@ class PreActResNet(nn.Module):
         self, config: PreActResNetConfig, num_classes: int, image_size: int, in_channels: int
     ) -> None:
         super().__init__()
-        stage_in_channels = config.stem_channels
-        self.stem: nn.Module = nn.Conv2d(
-            in_channels, stage_in_channels, 3, config.stem_stride, 1, bias=False
-        )
+        stem = config.stem_channels
+        self.stem: nn.Module = nn.Conv2d(in_channels, stem, 3, config.stem_stride, 1, bias=False)
         if image_size > MAX_SMALL_IMAGE:
-            self.stem = imagenet_stem(in_channels, stage_in_channels, config.activation)
-        stages = []
-        for index, (depth, width) in enumerate(zip(config.depths, config.channels, strict=True)):
-            blocks = []
-            for position in range(depth):
-                blocks.append(
-                    PreActBlock(
-                        stage_in_channels, width, 2 if index and not position else 1, config
-                    )
-                )
-                stage_in_channels = EXPANSION * width
-            stages.append(nn.Sequential(*blocks))
-        self.stages = nn.Sequential(*stages)
+            self.stem = imagenet_stem(in_channels, stem, config.activation)
+        self.stages, width = residual_stages(PreActBlock, config, config.stem_channels, EXPANSION)
         self.pool = global_pool()
-        self.head = nn.Linear(stage_in_channels, num_classes)
+        self.head = nn.Linear(width, num_classes)
         initialize_he(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -53,8 +53,6 @@ def build_pvt_v2(
         linear=config.linear,
     )
     net.patch_embed.proj.stride = (config.patch, config.patch)
-    for step in config.init:
-        step(net)
     replace_activation(net, "gelu", config.activation)
     return net
 

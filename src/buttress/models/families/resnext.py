@@ -20,6 +20,7 @@ from buttress.models.variants import (
     global_pool,
     imagenet_stem,
     initialize_he,
+    residual_stages,
 )
 
 EXPANSION = 2
@@ -73,22 +74,10 @@ class ResNeXt(nn.Module):
         self, config: ResNeXtConfig, num_classes: int, image_size: int, in_channels: int
     ) -> None:
         super().__init__()
-        stage_in_channels = config.stem_channels
         self.stem = _build_stem(config, image_size, in_channels)
-        stages = []
-        for index, (depth, width) in enumerate(zip(config.depths, config.channels, strict=True)):
-            blocks = []
-            for position in range(depth):
-                blocks.append(
-                    ResNeXtBlock(
-                        stage_in_channels, width, 2 if index and not position else 1, config
-                    )
-                )
-                stage_in_channels = EXPANSION * width
-            stages.append(nn.Sequential(*blocks))
-        self.stages = nn.Sequential(*stages)
+        self.stages, width = residual_stages(ResNeXtBlock, config, config.stem_channels, EXPANSION)
         self.pool = global_pool()
-        self.head = nn.Linear(stage_in_channels, num_classes)
+        self.head = nn.Linear(width, num_classes)
         initialize_he(self)
 
     def forward(self, x: Tensor) -> Tensor:

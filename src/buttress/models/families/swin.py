@@ -49,8 +49,6 @@ def build_swin(
         num_heads=config.heads,
         drop_path_rate=0.0,
     )
-    for step in config.init:
-        step(net)
     replace_activation(net, "gelu", config.activation)
     return net
 

@@ -14,6 +14,7 @@ from torchvision.models.vgg import make_layers
 from buttress.models.building_blocks import activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
+    ROBUST_WRN_PAPER,
     ModelFamily,
     StageConfig,
     Variant,
@@ -21,8 +22,6 @@ from buttress.models.variants import (
     initialize_he,
     shrink_last_stage,
 )
-
-ROBUST_WRN_PAPER = "arXiv:2110.03825"
 
 
 @dataclass(frozen=True)

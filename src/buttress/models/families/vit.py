@@ -35,11 +35,13 @@ def default_patch_size(image_size: int) -> PatchSize:
 class ViTConfig:
     """The shape of a ViT; the hidden layer of the head is as wide as the tokens."""
 
-    patch: PatchSize
+    patch: PatchSize | None = None  # None: by the image size
     dim: int = 512
     depth: int = 6
     heads: int = 8
     mlp_ratio: float = 1.0
+    qkv_bias: bool = False
+    has_positions: bool = True
     has_hidden_head: bool = True
     dropout: float = 0.0
     init: InitSteps = NARROW_TOKENS_INIT
@@ -51,14 +53,15 @@ def build_vit(
 ) -> VisionTransformer:
     net = VisionTransformer(
         img_size=image_size,
-        patch_size=config.patch,
+        patch_size=config.patch or default_patch_size(image_size),
         in_chans=in_channels,
         num_classes=num_classes,
         embed_dim=config.dim,
         depth=config.depth,
         num_heads=config.heads,
         mlp_ratio=config.mlp_ratio,
-        qkv_bias=False,
+        qkv_bias=config.qkv_bias,
+        pos_embed="learn" if config.has_positions else "none",
         pos_drop_rate=config.dropout,
         proj_drop_rate=config.dropout,
     )
@@ -69,8 +72,6 @@ def build_vit(
             nn.Dropout(config.dropout),
             nn.Linear(config.dim, num_classes),
         )
-    for step in config.init:
-        step(net)
     replace_activation(net, "gelu", config.activation)
     return net
 

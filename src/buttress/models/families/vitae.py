@@ -16,12 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from buttress.models.building_blocks import Activation, activation_layer, initialize_linear_layers
+from buttress.models.building_blocks import (
+    Activation,
+    activation_layer,
+    initialize_linear_layers,
+    mlp,
+)
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import ModelFamily, Variant, global_pool
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,6 @@ def map_to_tokens(x: Tensor) -> Tensor:
 def tokens_to_map(tokens: Tensor, like: Tensor) -> Tensor:
     """(N, C, H, W), with height and width of another map."""
     return tokens.transpose(1, 2).unflatten(2, tuple(like.shape[2:]))
-
-
-def _mlp(width: int, hidden: int, act: type[nn.Module]) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, hidden), act(), nn.Linear(hidden, width))
 
 
 def _conv(
@@ -152,7 +153,7 @@ class ReductionCell(nn.Module):
         self.norm1 = nn.LayerNorm(gathered)
         self.attn = PerformerAttention(gathered, width)
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = _mlp(width, width, config.act)
+        self.mlp = mlp(width, width, config.act)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.prm(x)
@@ -162,27 +163,13 @@ class ReductionCell(nn.Module):
         return tokens_to_map(tokens + self.mlp(self.norm2(tokens)), y)
 
 
-class ViTAEAttention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.proj = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:  # (N, L, C)
-        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (N, heads, L, width) each
-        y = F.scaled_dot_product_attention(q, k, v)
-        return self.proj(y.transpose(1, 2).flatten(2))
-
-
 class NormalCell(nn.Module):
     """Attention beside convolutions in groups of four channels, then an MLP of three widths."""
 
     def __init__(self, width: int, config: ViTAEConfig) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attn = ViTAEAttention(width, config.heads)
+        self.attn = Attention(width, config.heads, qkv_bias=True)
         groups = width // 4
         self.pcm = nn.Sequential(
             *_conv(width, 3 * width, config.conv_act, groups=groups),
@@ -190,7 +177,7 @@ class NormalCell(nn.Module):
             *_conv(width, width, config.conv_act, groups=groups, has_norm=False),
         )
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = _mlp(width, 3 * width, config.act)
+        self.mlp = mlp(width, 3 * width, config.act)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = map_to_tokens(x)
@@ -211,7 +198,7 @@ class ViTAE(nn.Module):
             inside = cell.width
         stages[-1].extend(NormalCell(inside, config) for _ in range(config.depth))
         self.stages = nn.Sequential(*stages)
-        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.pool = global_pool()
         self.head = nn.Linear(inside, num_classes)
         self._initialize(config.is_narrow)
 

@@ -16,17 +16,18 @@ from buttress.models.building_blocks import activation_layer
 from buttress.models.core import PATTERNS, Factory, ImageSizes
 from buttress.models.variants import (
     MAX_SMALL_IMAGE,
+    ROBUST_WRN_PAPER,
     ModelFamily,
     StageConfig,
     Variant,
     global_pool,
     imagenet_stem,
     initialize_he,
+    residual_stages,
     scale_widths,
     shrink_last_stage,
 )
 
-ROBUST_WRN_PAPER = "arXiv:2110.03825"
 # Channels of a mini: the widening factor once, twice and four times in the three stages.
 MINI_WIDTH_FACTOR = 1 / 16
 
@@ -77,9 +78,7 @@ class WideResNetBlock(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, second, 1, bias=bias)
         widens = in_channels != out_channels
-        self.shares_activation = (
-            widens and not config.stride_in_second_conv
-        )  # the activation, with the shortcut
+        self.shortcut_takes_activated = widens and not config.stride_in_second_conv
         self.shortcut: nn.Module = nn.Identity()
         if widens or stride != 1:
             self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride, bias=bias)
@@ -87,9 +86,8 @@ class WideResNetBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         activated = self.act1(self.norm1(x))
         y = self.act2(self.norm2(self.conv1(activated)))
-        return self.conv2(self.dropout(y)) + self.shortcut(
-            activated if self.shares_activation else x
-        )
+        shortcut = self.shortcut(activated if self.shortcut_takes_activated else x)
+        return self.conv2(self.dropout(y)) + shortcut
 
 
 class WideResNet(nn.Module):
@@ -100,23 +98,11 @@ class WideResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.stem = _build_stem(config, image_size, in_channels)
-        stages, stage_in_channels = [], config.stem_channels
-        for index, (depth, stage_out_channels) in enumerate(
-            zip(config.depths, config.channels, strict=True)
-        ):
-            blocks = []
-            for position in range(depth):
-                stride = 2 if index and not position else 1
-                blocks.append(
-                    WideResNetBlock(stage_in_channels, stage_out_channels, stride, config)
-                )
-                stage_in_channels = stage_out_channels
-            stages.append(nn.Sequential(*blocks))
-        self.stages = nn.Sequential(*stages)
-        self.norm = nn.BatchNorm2d(stage_in_channels)
+        self.stages, width = residual_stages(WideResNetBlock, config, config.stem_channels)
+        self.norm = nn.BatchNorm2d(width)
         self.act = activation_layer(config.activation)()
         self.pool = global_pool()
-        self.head = nn.Linear(stage_in_channels, num_classes)
+        self.head = nn.Linear(width, num_classes)
         initialize_he(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -81,8 +81,6 @@ def build_xcit(config: XCiTConfig, num_classes: int, image_size: int, in_channel
         act_layer=activation_layer(config.activation),
         drop_path_rate=config.drop_path,
     )
-    for step in config.init:
-        step(net)
     set_patch_size(net, config.patch or default_patch_size(image_size))
     return net
 
