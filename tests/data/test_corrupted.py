@@ -72,8 +72,9 @@ def test_streamed_images_are_corrupted_when_read(tmp_path: Path) -> None:
                 (tmp_path / part / kind / f"{i}.jpg").write_bytes(jpeg(f"{part}{kind}{i}"))
     clean = load_dataset(f"folder:{tmp_path}", image_size=32)
     from buttress.data.readers.folder import folder
+    from buttress.system.progress import SilentProgress
 
-    streamed = folder(str(tmp_path), "test", image_size=32)
+    streamed = folder(str(tmp_path), "test", 32, SilentProgress())
     made = corrupt_dataset(streamed, "motion_blur", 2)
     assert torch.equal(made.images, corrupt(clean.images, "motion_blur", 2, clean.ids))
     # Nothing was read before it was asked for.

@@ -23,24 +23,17 @@ from buttress.system.progress import Progress
 
 MAX_MEMBER_BYTES = 192 << 20  # bytes of a file that is read into memory
 MAX_UNPACKED_BYTES = 64 << 30  # bytes of all files of an archive that is unpacked
-MIN_UNPACKED_LIMIT, MAX_GROWTH = (
-    1 << 30,
-    20,
-)  # an archive may unpack to this many bytes, or to a multiple of its own size
+# An archive may unpack to this many bytes, or to a multiple of its own size.
+MIN_UNPACKED_LIMIT, MAX_GROWTH = 1 << 30, 20
 MAX_FILES = 5_000_000
 CHUNK_BYTES = 1 << 20
 # A file where a folder is, a folder where a file is, a name that the disk does not take.
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
 MAX_SCANNED_BYTES = 8 << 30  # bytes of all files of an archive that is only scanned
-ARCHIVE_ERRORS = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    OSError,
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-)
-ARCHIVE_ERRORS += (ValueError, LookupError, struct.error, OverflowError)  # type: ignore[assignment]
+ARCHIVE_ERRORS: tuple[type[Exception], ...] = (
+    tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, zlib.error, lzma.LZMAError, ValueError,
+    LookupError, struct.error, OverflowError,
+)  # fmt: skip
 # Errors of the system, not of the file: the archive may be intact.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
                errno.EIO, errno.EMFILE, errno.ENFILE)  # fmt: skip
@@ -54,12 +47,10 @@ def read_members(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
         for member in archive:
             check_member_path(path, member.name)
             total += member.size
-            if (
-                member.size < 0 or total > MAX_SCANNED_BYTES
-            ):  # packed zeros would take hours to pass
+            if member.size < 0 or total > MAX_SCANNED_BYTES:  # packed zeros would take hours
                 raise DataError(
-                    f"{member.name!r} in {path.name} declares {member.size} "
-                    "bytes, which is not plausible"
+                    f"{member.name!r} in {path.name} declares {member.size} bytes, which is not "
+                    "plausible"
                 )
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is None or member.name not in names:
@@ -88,9 +79,7 @@ def unpack(path: Path, folder: Path, progress: Progress) -> None:
                         f"{path.name} contains the link {member.name!r}; links are not unpacked"
                     )
                 if member.stream is not None:
-                    total += _write_member(
-                        member, folder / member.name, max_bytes - total, path.name
-                    )
+                    total += _write_member(member, folder, max_bytes - total, path.name)
                     task.advance(member.packed_bytes)
     finally:
         task.close()
@@ -125,10 +114,10 @@ def _iterate_members(path: Path) -> Iterator[ArchiveMember]:
             position = raw.tell()
 
 
-def _write_member(member: ArchiveMember, path: Path, bytes_left: int, archive: str) -> int:
+def _write_member(member: ArchiveMember, folder: Path, bytes_left: int, archive: str) -> int:
     assert member.stream is not None
     written = 0
-    with _open_for_writing(member.name, path, archive) as out:
+    with _open_for_writing(member.name, folder / member.name, archive) as out:
         # What is written counts: the sizes in an archive may be wrong.
         while piece := member.stream.read(CHUNK_BYTES):
             written += len(piece)

@@ -142,21 +142,14 @@ class DatasetFacts(NamedTuple):
 
 
 class DatasetLoader(Protocol):
-    def __call__(
-        self, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-    ) -> Dataset: ...
+    def __call__(self, split: str, image_size: int | None, progress: Progress) -> Dataset: ...
 
 
 class DatasetReader(Protocol):
     """A loader of whatever lies at a path, for names like ``folder:PATH``."""
 
     def __call__(
-        self,
-        path: str,
-        split: str,
-        *,
-        image_size: int | None = None,
-        progress: Progress = SILENT_PROGRESS,
+        self, path: str, split: str, image_size: int | None, progress: Progress
     ) -> Dataset: ...
 
 
@@ -185,8 +178,7 @@ def load_dataset(
         raise UserError(f"`image_size >= 1` must hold, but got image_size={image_size}")
     kind, sep, path = check_dataset_name(name).partition(":")
     if sep:
-        reader = READERS.get(kind)
-        data = reader(path, split, image_size=image_size, progress=progress)
+        data = READERS.get(kind)(path, split, image_size=image_size, progress=progress)
     else:
         data = DATASETS.get(name)(split, image_size=image_size, progress=progress)
     if limit is not None:
@@ -221,12 +213,9 @@ def download_dataset(name: str, progress: Progress = SILENT_PROGRESS) -> Path:
     """Download, verify and convert a dataset if needed; return its folder."""
     kind, sep, path = check_dataset_name(name).partition(":")
     if sep:
-        locate = READERS.entry(kind).metadata.get(
-            "place", Path
-        )  # where a path has a form of its own
+        locate = READERS.entry(kind).metadata.get("place", Path)  # for paths of a special form
         return Path(locate(path)).expanduser()
-    get = DATASETS.entry(name).metadata["get"]
-    return Path(get(progress))
+    return Path(DATASETS.entry(name).metadata["get"](progress))
 
 
 def check_dataset_name(name: str) -> str:

@@ -167,8 +167,5 @@ class ConcatPixels:
             yield self.rows.contiguous().numpy().astype("<i8").tobytes()
 
     def load_into_memory(self, progress: Progress) -> ConcatPixels:
-        first, second = (
-            self.first.load_into_memory(progress),
-            self.second.load_into_memory(progress),
-        )
+        first, second = (s.load_into_memory(progress) for s in (self.first, self.second))
         return replace(self, first=first, second=second)

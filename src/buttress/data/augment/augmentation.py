@@ -82,16 +82,9 @@ class Augmentation:
             x = color_jitter(x, streams, **self.color_jitter.model_dump())
         if self.auto_augment != "none":
             x = auto_augment(x, self.auto_augment, streams)
-        if self.rand_augment is None:
-            return x
-        return rand_augment(
-            x,
-            streams,
-            num_ops=self.rand_augment.num_ops,
-            magnitude=self.rand_augment.magnitude,
-            std=self.rand_augment.std,
-            probability=self.rand_augment.probability,
-        )
+        if self.rand_augment is not None:
+            x = rand_augment(x, streams, **self.rand_augment.model_dump())
+        return x
 
     def mix(self, x: Tensor, streams: SampleRNG, epoch: int = 0) -> MixedBatch:
         """Apply MixUp or CutMix to a batch; the draw is a function of the batch's sample ids."""

@@ -20,26 +20,22 @@ def random_crop(x: Tensor, padding: int, streams: SampleRNG) -> Tensor:
     offset = streams.draw_integers(num_offsets**2, "crop").to(x.device)
     padded = F.pad(x, (padding,) * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, places, places, H, W)
-    return windows[
-        torch.arange(len(x), device=x.device), :, offset // num_offsets, offset % num_offsets
-    ]
+    samples = torch.arange(len(x), device=x.device)
+    return windows[samples, :, offset // num_offsets, offset % num_offsets]
 
 
 def random_flip(x: Tensor, streams: SampleRNG) -> Tensor:
     """Each image mirrored left to right with probability one half."""
     mirrored = streams.draw_integers(2, "flip").bool()
     order = mirrored.argsort(stable=True)  # those that stay, then those that are mirrored
-    kept_rows, flipped_rows = order.to(x.device).split(
-        [int((~mirrored).sum()), int(mirrored.sum())]
-    )
+    counts = [int((~mirrored).sum()), int(mirrored.sum())]
+    kept_rows, flipped_rows = order.to(x.device).split(counts)
     pieces = torch.cat([x.index_select(0, kept_rows), x.index_select(0, flipped_rows).flip(3)])
     return pieces.index_select(0, order.argsort().to(x.device))
 
 
 MAX_TRIES = 10
-DRAWS_PER_BOX = (
-    2 * MAX_TRIES + 2
-)  # numbers that a box takes: an area and a ratio per try, then its place
+DRAWS_PER_BOX = 2 * MAX_TRIES + 2  # numbers of a box: area and ratio per try, then its place
 
 Range = tuple[float, float]
 
@@ -144,9 +140,7 @@ def _resampling_weights(
     Parts are never larger than the image, so that no averaging over many pixels is needed.
     """
     points = torch.arange(size, dtype=torch.float32) + 0.5
-    pixel_position = points - start.float().unsqueeze(
-        1
-    )  # (N, size) old pixels, counted from the box
+    pixel_position = points - start.float().unsqueeze(1)  # (N, size) old pixels, from the box on
     center = points * (length.float() / size).unsqueeze(1)  # (N, size) new pixels in the same units
     inside = (pixel_position > 0) & (pixel_position < length.unsqueeze(1))
     distance = (pixel_position.unsqueeze(1) - center.unsqueeze(2)).abs_()

@@ -8,19 +8,18 @@ import torch
 from torch import Tensor
 
 from buttress.data.augment import color, geometry
-from buttress.data.augment import color as tones
 from buttress.system.rng import SampleRNG
 
 FILL_GRAY = 128  # fill value where an image is shifted
 
 # Each takes uint8 images (N, C, H, W) and one number per image.
 COLOR_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "autocontrast": lambda x, _: tones.autocontrast(x),
-    "equalise": lambda x, _: tones.equalize(x),
-    "invert": lambda x, _: tones.invert(x),
-    "posterise": tones.posterize,
-    "solarise": tones.solarize,
-    "solarise_add": tones.solarize_add,
+    "autocontrast": lambda x, _: color.autocontrast(x),
+    "equalise": lambda x, _: color.equalize(x),
+    "invert": lambda x, _: color.invert(x),
+    "posterise": color.posterize,
+    "solarise": color.solarize,
+    "solarise_add": color.solarize_add,
     "brightness": color.adjust_brightness,
     "contrast": color.adjust_contrast,
     "saturation": color.adjust_saturation,

@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from buttress.data.corruptions.core import CORRUPTIONS, CORRUPTIONS_PAPER, truncate_levels
+from buttress.data.corruptions.core import corruption, truncate_levels
 from buttress.data.corruptions.filters import gaussian_smooth
 from buttress.system.rng import SampleRNG
 
 
-@CORRUPTIONS.register(
-    "glass_blur",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "blur"),
+@corruption(
+    "common",
+    "blur",
     small=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
     large=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
 )
@@ -72,22 +71,15 @@ MAX_FIXED_GRID_RADIUS = (
 )
 
 
-@CORRUPTIONS.register(
-    "gaussian_blur",
-    paper=CORRUPTIONS_PAPER,
-    tags=("extra", "blur"),
-    small=(0.4, 0.6, 0.7, 0.8, 1),
-    large=(1, 2, 3, 4, 6),
-)
+@corruption("extra", "blur", small=(0.4, 0.6, 0.7, 0.8, 1), large=(1, 2, 3, 4, 6))
 def gaussian_blur(x: Tensor, sigma: float, streams: SampleRNG) -> Tensor:
     """A Gaussian of this many pixels; the edge is repeated outside."""
     return gaussian_smooth(x, sigma)
 
 
-@CORRUPTIONS.register(
-    "defocus_blur",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "blur"),
+@corruption(
+    "common",
+    "blur",
     small=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
     large=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
 )
@@ -126,10 +118,9 @@ def disk_kernel(radius: float, softening: float) -> Tensor:
 MIN_TAP_WEIGHT = 1e-9  # taps below this cannot change a level
 
 
-@CORRUPTIONS.register(
-    "motion_blur",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "blur"),
+@corruption(
+    "common",
+    "blur",
     small=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
     large=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
 )
@@ -170,10 +161,9 @@ def directional_blur(x: Tensor, radius: float, sigma: float, degrees: Tensor) ->
 MAX_MATRIX_PIXELS = 1024  # pixels for which one product with a matrix beats enlarging 26 times
 
 
-@CORRUPTIONS.register(
-    "zoom_blur",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "blur"),
+@corruption(
+    "common",
+    "blur",
     small=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
     large=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
 )

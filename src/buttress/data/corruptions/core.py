@@ -49,6 +49,24 @@ MIN_IMAGE_SIZE = 8
 MAX_VALUES_PER_CHUNK = 1 << 19  # of images in float64: 4 MiB
 
 
+def corruption(
+    *tags: str, small: tuple[Any, ...], large: tuple[Any, ...], **metadata: Any
+) -> Callable[[Corruption], Corruption]:
+    """Register a function with its constants of the five severities, by its own name.
+
+    ``small`` are those of CIFAR-10-C, ``large`` those of ImageNet-C.
+    """
+
+    def decorate(function: Corruption) -> Corruption:
+        constants = {"small": small, "large": large}
+        register = CORRUPTIONS.register(
+            function.__name__, paper=CORRUPTIONS_PAPER, tags=tags, **constants, **metadata
+        )
+        return register(function)
+
+    return decorate
+
+
 def list_corruptions(tag: str | None = None) -> list[str]:
     """The names `corrupt` knows; tags are common, extra, noise, blur, weather and digital."""
     return CORRUPTIONS.names(tag)

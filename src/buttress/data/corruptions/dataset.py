@@ -117,8 +117,8 @@ def _load_folder(dataset: Dataset, root_folder: Path, severity: int) -> PixelSou
 
 
 @dataclass(frozen=True, eq=False)
-class OfficialPixels:
-    """The published corrupted images; their fingerprint differs from generated ones."""
+class WrappedPixels:
+    """Images made from those of ``source``, as many and of the same size."""
 
     source: PixelSource
 
@@ -128,6 +128,11 @@ class OfficialPixels:
 
     def __len__(self) -> int:
         return len(self.source)
+
+
+@dataclass(frozen=True, eq=False)
+class OfficialPixels(WrappedPixels):
+    """The published corrupted images; their fingerprint differs from generated ones."""
 
     def take(self, indices: Tensor) -> Tensor:
         return self.source.take(indices).contiguous()
@@ -163,21 +168,13 @@ def corrupt_dataset(dataset: Dataset, name: str, severity: int, seed: int = 0) -
 
 
 @dataclass(frozen=True, eq=False)
-class CorruptedPixels:
+class CorruptedPixels(WrappedPixels):
     """Images of ``source``, corrupted when they are read."""
 
-    source: PixelSource
     ids: Tensor  # (N,)
     name: str
     severity: int
     seed: int
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return self.source.shape
-
-    def __len__(self) -> int:
-        return len(self.source)
 
     def take(self, indices: Tensor) -> Tensor:
         clean = to_float(self.source.take(indices))

@@ -11,18 +11,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from buttress.data.corruptions.core import CORRUPTIONS, CORRUPTIONS_PAPER
+from buttress.data.corruptions.core import corruption
 from buttress.data.corruptions.filters import gaussian_smooth
 from buttress.errors import UserError
 from buttress.system.rng import SampleRNG
 
 
-@CORRUPTIONS.register(
-    "pixelate",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "digital"),
-    small=(0.95, 0.9, 0.85, 0.75, 0.65),
-    large=(0.6, 0.5, 0.4, 0.3, 0.25),
+@corruption(
+    "common", "digital", small=(0.95, 0.9, 0.85, 0.75, 0.65), large=(0.6, 0.5, 0.4, 0.3, 0.25)
 )
 def pixelate(x: Tensor, share: float, streams: SampleRNG) -> Tensor:
     """Shrunk to a share of each side and enlarged again, both by boxes."""
@@ -34,13 +30,7 @@ def pixelate(x: Tensor, share: float, streams: SampleRNG) -> Tensor:
     return apply_pillow(x, change)
 
 
-@CORRUPTIONS.register(
-    "jpeg_compression",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "digital"),
-    small=(80, 65, 58, 50, 40),
-    large=(25, 18, 15, 10, 7),
-)
+@corruption("common", "digital", small=(80, 65, 58, 50, 40), large=(25, 18, 15, 10, 7))
 def jpeg_compression(x: Tensor, quality: int, streams: SampleRNG) -> Tensor:
     """Stored as JPEG of a quality, with halved color resolution, and read again."""
 
@@ -56,22 +46,21 @@ def apply_pillow(x: Tensor, transform: Callable[[Image.Image], Image.Image]) -> 
     """Every image of a batch, changed by Pillow."""
     pixels = x.mul(255).round_().byte().permute(0, 2, 3, 1).contiguous().numpy()
     out = np.empty_like(pixels)
-    is_grey = pixels.shape[3] == 1
+    is_gray = pixels.shape[3] == 1
     for row, image in enumerate(pixels):
-        changed = transform(Image.fromarray(image[..., 0] if is_grey else image))
+        changed = transform(Image.fromarray(image[..., 0] if is_gray else image))
         out[row] = np.asarray(changed).reshape(image.shape)
     return torch.from_numpy(out).permute(0, 3, 1, 2).double() / 255
 
 
-SIZE_CORRECTION = (
-    244 / 224
-)  # the constants for 224 pixels were meant for that size and written for 244
+def corrected(*rows: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+    """Constants that were meant for images of 224 pixels and written for 244."""
+    return tuple(tuple(value * (244 / 224) for value in row) for row in rows)
 
 
-@CORRUPTIONS.register(
-    "elastic_transform",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "digital"),
+@corruption(
+    "common",
+    "digital",
     small=(
         (0, 0, 0.08),
         (0.05, 0.2, 0.07),
@@ -79,12 +68,8 @@ SIZE_CORRECTION = (
         (0.1, 0.04, 0.05),
         (0.1, 0.03, 0.03),
     ),
-    large=(
-        (2 * SIZE_CORRECTION, 0.7 * SIZE_CORRECTION, 0.1 * SIZE_CORRECTION),
-        (2 * SIZE_CORRECTION, 0.08 * SIZE_CORRECTION, 0.2 * SIZE_CORRECTION),
-        (0.05 * SIZE_CORRECTION, 0.01 * SIZE_CORRECTION, 0.02 * SIZE_CORRECTION),
-        (0.07 * SIZE_CORRECTION, 0.01 * SIZE_CORRECTION, 0.02 * SIZE_CORRECTION),
-        (0.12 * SIZE_CORRECTION, 0.01 * SIZE_CORRECTION, 0.02 * SIZE_CORRECTION),
+    large=corrected(
+        (2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)
     ),
 )
 def elastic_transform(x: Tensor, constants: tuple[float, ...], streams: SampleRNG) -> Tensor:
@@ -140,13 +125,7 @@ def sample_bilinear(x: Tensor, coordinates: Tensor, *, at_centers: bool) -> Tens
     return F.grid_sample(x, scaled, "bilinear", "reflection", align_corners=at_centers)
 
 
-@CORRUPTIONS.register(
-    "brightness",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "weather"),
-    small=(0.05, 0.1, 0.15, 0.2, 0.3),
-    large=(0.1, 0.2, 0.3, 0.4, 0.5),
-)
+@corruption("common", "weather", small=(0.05, 0.1, 0.15, 0.2, 0.3), large=(0.1, 0.2, 0.3, 0.4, 0.5))
 def brightness(x: Tensor, amount: float, streams: SampleRNG) -> Tensor:
     """Added to the value of HSV, the largest of a pixel's channels; hue and saturation stay."""
     value = x.amax(1, keepdim=True)
@@ -155,12 +134,8 @@ def brightness(x: Tensor, amount: float, streams: SampleRNG) -> Tensor:
     return torch.where(value > 0, x * (raised / value.clamp_min(1 / 255)), raised)
 
 
-@CORRUPTIONS.register(
-    "contrast",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "digital"),
-    small=(0.75, 0.5, 0.4, 0.3, 0.15),
-    large=(0.4, 0.3, 0.2, 0.1, 0.05),
+@corruption(
+    "common", "digital", small=(0.75, 0.5, 0.4, 0.3, 0.15), large=(0.4, 0.3, 0.2, 0.1, 0.05)
 )
 def contrast(x: Tensor, factor: float, streams: SampleRNG) -> Tensor:
     """The distance of each channel from its mean over the image, times a factor."""
@@ -168,10 +143,9 @@ def contrast(x: Tensor, factor: float, streams: SampleRNG) -> Tensor:
     return (x - mean) * factor + mean
 
 
-@CORRUPTIONS.register(
-    "saturate",
-    paper=CORRUPTIONS_PAPER,
-    tags=("extra", "digital"),
+@corruption(
+    "extra",
+    "digital",
     small=((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
     large=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 )
@@ -187,10 +161,10 @@ def saturate(x: Tensor, constants: tuple[float, float], streams: SampleRNG) -> T
     factor, shift = constants
     value, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     chroma = value - low
-    is_grey = chroma == 0
+    is_gray = chroma == 0
     old = chroma / value.clamp_min(1 / 255)
     new = (old * factor + shift).clamp_(0, 1)
     # How far each channel lies below the value: 0 for the largest, 1 for the smallest.
-    below = (value - x) / torch.where(is_grey, 1.0, chroma)
+    below = (value - x) / torch.where(is_gray, 1.0, chroma)
     red = torch.tensor([0.0, 1, 1], dtype=x.dtype).view(1, 3, 1, 1)
-    return value * (1 - new * torch.where(is_grey, red, below))
+    return value * (1 - new * torch.where(is_gray, red, below))

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from buttress.data.corruptions.blur import directional_blur, zoom_center
 from buttress.data.corruptions.core import (
-    CORRUPTIONS,
-    CORRUPTIONS_PAPER,
+    corruption,
     to_grayscale,
     truncate_levels,
 )
@@ -18,10 +17,9 @@ from buttress.data.corruptions.filters import canny, gaussian_smooth
 from buttress.system.rng import SampleRNG
 
 
-@CORRUPTIONS.register(
-    "fog",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "weather"),
+@corruption(
+    "common",
+    "weather",
     small=((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
     large=((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
 )
@@ -85,10 +83,9 @@ NEEDLE_COVERAGE = (
 )
 
 
-@CORRUPTIONS.register(
-    "frost",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "weather"),
+@corruption(
+    "common",
+    "weather",
     small=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
     large=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
     note="procedural: crystals drawn from noise stand in for the published photographs",
@@ -124,10 +121,9 @@ def ice_crystals(x: Tensor, streams: SampleRNG) -> Tensor:
     return ice.clamp_max_(1)
 
 
-@CORRUPTIONS.register(
-    "snow",
-    paper=CORRUPTIONS_PAPER,
-    tags=("common", "weather"),
+@corruption(
+    "common",
+    "weather",
     small=(
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
@@ -162,10 +158,9 @@ MIN_MUD_COVERAGE = 0.8
 Floats = NDArray[np.float64]
 
 
-@CORRUPTIONS.register(
-    "spatter",
-    paper=CORRUPTIONS_PAPER,
-    tags=("extra", "weather"),
+@corruption(
+    "extra",
+    "weather",
     small=(
         (0.62, 0.1, 0.7, 0.7, 0.5, False),
         (0.65, 0.1, 0.8, 0.7, 0.5, False),

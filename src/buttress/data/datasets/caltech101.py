@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from buttress.data.core import DATASETS, SILENT_PROGRESS, Dataset
+from buttress.data.core import DATASETS, Dataset
 from buttress.data.datasets.folder_dataset import (
     DownloadFile,
     FolderDataset,
@@ -42,9 +42,7 @@ def get_caltech101(progress: Progress) -> Path:
     get=get_caltech101,
     facts=imagenet_facts(3_060, 6_084, 102),
 )
-def caltech101(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def caltech101(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Caltech-101: objects in 102 classes with the background; 30 training images of each."""
     root = dataset_root("caltech101", KEPT_FOLDER)
     classes = tuple(sorted(class_names(root), key=str.lower))

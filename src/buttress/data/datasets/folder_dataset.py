@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from buttress.data.archives import check_md5, unpack
 from buttress.data.core import IMAGENET_BUDGETS, Dataset, DatasetFacts
 from buttress.data.download import cache_dir, download, try_sources, workspace
-from buttress.data.readers.folder import FolderPixels, ImageFile
+from buttress.data.pixels import ChannelStats
+from buttress.data.readers.folder import FolderPixels, ImageFile, file_dataset
 from buttress.errors import DataError, UserError
 from buttress.system.progress import Progress
 from buttress.threats.norm_ball import Norm
@@ -22,10 +21,7 @@ from buttress.threats.norm_ball import Norm
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_IMAGENET_SIZE = 224
-RESIZE_SHORTER_SIDE, CENTER_CROP = (
-    256,
-    224,
-)  # the usual evaluation on ImageNet: scale to 256, cut out 224
+RESIZE_SHORTER_SIDE, CENTER_CROP = 256, 224  # the usual evaluation on ImageNet
 MIN_IMAGENET_SIZE = 16
 ALL_FILES = "files"  # as a folder to be kept: everything that came out of the archives
 ARCHIVE_SUFFIXES = (".tgz", ".gz", ".tar", ".zip")
@@ -62,17 +58,9 @@ class FolderDataset:
                 f"image_size={image_size}"
             )
         shorter = round(size * RESIZE_SHORTER_SIDE / CENTER_CROP) if self.center_crop else None
-        return Dataset(
-            name=self.name,
-            split=split,
-            pixels=FolderPixels(self.root, tuple(f.path for f in files), size, shorter),
-            labels=torch.tensor([f.label for f in files], dtype=torch.int64),
-            ids=torch.tensor([f.id for f in files], dtype=torch.int64),
-            classes=self.classes,
-            mean=self.mean,
-            std=self.std,
-            budgets=self.budgets,
-        )
+        pixels = FolderPixels(self.root, tuple(f.path for f in files), size, shorter)
+        stats = ChannelStats(self.mean, self.std)
+        return file_dataset(self.name, split, files, pixels, self.classes, stats, self.budgets)
 
 
 class DownloadFile(NamedTuple):
@@ -102,11 +90,8 @@ def download_folder(
         try:
             for source in sources:
                 place_file(fetch_file(source, folder, work, progress), out, progress)
-            candidates = (
-                [out]
-                if kept_folder == ALL_FILES
-                else sorted(p for p in out.rglob(kept_folder) if p.is_dir())
-            )
+            candidates = sorted(p for p in out.rglob(kept_folder) if p.is_dir())
+            candidates = [out] if kept_folder == ALL_FILES else candidates
             if not candidates:
                 raise DataError(f"{sources[0].file} does not contain the folder {kept_folder}")
         except DataError as error:

@@ -12,7 +12,7 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-from buttress.data.core import DATASETS, SILENT_PROGRESS, Dataset
+from buttress.data.core import DATASETS, Dataset
 from buttress.data.datasets.folder_dataset import FolderDataset, imagenet_facts
 from buttress.data.download import cache_dir
 from buttress.data.readers.folder import (
@@ -79,9 +79,7 @@ def get_imagenet(progress: Progress) -> Path:
     get=get_imagenet,
     facts=imagenet_facts(1_268_355, 50_000, 1_000),
 )
-def imagenet(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def imagenet(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNet-1k from your own copy; test is its val, val is one in 100 training images."""
     return load_imagenet("imagenet", split, image_size, tuple(imagenet_classes()))
 
@@ -126,9 +124,7 @@ CLASS_LIST_FILE = "imagenet-100.txt"
     get=get_imagenet,
     facts=imagenet_facts(126_836, 5_000, 100),  # about: it depends on the classes
 )
-def imagenet_100(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def imagenet_100(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """A hundred classes of your copy of ImageNet, drawn with seed 0 or listed in a file."""
     return load_imagenet("imagenet-100", split, image_size, imagenet_100_wnids())
 
@@ -173,9 +169,7 @@ def get_imagenet_rb5000(progress: Progress) -> Path:
     get=get_imagenet_rb5000,
     facts=imagenet_facts(1_268_355, 5_000, 1_000),
 )
-def imagenet_rb5000(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def imagenet_rb5000(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNet-1k from your own copy, with the 5,000 images of RobustBench as test."""
     if split != "test":
         return load_imagenet("imagenet-rb5000", split, image_size, tuple(imagenet_classes()))

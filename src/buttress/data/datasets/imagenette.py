@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from buttress.data.core import DATASETS, SILENT_PROGRESS, Dataset
+from buttress.data.core import DATASETS, Dataset
 from buttress.data.datasets.folder_dataset import (
     DownloadFile,
     FolderDataset,
@@ -47,9 +47,7 @@ def get_imagenette(name: str, source: DownloadFile, progress: Progress) -> Path:
     get=lambda progress: get_imagenette("imagenette", FULL_ARCHIVE, progress),
     facts=imagenet_facts(8_522, 3_925, 10),
 )
-def imagenette(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def imagenette(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNette: ten classes of ImageNet at full size; val is one in ten training images."""
     folder_dataset = FolderDataset(
         "imagenette", dataset_root("imagenette", "imagenette2"), tuple(CLASSES.values())
@@ -63,9 +61,7 @@ def imagenette(
     get=lambda progress: get_imagenette("imagenette-160", SMALL_ARCHIVE, progress),
     facts=imagenet_facts(8_522, 3_925, 10, SMALL_SIZE),
 )
-def imagenette_160(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def imagenette_160(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNette with the shorter side at 160 pixels; val is one in ten training images."""
     root = dataset_root("imagenette-160", "imagenette2-160")
     names = tuple(CLASSES.values())

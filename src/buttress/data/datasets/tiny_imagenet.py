@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from buttress.data.core import CIFAR_BUDGETS, DATASETS, SILENT_PROGRESS, Dataset, DatasetFacts
+from buttress.data.core import CIFAR_BUDGETS, DATASETS, Dataset, DatasetFacts
 from buttress.data.datasets.folder_dataset import (
     DownloadFile,
     FolderDataset,
@@ -45,21 +45,13 @@ def get_tiny_imagenet(progress: Progress) -> Path:
     get=get_tiny_imagenet,
     facts=DatasetFacts(95_000, 10_000, 200, (3, IMAGE_SIZE, IMAGE_SIZE), MEAN, STD),
 )
-def tiny_imagenet(
-    split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def tiny_imagenet(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Tiny ImageNet: 200 classes at 64x64; test is its val, val is one in 20 training images."""
     root = dataset_root("tiny-imagenet", KEPT_FOLDER)
     wnids = class_names(root / "train")
+    names = class_display_names(root, wnids)
     folder_dataset = FolderDataset(
-        "tiny-imagenet",
-        root,
-        class_display_names(root, wnids),
-        IMAGE_SIZE,
-        False,
-        MEAN,
-        STD,
-        CIFAR_BUDGETS,
+        "tiny-imagenet", root, names, IMAGE_SIZE, False, MEAN, STD, CIFAR_BUDGETS
     )
     if split == "test":
         return folder_dataset.load_split(split, read_validation_files(root, wnids), image_size)

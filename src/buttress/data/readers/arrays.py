@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from buttress.data.archives import ARCHIVE_ERRORS, DISK_ERRORS, ArrayUnpickler
 from buttress.data.checks import check_labels
-from buttress.data.core import CIFAR_BUDGETS, READERS, SILENT_PROGRESS, Dataset
+from buttress.data.core import CIFAR_BUDGETS, READERS, Dataset
 from buttress.data.datasets.cifar import CIFAR10
 from buttress.data.download import cache_dir, workspace
 from buttress.data.pixels import MemoryPixels, channel_stats
@@ -29,27 +29,20 @@ from buttress.system.rng import derive_seed
 
 IMAGES, LABELS = "images.npy", "labels.npy"
 STATISTICS_SAMPLE = 2_000  # images that give mean and std
-SMALL_FILE_BYTES, MAX_COMPRESSION_RATIO = (
-    64 << 20,
-    50,
-)  # bytes, and how far images and labels may be packed
+SMALL_FILE_BYTES = 64 << 20
+MAX_COMPRESSION_RATIO = 50  # of images and labels in larger files
 ArrayWriter = Callable[[Path, Path, Progress], None]  # from a file to a folder
 
 
 @READERS.register("npz")
-def npz(
-    path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def npz(path: str, split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Synthetic images in an .npz file with ``image`` (N, H, W, 3) uint8 and ``label``."""
-    return load_extra_dataset(
-        f"npz:{path}", split, cached_arrays(Path(path), unpack_npz, progress), None, image_size
-    )
+    folder = cached_arrays(Path(path), unpack_npz, progress)
+    return load_extra_dataset(f"npz:{path}", split, folder, None, image_size)
 
 
 @READERS.register("ti500k", paper="arXiv:1905.13736")
-def ti500k(
-    path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def ti500k(path: str, split: str, image_size: int | None, progress: Progress) -> Dataset:
     """The 500,000 pseudo-labeled images for CIFAR-10, from their pickle."""
     folder = cached_arrays(Path(path), unpack_ti500k, progress)
     return load_extra_dataset(f"ti500k:{path}", split, folder, CIFAR10.classes, image_size)

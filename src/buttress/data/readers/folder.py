@@ -7,20 +7,21 @@ that the first n are a fair sample, and adding files changes no id.
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from buttress.data.core import CIFAR_BUDGETS, READERS, SILENT_PROGRESS, Dataset
-from buttress.data.pixels import ChannelStats, channel_stats
+from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS, READERS, Dataset
+from buttress.data.pixels import ChannelStats, PixelSource, channel_stats
 from buttress.data.readers.images import (
     EncodedPixels,
     decode_image,
@@ -31,6 +32,11 @@ from buttress.data.splits import check_split
 from buttress.errors import DataError
 from buttress.system.progress import Progress
 from buttress.system.rng import derive_seed
+from buttress.threats.norm_ball import Norm
+
+if TYPE_CHECKING:
+    from buttress.data.readers.hugging_face import HuggingFacePixels
+    from buttress.data.readers.tar import TarPixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,21 +46,15 @@ class FolderPixels(EncodedPixels):
     root: Path
     paths: tuple[str, ...]  # (N,) relative to root, with forward slashes
     size: int
-    resize_shorter_side: int | None = (
-        None  # what the shorter side is scaled to before the cut; else size
-    )
+    resize_shorter_side: int | None = None  # before the cut; else it becomes ``size``
     apply_exif_rotation: bool = False  # photographs are turned as their cameras noted
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        return decode_image(
-            self.root / self.paths[row],
-            self.size,
-            self.resize_shorter_side,
-            apply_exif_rotation=self.apply_exif_rotation,
-        )
+        path, rotate = self.root / self.paths[row], self.apply_exif_rotation
+        return decode_image(path, self.size, self.resize_shorter_side, apply_exif_rotation=rotate)
 
     def select(self, indices: Tensor) -> FolderPixels:
         return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()))
@@ -81,9 +81,7 @@ class ImageFile(NamedTuple):
 
 
 @READERS.register("folder")
-def folder(
-    path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def folder(path: str, split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Images of your own in train/ and val/ class folders."""
     check_split(split)
     root = Path(path).expanduser()
@@ -93,22 +91,40 @@ def folder(
     sample = (parts.get("train") or files)[:STATISTICS_SAMPLE]
     try:
         size = image_size or default_image_size(root, sample)
-        mean, std = sample_stats(root, tuple(file_stamp(root, f) for f in sample), size)
+        stats = sample_stats(root, tuple(file_stamp(root, f) for f in sample), size)
     except DataError:  # one image is named; a look at all of them tells how many there are
         all_paths = [f.path for part in parts.values() for f in part]
         FolderPixels(root, tuple(all_paths), MAX_SMALL_IMAGE).load_into_memory(progress)
         raise
-    return Dataset(
-        name=f"folder:{path}",
-        split=split,
-        pixels=FolderPixels(root, tuple(f.path for f in files), size, apply_exif_rotation=True),
-        labels=torch.tensor([f.label for f in files]),
-        ids=torch.tensor([f.id for f in files]),
-        classes=classes,
-        mean=mean,
-        std=std,
-        budgets=CIFAR_BUDGETS,
-    )
+    paths = tuple(f.path for f in files)
+    pixels = FolderPixels(root, paths, size, apply_exif_rotation=True)
+    return file_dataset(f"folder:{path}", split, files, pixels, classes, stats, CIFAR_BUDGETS)
+
+
+def file_dataset(
+    name: str,
+    split: str,
+    files: list[ImageFile],
+    pixels: PixelSource,
+    classes: tuple[str, ...],
+    stats: ChannelStats,
+    budgets: Mapping[Norm, float],
+) -> Dataset:
+    """The dataset of some files, which have labels and ids."""
+    labels = torch.tensor([f.label for f in files], dtype=torch.int64)
+    ids = torch.tensor([f.id for f in files], dtype=torch.int64)
+    return Dataset(name, split, pixels, labels, ids, classes, *stats, budgets)
+
+
+def budgets_of_size(size: int) -> Mapping[Norm, float]:
+    return CIFAR_BUDGETS if size <= MAX_SMALL_IMAGE else IMAGENET_BUDGETS
+
+
+def default_encoded_size(pixels: TarPixels | HuggingFacePixels) -> int:
+    """The size of the first image if it is at most 64 pixels, else 224."""
+    name, content = pixels.encoded(0)
+    first = read_image_size(io.BytesIO(content), name)
+    return min(first) if max(first) <= MAX_SMALL_IMAGE else DEFAULT_SIZE
 
 
 def log_substituted_splits(
@@ -237,11 +253,10 @@ def select_split(split: str, parts: dict[str, list[ImageFile]], root: Path) -> l
 def default_image_size(root: Path, sample: list[ImageFile]) -> int:
     """224, unless all images share one size of at most 64 pixels."""
     first = read_image_size(root / sample[0].path)
-    if max(first) <= MAX_SMALL_IMAGE and all(
-        read_image_size(root / f.path) == first for f in sample[1:]
-    ):
-        return min(first)
-    return DEFAULT_SIZE
+    if max(first) > MAX_SMALL_IMAGE:
+        return DEFAULT_SIZE
+    is_uniform = all(read_image_size(root / f.path) == first for f in sample[1:])
+    return min(first) if is_uniform else DEFAULT_SIZE
 
 
 def file_stamp(root: Path, file: ImageFile) -> tuple[str, int, int]:

@@ -14,18 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS, Dataset
+from buttress.data.core import Dataset
 from buttress.data.pixels import channel_stats
 from buttress.data.readers.folder import (
-    DEFAULT_SIZE,
-    MAX_SMALL_IMAGE,
     STATISTICS_SAMPLE,
     ImageFile,
+    budgets_of_size,
+    default_encoded_size,
+    file_dataset,
     image_file,
     select_split,
     split_validation,
 )
-from buttress.data.readers.images import EncodedPixels, decode_image, read_image_size
+from buttress.data.readers.images import EncodedPixels, decode_image
 from buttress.errors import DataError, UserError
 
 SPLIT_NAMES = {"train": ("train",), "val": ("validation", "val", "valid"), "test": ("test",)}
@@ -86,22 +87,11 @@ def load_hugging_face(name: str, cache: str | None, split: str, image_size: int 
         return HuggingFacePixels(tuple(tables.values()), image, rows, size)
 
     sample = (parts.get("train") or files)[:STATISTICS_SAMPLE]
-    if image_size is None:
-        where, content = pixels(sample[:1], 0).encoded(0)
-        first = read_image_size(io.BytesIO(content), where)
-        image_size = min(first) if max(first) <= MAX_SMALL_IMAGE else DEFAULT_SIZE
-    mean, std = channel_stats(pixels(sample, image_size))
-    return Dataset(
-        name=f"timm:hfds/{name}",
-        split=split,
-        pixels=pixels(files, image_size),
-        labels=torch.tensor([file.label for file in files]),
-        ids=torch.tensor([file.id for file in files]),
-        classes=tuple(next(iter(tables.values())).features[label].names),
-        mean=mean,
-        std=std,
-        budgets=CIFAR_BUDGETS if image_size <= MAX_SMALL_IMAGE else IMAGENET_BUDGETS,
-    )
+    size = image_size or default_encoded_size(pixels(sample[:1], 0))
+    stats = channel_stats(pixels(sample, size))
+    classes = tuple(next(iter(tables.values())).features[label].names)
+    full_name, budgets = f"timm:hfds/{name}", budgets_of_size(size)
+    return file_dataset(full_name, split, files, pixels(files, size), classes, stats, budgets)
 
 
 def read_tables(name: str, cache: str | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ are hashes of shard and name. Streaming-only readers are rejected, because they 
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections import defaultdict
@@ -22,19 +21,19 @@ import torch
 
 from buttress.data.archives import check_member_path
 from buttress.data.checks import check_class_count
-from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS, READERS, SILENT_PROGRESS, Dataset
+from buttress.data.core import READERS, Dataset
 from buttress.data.readers.folder import (
-    DEFAULT_SIZE,
-    MAX_SMALL_IMAGE,
     STATISTICS_SAMPLE,
     ImageFile,
+    budgets_of_size,
+    default_encoded_size,
+    file_dataset,
     folder,
     image_file,
     select_split,
     split_validation,
 )
 from buttress.data.readers.hugging_face import load_hugging_face
-from buttress.data.readers.images import read_image_size
 from buttress.data.readers.tar import TarPixels, read_tar_index, tar_stats
 from buttress.errors import DataError, UserError
 from buttress.system.progress import Progress
@@ -42,13 +41,9 @@ from buttress.system.progress import Progress
 READER_KINDS = ("wds", "tar", "folder", "hfds")
 INFO_FILES = ("_info.json", "info.json")
 SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-}
-SPLIT_WORDS |= {"test": "test", "testing": "test"}
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
 
 
 class TimmDatasetName(NamedTuple):
@@ -79,13 +74,11 @@ def dataset_path(text: str) -> Path:
 
 
 @READERS.register("timm", place=dataset_path)
-def timm(
-    path: str, split: str, *, image_size: int | None = None, progress: Progress = SILENT_PROGRESS
-) -> Dataset:
+def timm(path: str, split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Data that timm reads: ``wds@PATH``, ``tar@PATH``, ``folder@PATH`` or ``hfds/NAME``."""
     kind, name, root = parse_timm_name(path)
     if kind == "folder":
-        return folder(root, split, image_size=image_size, progress=progress)
+        return folder(root, split, image_size, progress)
     if kind == "hfds":
         return load_hugging_face(name, root or None, split, image_size)
     return load_tar(path, Path(root).expanduser(), split, image_size)
@@ -102,28 +95,12 @@ def load_tar(text: str, root: Path, split: str, image_size: int | None) -> Datas
         return [where[file.path] for file in files]
 
     sample = rows((parts.get("train") or files)[:STATISTICS_SAMPLE])
-    size = image_size or default_tar_image_size(
-        TarPixels(root, all_shards, torch.tensor(sample[:1]), 0)
-    )
-    mean, std = tar_stats(root, all_shards, tuple(sample), size)
-    return Dataset(
-        name=f"timm:{text}",
-        split=split,
-        pixels=TarPixels(root, all_shards, torch.tensor(rows(files)), size),
-        labels=torch.tensor([file.label for file in files]),
-        ids=torch.tensor([file.id for file in files]),
-        classes=classes,
-        mean=mean,
-        std=std,
-        budgets=CIFAR_BUDGETS if size <= MAX_SMALL_IMAGE else IMAGENET_BUDGETS,
-    )
-
-
-def default_tar_image_size(pixels: TarPixels) -> int:
-    """That of the first image if it is at most 64 pixels, else 224."""
-    name, content = pixels.encoded(0)
-    first = read_image_size(io.BytesIO(content), name)
-    return min(first) if max(first) <= MAX_SMALL_IMAGE else DEFAULT_SIZE
+    first = TarPixels(root, all_shards, torch.tensor(sample[:1]), 0)
+    size = image_size or default_encoded_size(first)
+    stats = tar_stats(root, all_shards, tuple(sample), size)
+    pixels = TarPixels(root, all_shards, torch.tensor(rows(files)), size)
+    budgets = budgets_of_size(size)
+    return file_dataset(f"timm:{text}", split, files, pixels, classes, stats, budgets)
 
 
 def index_shards(
