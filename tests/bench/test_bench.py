@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_an_attack_is_compared_only_in_norms_it_is_for() -> None:
     assert "fgsm" in {run.tool for run in linf.tool_runs}
 
 
-def rows_of(benchmark: str, **tools: dict[str, object]) -> list[dict[str, Any]]:
+def rows_of(benchmark: str, **tools: Mapping[str, object]) -> list[dict[str, Any]]:
     """Rows of a case of the ViT on four images."""
     title = BenchmarkCase(benchmark, (ToolRun("a", "vit", 4, "Linf:8/255"),)).title
     row = {"title": title, "benchmark": benchmark, "model": "vit", "threat": "Linf:8/255",

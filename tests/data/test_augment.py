@@ -32,7 +32,7 @@ EACH = {
     "erasing": Augmentation(random_erasing=0.6),
     "all": Augmentation.from_spec("ablation-1111"),
 }
-BASE = {"resized_crop": {}, "flip": True, "jitter": 0.4}
+BASE = {"resized_crop": {}, "horizontal_flip": True, "color_jitter": 0.4}
 
 
 def streams(ids: Tensor) -> SampleRNG:
@@ -151,7 +151,7 @@ def test_nothing_asked_nothing_done() -> None:
     x = images(5)
     assert torch.equal(Augmentation()(x, streams(torch.arange(5)), 0), x)
     assert BOTH(x[:0], streams(torch.arange(0)), 0).shape == (0, 3, 16, 12)
-    with pytest.raises(UserError, match=r"crop: Input.+got -1"):
+    with pytest.raises(UserError, match=r"crop_padding: Input.+got -1"):
         Augmentation(crop_padding=-1)
 
 

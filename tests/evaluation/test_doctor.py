@@ -340,13 +340,13 @@ def test_square_inside_an_ensemble_is_counted() -> None:
     """Before square 50 images were left, of which it attacked 30 and spared 20; 40 are left."""
     parts = [["apgd-ce", 90, 0], ["square", 30, 20]]
     (found,) = run_checks(
-        AttackRecords([record("aa", "autoattack", 40, n=1000, parts=parts)]), "records"
+        AttackRecords([record("aa", "autoattack", 40, n=1000, stages=parts)]), "records"
     )
-    assert found.name == "black_box_beats_white_box"
-    assert found.evidence["broken"] == 10
+    assert found.check == "black_box_beats_white_box"
+    assert found.evidence["fooled"] == 10
     parts[1] = ["square", 30, 11]
     assert (
-        run_checks(AttackRecords([record("aa", "autoattack", 40, n=1000, parts=parts)]), "records")
+        run_checks(AttackRecords([record("aa", "autoattack", 40, n=1000, stages=parts)]), "records")
         == []
     )
 
@@ -358,7 +358,7 @@ def test_guessing_and_few_images_are_told() -> None:
     ]
     few = record("clean", "clean", 10, n=20)
     (found,) = run_checks(AttackRecords([few]), "records")
-    assert (found.name, found.severity) == ("few_images", "note")
+    assert (found.check, found.severity) == ("few_images", "note")
 
 
 @pytest.mark.parametrize("name", bt.list_checks())

@@ -47,8 +47,8 @@ def test_numbers_follow_from_the_verdicts() -> None:
     assert found.worst_case <= min(found.accuracy.values())
     assert found.warnings == ()
     linf = found.records["pgd:Linf:0.02"]
-    assert (linf.distance <= 0.02 * (1 + 1e-5)).all()
-    assert (linf.distance[~found.correct["clean"]] == 0).all()
+    assert (linf.perturbation_size <= 0.02 * (1 + 1e-5)).all()
+    assert (linf.perturbation_size[~found.correct["clean"]] == 0).all()
     assert np.array_equal(linf.correct, linf.predictions == linf.labels)
 
 
@@ -61,7 +61,9 @@ def test_batch_size_changes_no_verdict_and_nothing_is_touched(batch_size: int) -
     parts = bt.evaluate(model, data, SUITE, batch_size=batch_size)
     for name in whole.records:
         assert np.array_equal(whole.correct[name], parts.correct[name])
-        assert np.allclose(whole.records[name].distance, parts.records[name].distance, atol=1e-7)
+        assert np.allclose(
+            whole.records[name].perturbation_size, parts.records[name].perturbation_size, atol=1e-7
+        )
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert not model.training
     assert all(p.grad is None and p.requires_grad for p in model.parameters())

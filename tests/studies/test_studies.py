@@ -93,7 +93,7 @@ def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> No
             seeds=[0, 1],
         ),
         "smoke",
-    )
+    ).runs
     assert len(found) == 6
     assert len({cell.key for cell in found}) == 6
     assert {c.spec.recipe.optimizer.lr for c in found} == {0.001, 0.1}
@@ -111,7 +111,7 @@ def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> No
     )
     first, second = expand_study(spec, "smoke").runs
     assert second.init_key == first.key
-    assert second.spec.start == f"run:{first.key}"
+    assert second.spec.initial_weights == f"run:{first.key}"
 
 
 @pytest.mark.parametrize(

@@ -190,10 +190,10 @@ def test_details_that_only_the_codes_have() -> None:
     assert load_recipe("xcit-finetune-cifar").label_smoothing == 0
     assert load_recipe("xcit-finetune-hires").normalize == "half"
     baseline = load_recipe("deit-baseline").augmentation
-    assert (baseline.mixup, baseline.cutmix, baseline.erasing) == (0.8, 1.0, 0.25)
-    assert baseline.rand is not None
+    assert (baseline.mixup, baseline.cutmix, baseline.random_erasing) == (0.8, 1.0, 0.25)
+    assert baseline.rand_augment is not None
     light = load_recipe("xcit-imagenet-eps4").augmentation
-    assert (light.mixup, light.cutmix, light.erasing, light.rand) == (0, 0, 0, None)
+    assert (light.mixup, light.cutmix, light.random_erasing, light.rand_augment) == (0, 0, 0, None)
 
 
 def test_points_of_a_rate_are_joined_by_lines() -> None:

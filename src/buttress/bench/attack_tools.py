@@ -14,6 +14,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +119,7 @@ for count, label in ((1, "1 process"), (2, "2 processes")):
         f"buttress, {label} of one thread", "workers", "autoattack", options,
         steps=40, queries=2000,
     )  # fmt: skip
-SINGLE_ATTACKS: tuple[tuple[str, tuple[str, ...], dict[str, int]], ...] = (
+SINGLE_ATTACKS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("noise", ("Linf",), {}),
     ("fgsm", ("Linf",), {}),
     ("pgd_dense_l1", ("L1",), {"steps": 20}),

@@ -112,7 +112,7 @@ def _candidate_row(result: SearchResult, candidate: CandidateResult) -> list[str
     ]
     scores += [""] * (len(result.rungs) - len(scores))
     costs = [format_amount(candidate.parameters), format_amount(candidate.macs)]
-    return [*candidate.labels.robust_accuracys(), *costs, *scores, candidate.status]
+    return [*candidate.labels.values(), *costs, *scores, candidate.status]
 
 
 def _print_axis_summaries(result: SearchResult) -> None:

@@ -58,11 +58,9 @@ def corruption(
     """
 
     def decorate(function: Corruption) -> Corruption:
-        constants = {"small": small, "large": large}
-        register = CORRUPTIONS.register(
-            function.__name__, paper=CORRUPTIONS_PAPER, tags=tags, **constants, **metadata
-        )
-        return register(function)
+        constants: dict[str, Any] = {"small": small, "large": large, **metadata}
+        name = function.__name__
+        return CORRUPTIONS.register(name, paper=CORRUPTIONS_PAPER, tags=tags, **constants)(function)
 
     return decorate
 

@@ -150,5 +150,5 @@ def open_tar(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r:") as archive:
             yield archive
-    except (*ARCHIVE_ERRORS, ValueError, LookupError, RecursionError) as error:
+    except (*ARCHIVE_ERRORS, RecursionError) as error:  # type: ignore[misc]
         raise DataError(f"{path} must be a complete, uncompressed tar file: {error}") from None
