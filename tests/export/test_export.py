@@ -18,7 +18,8 @@ from buttress.errors import RunError, UserError
 from buttress.export import export as hub
 from buttress.export.weights import load_run_model
 from buttress.models import Classifier, create_model
-from buttress.models.loading.load import load_weights, read_state_dict
+from buttress.models.loading.load import load_weights
+from buttress.models.loading.weight_file import read_state_dict
 from buttress.results.run import Run
 from exported_runs import MODEL, autoattack, digits, finished_run, make_spec, verdicts
 

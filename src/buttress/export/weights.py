@@ -15,7 +15,8 @@ from buttress.errors import RunError
 from buttress.models import Classifier
 from buttress.models.loading import is_function_name
 from buttress.models.loading.checkpoint import content_digest
-from buttress.models.loading.load import load_weights, read_run_checkpoint
+from buttress.models.loading.load import load_weights
+from buttress.models.loading.run import read_run_checkpoint
 from buttress.results.run import CheckpointName, Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.files import atomic_write, write_text

@@ -25,11 +25,8 @@ class PublishedSize(NamedTuple):
     image_size: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.published_millions:.2f}"
-            if isinstance(self.published_millions, float)
-            else str(self.published_millions)
-        )
+        millions = self.published_millions
+        return f"{millions:.2f}" if isinstance(millions, float) else str(millions)
 
     @property
     def relative_difference(self) -> float:

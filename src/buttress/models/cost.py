@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from buttress.models.core import create_model, is_known
+from buttress.models.eval_mode import eval_mode
 
 Function = Callable[..., Any]
 
@@ -109,20 +110,11 @@ def count_macs(model: nn.Module, image_size: int = 32) -> int:
     first = next(model.parameters())
     channels = getattr(model, "in_channels", 3)
     x = torch.zeros(1, channels, image_size, image_size, device=first.device, dtype=first.dtype)
-    modes = {module: module.training for module in model.modules()}
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # The counter fails on a view of a trained parameter, such as a class token of CaiT. Fused
+    # attention is one operator without a count; the plain one is matrix products.
     counter = FlopCounterMode(display=False)
-    # The counter fails on a view of a trained parameter, such as a class token of CaiT.
-    model.eval().requires_grad_(False)
-    try:
-        # Fused attention is one operator without a count; the plain one is matrix products.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-            model(x)
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        for parameter in trainable:
-            parameter.requires_grad_(True)
+    with eval_mode(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        model(x)
     return int(counter.get_total_flops()) // 2
 
 
@@ -136,8 +128,5 @@ def model_cost(
             name, num_classes=num_classes, image_size=image_size, in_channels=in_channels
         )
     # A model from elsewhere may use operators that only torch's counter covers.
-    is_ours = is_known(name)
-    macs = (
-        count_macs_on_meta(model.eval(), image_size) if is_ours else count_macs(model, image_size)
-    )
-    return ModelCost(count_parameters(model), macs)
+    count = count_macs_on_meta if is_known(name) else count_macs
+    return ModelCost(count_parameters(model), count(model.eval(), image_size))

@@ -24,23 +24,15 @@ def call_factory(
         n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
     option_names = [n for n in parameters_by_name if n not in shape]
-    unknown_options = [
-        n for n in options if n in shape or not (accepts_any or n in parameters_by_name)
-    ]
-    if unknown_options:
-        available = (
-            f"available options: {', '.join(option_names)}"
-            if option_names
-            else ("it has no options")
-        )
-        raise UserError(f"model {name!r} has no option {unknown_options[0]!r}; {available}")
-    missing = [
-        n
-        for n in option_names
-        if parameters_by_name[n].default is parameters_by_name[n].empty and n not in options
-    ]
-    if missing:
-        raise UserError(f"model {name!r} requires the option {missing[0]!r}")
+    for option in options:
+        if option in shape or not (accepts_any or option in parameters_by_name):
+            known = ", ".join(option_names)
+            available = f"available options: {known}" if known else "it has no options"
+            raise UserError(f"model {name!r} has no option {option!r}; {available}")
+    for option in option_names:
+        parameter = parameters_by_name[option]
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"model {name!r} requires the option {option!r}")
     hints = _type_hints(factory) if options else {}
     values = {n: _validate_option(name, n, v, hints.get(n, Any)) for n, v in options.items()}
     return factory(**{n: v for n, v in shape.items() if n in parameters_by_name}, **values)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.models.loading.checkpoint import content_digest
-from buttress.models.loading.load import ModelRequest, load_trained_weights, read_run_checkpoint
-from buttress.models.loading.run import reject_embedded_code
+from buttress.models.loading.core import ModelRequest
+from buttress.models.loading.load import load_trained_weights
+from buttress.models.loading.run import read_run_checkpoint, reject_embedded_code
 from buttress.models.loading.transfer import TransferReport, transfer_weights
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
 from buttress.results.run_spec import Recipe, RunSpec

@@ -16,7 +16,8 @@ from buttress.config import Spec
 from buttress.data import Batch
 from buttress.engine.last_iterate import last_iterate
 from buttress.models.eval_mode import eval_mode, to_model_device
-from buttress.models.loading.load import load_weights, read_run_checkpoint
+from buttress.models.loading.load import load_weights
+from buttress.models.loading.run import read_run_checkpoint
 from buttress.results.run import CheckpointName, Run
 from buttress.system.progress import ProgressTask
 from buttress.system.rng import SampleRNG

@@ -15,9 +15,7 @@ from torch import Tensor
 from buttress.errors import CorruptFileError
 from buttress.system.files import atomic_write
 
-MAX_EXPANSION = (
-    1 << 20
-)  # bytes that a file may unpack to beyond its own size: torch itself packs nothing
+MAX_EXPANSION = 1 << 20  # bytes beyond the file's own size: torch itself packs nothing
 MAX_EXPANDED_TENSOR = 256 << 20  # bytes of a tensor that repeats what is stored once
 MAX_VALUES = 1 << 22  # in nested dicts and lists, each counted as often as it is referred to
 

@@ -35,9 +35,8 @@ class ModelRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
     checkpoint: CheckpointName = "best"  # epoch of a run
-    default_shape: Shape = field(
-        default_factory=lambda: DEFAULT_SHAPE
-    )  # default where neither the user nor the file gives one
+    # Where neither the user nor the file gives one.
+    default_shape: Shape = field(default_factory=lambda: DEFAULT_SHAPE)
 
     def shape(self, known: Shape | None = None) -> dict[str, int]:
         """The shape that was requested, else that of the file, else the default."""
@@ -52,6 +51,12 @@ class ModelRequest:
     def has_normalization(self) -> bool:
         return self.mean is not None or self.std is not None
 
+    def normalization(
+        self, mean: ChannelValues | None, std: ChannelValues | None
+    ) -> tuple[ChannelValues | None, ChannelValues | None]:
+        """The mean and std that were requested, else those of the file."""
+        return (self.mean, self.std) if self.has_normalization else (mean, std)
+
     def reject_model_argument(self, label: str) -> None:
         """Raise `UserError` if ``model`` was given for a source that already defines its model."""
         if self.model is not None:
@@ -59,11 +64,9 @@ class ModelRequest:
 
     def reject_conflicts(self, label: str, shape: Shape) -> None:
         """Raise `UserError` if the request contradicts the model that a source defines."""
-        option_names = ("model", "mean", "std", "options", "pretrained")
-        if given_options := [
-            word for word in option_names if getattr(self, word) not in (None, False, {})
-        ]:
-            raise UserError(f"{label} already defines its model; omit {given_options[0]}")
+        for option in ("model", "mean", "std", "options", "pretrained"):
+            if getattr(self, option) not in (None, False, {}):
+                raise UserError(f"{label} already defines its model; omit {option}")
         for name, expected in shape.items():
             requested = getattr(self, name)
             if requested is not None and requested != expected:
@@ -80,9 +83,7 @@ class TrainedWeights:
     shape: Shape
     mean: ChannelValues | None = None
     std: ChannelValues | None = None
-    keep_normalization: bool = (
-        False  # mean and std given by the user, which a file must not contradict
-    )
+    keep_normalization: bool = False  # the user gave mean and std; a file must not contradict them
     options: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -90,9 +91,7 @@ class TrainedWeights:
 class ModelSource(ABC):
     """A kind of model name. Exactly one source matches a given name."""
 
-    is_architecture: ClassVar[bool] = (
-        False  # whether its names are architectures, for `create_model`
-    )
+    is_architecture: ClassVar[bool] = False  # whether `create_model` takes its names
 
     @abstractmethod
     def matches(self, name: str) -> bool:

@@ -12,6 +12,7 @@ from pydantic import Field
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.models.loading.core import (
+    DEFAULT_SHAPE,
     MODEL_NAME_FORMS,
     SOURCES,
     ModelRequest,
@@ -42,11 +43,7 @@ class ModelDescriptionFile(Spec):
     model_args: dict[str, Any] = Field(default_factory=dict)
 
     def shape(self) -> dict[str, int]:
-        return {
-            "num_classes": self.num_classes,
-            "image_size": self.image_size,
-            "in_channels": self.in_channels,
-        }
+        return {name: getattr(self, name) for name in DEFAULT_SHAPE}
 
 
 @SOURCES.register("folder", form="FOLDER")
@@ -106,8 +103,7 @@ def _weights_of_description(
         str(file),
         model,
         request.shape(description.shape()),
-        request.mean if request.has_normalization else description.mean,
-        request.std if request.has_normalization else description.std,
+        *request.normalization(description.mean, description.std),
         keep_normalization=request.has_normalization,
         options={**description.model_args, **request.options},
     )
@@ -117,15 +113,13 @@ def read_description(path: Path) -> ModelDescriptionFile | None:
     """The description in a folder, ours or timm's, if there is one."""
     if (path / DESCRIPTION_FILE).is_file():
         raw = _read_json_object(path / DESCRIPTION_FILE)
-        known_fields = {
-            key: raw[key] for key in ModelDescriptionFile.model_fields if key in raw
-        }  # others may be added
-        return ModelDescriptionFile.parse(known_fields, str(path / DESCRIPTION_FILE))
+        known = ModelDescriptionFile.model_fields  # others may be added
+        fields = {key: value for key, value in raw.items() if key in known}
+        return ModelDescriptionFile.parse(fields, str(path / DESCRIPTION_FILE))
     if (path / TIMM_CONFIG_FILE).is_file():
         raw = _read_json_object(path / TIMM_CONFIG_FILE)
-        return (
-            _read_timm_config(raw, str(path / TIMM_CONFIG_FILE)) if "architecture" in raw else None
-        )
+        if "architecture" in raw:
+            return _read_timm_config(raw, str(path / TIMM_CONFIG_FILE))
     return None
 
 
@@ -186,10 +180,9 @@ def download_snapshot(hub_name: str) -> Path:
 def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
     import huggingface_hub
 
+    download = huggingface_hub.snapshot_download
     try:
-        return Path(
-            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
-        )
+        return Path(download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub, the network and the disk each fail in their own way
         reason = " ".join(str(error).split())[:200]
         raise UserError(

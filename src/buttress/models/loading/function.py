@@ -14,9 +14,10 @@ from typing import Any
 from torch import nn
 
 from buttress.errors import UserError
-from buttress.models.core import Classifier, create_model
+from buttress.models.core import Classifier
 from buttress.models.factory import Shape, call_factory
 from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource, is_function_name
+from buttress.models.loading.registered import create_requested_model
 
 
 @SOURCES.register("function", form="FILE.py:FUNCTION")
@@ -32,15 +33,7 @@ class FunctionSource(ModelSource):
         return build_function(name, shape, options)
 
     def open(self, name: str, request: ModelRequest) -> Classifier:
-        request.reject_model_argument(name)
-        return create_model(
-            name,
-            **request.shape(),
-            mean=request.mean,
-            std=request.std,
-            options=request.options,
-            seed=0,
-        )
+        return create_requested_model(name, request)
 
 
 def build_function(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,9 @@ from torch import Tensor, nn
 
 from buttress.errors import UserError
 from buttress.models.core import Classifier, Normalize, create_model, move_to_device
-from buttress.models.loading.align import AlignedWeights, align_state_dict, check_state_dict
+from buttress.models.loading.align import align_state_dict, check_state_dict
 from buttress.models.loading.core import ChannelValues, ModelRequest, TrainedWeights, find_source
-from buttress.models.loading.run import read_run_checkpoint
-from buttress.models.loading.weight_file import abbreviate, read_state_dict
 from buttress.results.run import CheckpointName
-
-__all__ = [
-    "AlignedWeights",
-    "ModelRequest",
-    "TrainedWeights",
-    "abbreviate",
-    "align_state_dict",
-    "load_model",
-    "load_requested_model",
-    "load_trained_weights",
-    "load_weights",
-    "read_run_checkpoint",
-    "read_state_dict",
-]  # fmt: skip
 
 
 def load_model(  # noqa: PLR0913 - the public call; what it takes is what a model is
@@ -66,16 +51,9 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
         device: Where the model goes.
     """
     request = ModelRequest(
-        model,
-        num_classes,
-        image_size,
-        in_channels,
-        mean,
-        std,
-        dict(options or {}),
-        pretrained,
-        checkpoint=checkpoint,
-    )
+        model, num_classes, image_size, in_channels, mean, std, dict(options or {}), pretrained,
+        checkpoint,
+    )  # fmt: skip
     return move_to_device(load_requested_model(source, request), device)
 
 
@@ -94,9 +72,7 @@ def load_trained_weights(source: str | Path, request: ModelRequest) -> TrainedWe
         return opened
     name = str(source)
     if not find_source(name).is_architecture or opened.warnings:
-        reason = (
-            opened.warnings[0] if opened.warnings else ("it is a fixed model, for example ONNX")
-        )
+        reason = opened.warnings[0] if opened.warnings else "it is a fixed model, for example ONNX"
         raise UserError(f"{name} cannot be fine-tuned: {reason}")
     shape = {k: getattr(opened, k) for k in request.default_shape}
     return TrainedWeights(opened.state_dict(), name, name, shape, options=request.options)
@@ -105,13 +81,9 @@ def load_trained_weights(source: str | Path, request: ModelRequest) -> TrainedWe
 def build_trained_model(trained: TrainedWeights) -> Classifier:
     """Build the model of trained weights and load them."""
     model = create_model(
-        trained.model,
-        **trained.shape,
-        mean=trained.mean,
-        std=trained.std,
-        options=trained.options,
-        seed=0,
-    )
+        trained.model, **trained.shape, mean=trained.mean, std=trained.std,
+        options=trained.options, seed=0,
+    )  # fmt: skip
     load_weights(
         model, trained.weights, trained.source_name, keep_normalization=trained.keep_normalization
     )
@@ -151,11 +123,7 @@ def load_weights(
 
 
 def _open_source(model_source: str | Path, request: ModelRequest) -> TrainedWeights | Classifier:
-    name = (
-        str(Path(model_source).expanduser())
-        if str(model_source).startswith("~")
-        else str(model_source)
-    )
+    name = os.path.expanduser(model_source)
     source = find_source(name)
     if request.pretrained and not name.startswith("timm:"):
         raise UserError(f"`pretrained` applies only to timm:NAME, but got {name!r}")

@@ -40,9 +40,7 @@ class OnnxModel(nn.Module):
         self.register_buffer("digest", torch.from_numpy(file_digest))
         self._session, self._process = _create_session(path), os.getpid()
         self.input, self.output = _image_input_and_logits(self._session, path)
-        self.fixed_batch_size = (
-            self.input.shape[0] if isinstance(self.input.shape[0], int) else None
-        )
+        self.fixed_batch_size = _fixed_length(self.input.shape[0])
 
     @property
     def channels(self) -> int | None:

@@ -45,14 +45,14 @@ class RegisteredSource(ModelSource):
                 f"{name!r} is neither a file, a run nor a registered model{guess}; see "
                 "`buttress list models` and `buttress list sources`"
             )
-        request.reject_model_argument(name)
-        model = create_model(
-            name,
-            **request.shape(),
-            mean=request.mean,
-            std=request.std,
-            options=request.options,
-            seed=0,
-        )
-        model.warnings = (UNTRAINED_WARNING,)
-        return model
+        return create_requested_model(name, request, UNTRAINED_WARNING)
+
+
+def create_requested_model(name: str, request: ModelRequest, *warnings: str) -> Classifier:
+    """Create the architecture of a name with random weights, as the request describes it."""
+    request.reject_model_argument(name)
+    model = create_model(
+        name, **request.shape(), mean=request.mean, std=request.std, options=request.options, seed=0
+    )
+    model.warnings += warnings
+    return model

@@ -76,10 +76,8 @@ def _model_names(dataset: str, threat: str) -> list[str]:
     leaderboards = getattr(_import_robustbench("robustbench.model_zoo"), "model_dicts", {})
     for kind, threats in leaderboards.items():
         if getattr(kind, "value", kind) == dataset:
-            models_by_threat = {
-                getattr(t, "value", t): list(models) for t, models in threats.items()
-            }
-            return models_by_threat.get(threat, [])
+            by_threat = {getattr(t, "value", t): list(models) for t, models in threats.items()}
+            return by_threat.get(threat, [])
     return []
 
 

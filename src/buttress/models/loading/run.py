@@ -9,6 +9,7 @@ from torch import Tensor
 from buttress.errors import UserError
 from buttress.models.loading.checkpoint import load_checkpoint
 from buttress.models.loading.core import (
+    DEFAULT_SHAPE,
     SOURCES,
     ModelRequest,
     ModelSource,
@@ -33,11 +34,7 @@ class RunSource(ModelSource):
 def load_run_weights(path: Path, request: ModelRequest) -> TrainedWeights:
     run = Run(path)
     spec = run.spec
-    shape = {
-        "num_classes": spec.num_classes,
-        "image_size": spec.image_size,
-        "in_channels": spec.in_channels,
-    }
+    shape = {name: getattr(spec, name) for name in DEFAULT_SHAPE}
     request.reject_conflicts(f"{path} is a run and", shape)
     reject_embedded_code(spec.model, path)
     return TrainedWeights(

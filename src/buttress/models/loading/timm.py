@@ -10,10 +10,10 @@ import timm
 from torch import nn
 
 from buttress.errors import UnknownNameError, UserError
-from buttress.models.core import Classifier, create_model
+from buttress.models.core import Classifier
 from buttress.models.factory import Shape
 from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource, TrainedWeights
-from buttress.models.loading.registered import UNTRAINED_WARNING
+from buttress.models.loading.registered import UNTRAINED_WARNING, create_requested_model
 
 PREFIX = "timm:"
 
@@ -34,16 +34,7 @@ class TimmSource(ModelSource):
         request.reject_model_argument(name)
         if request.pretrained:
             return load_pretrained(name, request)
-        model = create_model(
-            name,
-            **request.shape(),
-            mean=request.mean,
-            std=request.std,
-            options=request.options,
-            seed=0,
-        )
-        model.warnings = (UNTRAINED_WARNING,)
-        return model
+        return create_requested_model(name, request, UNTRAINED_WARNING)
 
 
 def build_timm(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
@@ -76,8 +67,8 @@ def load_pretrained(name: str, request: ModelRequest) -> TrainedWeights:
             f"the pretrained weights of {architecture!r} could not be downloaded ({reason}). "
             f"Offline, download them elsewhere and pass the file with --model {name}"
         ) from None
-    pretrained_cfg = net.pretrained_cfg
-    channels, size, _ = pretrained_cfg["input_size"]
+    published = net.pretrained_cfg
+    channels, size, _ = published["input_size"]
     shape = {"num_classes": net.num_classes, "image_size": size, "in_channels": channels}
     if request.num_classes not in (None, net.num_classes):
         raise UserError(
@@ -90,8 +81,7 @@ def load_pretrained(name: str, request: ModelRequest) -> TrainedWeights:
         name,
         name,
         {**shape, **request.given_shape()},
-        request.mean if request.has_normalization else pretrained_cfg["mean"],
-        request.std if request.has_normalization else pretrained_cfg["std"],
+        *request.normalization(published["mean"], published["std"]),
         options=request.options,
     )
 

@@ -134,11 +134,8 @@ def _describe_mismatch(
     if not common_names:
         return f"They contain {abbreviate(source_weights)}; the model has {abbreviate(not_loaded)}"
     largest = max(common_names, key=lambda name: not_loaded[name].numel())
-    source_shape, model_shape = (
-        tuple(source_weights[largest].shape),
-        tuple(not_loaded[largest].shape),
-    )
-    return f"{largest} has shape {source_shape} in the weights, but {model_shape} in the model"
+    shapes = [tuple(weights[largest].shape) for weights in (source_weights, not_loaded)]
+    return f"{largest} has shape {shapes[0]} in the weights, but {shapes[1]} in the model"
 
 
 def _is_classifier(target: Tensor, value: Tensor | None, model: Classifier) -> bool:

@@ -99,15 +99,11 @@ def _single_state_dict(contents: Iterable[Any], depth: int) -> dict[str, Tensor]
 def _unreadable_message(path: Path, error: Exception) -> str:
     missing_global = re.search(r"GLOBAL ([\w.]+)", str(error))
     if missing_global or "weights_only" in str(error):
-        reason = (
-            f"it refers to {missing_global[1]}"
-            if missing_global
-            else ("it contains more than tensors")
-        )
+        reason = f"it refers to {missing_global[1]}" if missing_global else ""
         return (
-            f"{path} can only be read by running code ({reason}), which Buttress never does; "
-            "if you trust the file, save its weights alone: torch.save(model.state_dict(), "
-            "...)"
+            f"{path} can only be read by running code ({reason or 'it contains more than tensors'})"
+            ", which Buttress never does; if you trust the file, save its weights alone: "
+            "torch.save(model.state_dict(), ...)"
         )
     return f"{path} is damaged or not a checkpoint: {' '.join(str(error).split())[:200]}"
 
