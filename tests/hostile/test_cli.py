@@ -63,7 +63,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for module, name in (
         ("cli.evaluate", "_run_shard_processes"), ("data", "download_dataset"),
         ("studies.runner", "run_jobs"), ("studies.runner", "run_study"),
-        ("studies.search.run", "run_search"), ("bench.models", "train_if_missing"),
+        ("studies.search.run", "run_search"), ("bench.attacks", "train_if_missing"),
         ("bench.attacks", "run_case"), ("bench.training", "run_trainers"),
         ("evaluation.diagnose", "_run_doctor_attacks"),
     ):  # fmt: skip

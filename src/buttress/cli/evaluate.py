@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,53 +35,6 @@ if TYPE_CHECKING:
     from buttress.evaluation.suite import SuiteSpec
     from buttress.results.evaluation import CorruptionSummary, Evaluation
     from buttress.results.run import Run
-    from buttress.system.progress import Progress
-
-
-MODEL_OPTION_NAMES = (
-    "model",
-    "model_args",
-    "pretrained",
-    "mean",
-    "std",
-)  # the options that describe the model
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """Options of the command."""
-
-    model_source: str
-    suite: str
-    dataset: str | None
-    split: str
-    limit: int | None
-    image_size: int | None
-    seed: int
-    batch_size: int
-    out: Path | None
-    device: str
-    shard: str | None
-    workers: int
-    worst_case_only: bool
-    until_width: float | None
-    compile: bool
-    per_class: bool
-    as_json: bool
-    model_options: dict[str, Any]  # of the model
-
-    @property
-    def suite_or_entries(self) -> str | list[str]:
-        """A suite's name or file, or the entries of a list."""
-        return self.suite.split(",") if "," in self.suite or ":" in self.suite else self.suite
-
-    def record_folder(self, out: Path | None) -> Path | None:
-        """Folder of the records of these settings."""
-        name = "custom" if isinstance(self.suite_or_entries, list) else Path(self.suite).stem
-        name += "-worst-case" if self.worst_case_only else ""
-        name += f"-until-{self.until_width:g}" if self.until_width is not None else ""
-        name += "" if self.limit is None else f"-{self.limit}"
-        return None if out is None else out / name
 
 
 @click.command("evaluate")
@@ -110,7 +62,12 @@ class EvaluateOptions:
 @click.option("--compile", is_flag=True, help="Also try torch.compile (compiles for a minute).")
 @click.option("--per-class", is_flag=True, help="Also print the accuracy of each class.")
 @JSON_OPTION
-def command(**values: Any) -> None:
+def command(
+    model_source: str, suite: str, dataset: str | None, split: str, limit: int | None,
+    image_size: int | None, seed: int, batch_size: int, out: Path | None, device: str,
+    shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
+    compile: bool, per_class: bool, as_json: bool, **model_options: Any,
+) -> None:  # fmt: skip
     """Evaluate clean and robust accuracy of MODEL: a run, file.py:function, hf:OWNER/NAME ...
 
     MODEL may also be a checkpoint with --model; `buttress list sources` shows every way to name
@@ -119,27 +76,32 @@ def command(**values: Any) -> None:
     from buttress.evaluation import load_suite
     from buttress.results.evaluation import with_diagnosis
 
-    model_options = {name: values.pop(name) for name in MODEL_OPTION_NAMES}
-    options = EvaluateOptions(**values, model_options=model_options)
-    run = find_run(options.model_source, model_options["model"])
-    images = load_images(run, options.dataset, options.split, options.limit, options.image_size)
-    out = run.path / "eval" if run is not None and options.out is None else options.out
-    model = load_model_argument(options.model_source, model_options, images, options.device)
-    spec = load_suite(options.suite_or_entries)
-    if options.worst_case_only:
+    run = find_run(model_source, model_options["model"])
+    images = load_images(run, dataset, split, limit, image_size)
+    model = load_model_argument(model_source, model_options, images, device)
+    entries = suite.split(",") if "," in suite or ":" in suite else suite
+    spec = load_suite(entries)
+    folder = out if run is None or out is not None else run.path / "eval"
+    if folder is not None:
+        name = Path(suite).stem if isinstance(entries, str) else "custom"
+        name += "-worst-case" if worst_case_only else ""
+        name += "" if until_width is None else f"-until-{until_width:g}"
+        folder /= name + ("" if limit is None else f"-{limit}")
+    if worst_case_only:
         spec = spec.model_copy(update={"mode": "worst_case"})
     with show_progress() as progress:
         evaluation = _run_evaluation(
-            options, model, images, spec, options.record_folder(out), progress
-        )
-    if run is not None and options.out is None:
+            model, images, spec, folder, shard=shard, workers=workers, until_width=until_width,
+            batch_size=batch_size, seed=seed, compile=compile, progress=progress,
+        )  # fmt: skip
+    if run is not None and out is None:
         run.mend((run.path / "eval").glob("*/*.parquet"))
     if run is not None:
         evaluation = with_diagnosis(evaluation, run.analysis_file("doctor"))
-    if options.as_json:
+    if as_json:
         print_json(_as_dict(evaluation, images))
     else:
-        _print_evaluation(evaluation, images, options.per_class)
+        _print_evaluation(evaluation, images, per_class)
 
 
 def find_run(model_source: str, model: str | None) -> Run | None:
@@ -164,77 +126,49 @@ def load_images(
 
 
 def _run_evaluation(
-    options: EvaluateOptions, model: nn.Module, images: Dataset, spec: SuiteSpec,
-    folder: Path | None, progress: Progress,
+    model: nn.Module, images: Dataset, spec: SuiteSpec, folder: Path | None, *, shard: str | None,
+    workers: int, until_width: float | None, **arguments: Any,
 ) -> Evaluation:  # fmt: skip
     """Evaluate all images in one process, until a width, in workers, or one shard of them."""
     from buttress.evaluation import evaluate, evaluate_until
     from buttress.evaluation.subsets import ImageShard, merge_shards
 
-    shard = None if options.shard is None else ImageShard.parse(options.shard)
-    is_sharded = shard is not None or options.workers > 1
-    if is_sharded and folder is None:
+    if shard is None and workers == 1:
+        if until_width is None:
+            return evaluate(model, images, spec, out=folder, **arguments)
+        return evaluate_until(model, images, spec, until_width, out=folder, **arguments)
+    image_shard = None if shard is None else ImageShard.parse(shard)
+    if folder is None:
         raise UserError("--shard and --workers need --out, the folder for the records")
-    if is_sharded and options.until_width is not None:
+    if until_width is not None:
         raise UserError("--until-width cannot be combined with --shard or --workers")
-    count = options.workers if shard is None else shard.count
+    count = workers if image_shard is None else image_shard.count
     if count > len(images):
         raise UserError(
             f"--workers and --shard split the images: at most {len(images)} parts, but got {count}"
         )
-    arguments: dict[str, Any] = {"batch_size": options.batch_size, "seed": options.seed,
-                           "compile": options.compile, "progress": progress}  # fmt: skip
-    if options.until_width is not None:
-        return evaluate_until(model, images, spec, options.until_width, out=folder, **arguments)
-    if shard is None and not is_sharded:
-        return evaluate(model, images, spec, out=folder, **arguments)
-    assert folder is not None
-    if shard is None:
-        _run_shard_processes(options)
-        merged = merge_shards(folder, options.workers, images)
+    if image_shard is None:
+        _run_shard_processes(workers)
+        merged = merge_shards(folder, workers, images)
         assert merged is not None
         return merged
-    shard_evaluation = evaluate(
-        model, shard.select(images), spec, out=shard.folder(folder), **arguments
-    )
-    return merge_shards(folder, shard.count, images) or shard_evaluation
+    part, out = image_shard.select(images), image_shard.folder(folder)
+    evaluation = evaluate(model, part, spec, out=out, **arguments)
+    return merge_shards(folder, count, images) or evaluation
 
 
-FORWARDED_FLAGS = ("worst_case_only", "compile", "pretrained")
-PARENT_ONLY_OPTIONS = (
-    "model_source",
-    "model_options",
-    "workers",
-    "shard",
-    "as_json",
-    "per_class",
-    *FORWARDED_FLAGS,
-)  # not passed on
-OPTION_OF_FIELD = {"model_args": "--model-arg", "dataset": "--data"}
-
-
-def _run_shard_processes(options: EvaluateOptions) -> None:
-    """Run the command in several processes, one shard and a share of the cores each."""
-    workers, values = options.workers, {**vars(options), **options.model_options}
-    args = [
-        options.model_source,
-        *(f"--{f.replace('_', '-')}" for f in FORWARDED_FLAGS if values[f]),
-    ]
-    for name, value in values.items():
-        if name in PARENT_ONLY_OPTIONS or value is None:
-            continue
-        option = OPTION_OF_FIELD.get(name, f"--{name.replace('_', '-')}")
-        for item in value if isinstance(value, tuple) else (value,):
-            args += [option, str(item)]
+def _run_shard_processes(workers: int) -> None:
+    """Run this command in several processes, one shard and a share of the cores each."""
+    name, *args = click.get_current_context().obj  # what was typed
     threads = str(threads_per_worker(workers))
     env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    command = [sys.executable, "-m", "buttress.cli.main", "evaluate", *args, "--shard"]
+    command = [sys.executable, "-m", "buttress.cli.main", name, "--shard"]
     processes = [
-        subprocess.Popen([*command, f"{k + 1}/{workers}"], env=env, stdout=subprocess.DEVNULL)
-        for k in range(workers)
+        subprocess.Popen([*command, f"{k}/{workers}", *args], env=env, stdout=subprocess.DEVNULL)
+        for k in range(1, workers + 1)
     ]
     try:
-        failed = [k + 1 for k, process in enumerate(processes) if process.wait()]
+        failed = [k for k, process in enumerate(processes, start=1) if process.wait()]
     finally:
         for process in processes:
             process.terminate()
@@ -245,9 +179,8 @@ def _run_shard_processes(options: EvaluateOptions) -> None:
 def _as_dict(evaluation: Evaluation, images: Dataset) -> dict[str, Any]:
     content = evaluation.to_dict()
     if (corruptions := evaluation.corruptions) is not None:
-        content["corruptions"]["mce_relative_to_alexnet"] = _mce_relative_to_alexnet(
-            corruptions, images
-        )
+        relative_mce = _mce_relative_to_alexnet(corruptions, images)
+        content["corruptions"]["mce_relative_to_alexnet"] = relative_mce
     return content
 
 

@@ -27,7 +27,7 @@ HEADERS = {"written": "syntax", "holds": "entries"}  # key -> column
 def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List all entries of KIND with their description and source."""
     if kind == "models":
-        rows = _models_as_json(tag) if as_json else _models(tag)
+        rows = _models(tag, as_json=as_json)
     elif kind == "sources":
         rows = _sources()
     elif kind in ("augmentations", "recipes", "suites", "studies", "searches"):
@@ -42,53 +42,30 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
         print_line(format_table(header, [[str(row[key]) for key in keys] for row in rows]))
 
 
-def _models(tag: str | None) -> list[dict[str, object]]:
+def _models(tag: str | None, *, as_json: bool) -> list[dict[str, object]]:
     """Describe the models; costs are per image at 32x32 with 10 classes, a MAC is two FLOPs."""
     from buttress.models.catalog import describe_models
 
+    if as_json:
+        return [
+            {"name": m.name, "category": m.category, "size": m.size, "parameters": m.parameters,
+             "macs": m.macs, "flops": 2 * m.macs, "published": _published_json(m.published),
+             "paper": m.paper, "tags": " ".join(m.tags), "about": m.about}
+            for m in describe_models(tag)
+        ]  # fmt: skip
     return [
-        {
-            "name": m.name,
-            "category": m.category,
-            "parameters": f"{m.parameters / 1e6:.2f} M",
-            "MMACs": f"{m.macs / 1e6:.1f}",
-            "MFLOPs": f"{2 * m.macs / 1e6:.1f}",
-            "published": f"{m.published} M" if m.published else "",
-            "paper": m.paper,
-        }
+        {"name": m.name, "category": m.category, "parameters": f"{m.parameters / 1e6:.2f} M",
+         "MMACs": f"{m.macs / 1e6:.1f}", "MFLOPs": f"{2 * m.macs / 1e6:.1f}",
+         "published": f"{m.published} M" if m.published else "", "paper": m.paper}
         for m in describe_models(tag)
-    ]
-
-
-def _models_as_json(tag: str | None) -> list[dict[str, object]]:
-    from buttress.models.catalog import describe_models
-
-    return [
-        {
-            "name": m.name,
-            "category": m.category,
-            "size": m.size,
-            "parameters": m.parameters,
-            "macs": m.macs,
-            "flops": 2 * m.macs,
-            "published": _published_json(m.published),
-            "paper": m.paper,
-            "tags": " ".join(m.tags),
-            "description": m.about,
-        }
-        for m in describe_models(tag)
-    ]
+    ]  # fmt: skip
 
 
 def _published_json(size: PublishedSize | None) -> dict[str, float] | None:
     if size is None:
         return None
-    return {
-        "printed": size.published_millions,
-        "ours": size.parameters,
-        "num_classes": size.num_classes,
-        "image_size": size.image_size,
-    }
+    input_shape = {"num_classes": size.num_classes, "image_size": size.image_size}
+    return {"printed": size.published_millions, "ours": size.parameters, **input_shape}
 
 
 def _sources() -> list[dict[str, object]]:

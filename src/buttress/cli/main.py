@@ -74,7 +74,8 @@ def run(args: list[str] | None = None) -> None:
 def run_cli(args: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 a run failed, 2 usage, 130 interrupted."""
     try:
-        result: Any = main(args=args, standalone_mode=False)
+        args = sys.argv[1:] if args is None else args
+        result: Any = main(args=list(args), standalone_mode=False, obj=args)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
