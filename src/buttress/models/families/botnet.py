@@ -89,29 +89,18 @@ def build_botnet(
 
 
 BOTNET_FAMILY = ModelFamily(
-    "botnet",
-    "arXiv:2101.11605",
-    "hybrid",
-    ImageSizes(8),
-    build_botnet,
+    "botnet", "arXiv:2101.11605", "hybrid", ImageSizes(8), build_botnet,
     options=("activation", "dropout"),
-)
+)  # fmt: skip
 
 BOTNET_FAMILY.register(
-    Variant(
-        "botnet",
-        BotNetConfig(ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)), dropout=0.3),
-        "ResNet-50 with attention in its last stage",
-        published=18.82,
-    ),
-    Variant(
-        "botnet_mini",
-        BotNetConfig(ResNetConfig((1, 2, 3, 2), (8, 16, 32, 48), stem_channels=16)),
-        "1, 2 and 3 bottlenecks of 8 to 32 channels, then 2 with attention of 48",
-    ),
-    Variant(
-        "botnet_tiny",
-        BotNetConfig(ResNetConfig((1, 1, 1, 2), (4, 8, 16, 24), stem_channels=8, stem_stride=2)),
-        "1, 1 and 1 bottlenecks of 4 to 16 channels, then 2 with attention of 24",
-    ),
-)
+    Variant("botnet", BotNetConfig(ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)), dropout=0.3),
+            "ResNet-50 with attention in its last stage", published=18.82),
+    Variant("botnet_mini",
+            BotNetConfig(ResNetConfig((1, 2, 3, 2), (8, 16, 32, 48), stem_channels=16)),
+            "1, 2 and 3 bottlenecks of 8 to 32 channels, then 2 with attention of 48"),
+    Variant("botnet_tiny",
+            BotNetConfig(
+                ResNetConfig((1, 1, 1, 2), (4, 8, 16, 24), stem_channels=8, stem_stride=2)),
+            "1, 1 and 1 bottlenecks of 4 to 16 channels, then 2 with attention of 24"),
+)  # fmt: skip

@@ -53,32 +53,16 @@ def build_cait(config: CaiTConfig, num_classes: int, image_size: int, in_channel
 
 
 CAIT_FAMILY = ModelFamily(
-    "cait",
-    "arXiv:2103.17239",
-    "transformer",
-    ImageSizes(16, multiple=16),
-    build_cait,
-    options=("activation", "patch"),
-    block_pattern=BLOCK_PATTERN,
+    "cait", "arXiv:2103.17239", "transformer", ImageSizes(16, multiple=16), build_cait,
+    options=("activation", "patch"), block_pattern=BLOCK_PATTERN,
     published_shape={"num_classes": 1000, "image_size": 224},
-)
+)  # fmt: skip
 
 CAIT_FAMILY.register(
-    Variant(
-        "cait_s12",
-        CaiTConfig(dim=384, depth=12, heads=8, init=()),
-        "twelve blocks of width 384, two of class attention",
-        published=25.61,
-        is_rounded=True,
-    ),
-    Variant(
-        "cait_mini",
-        CaiTConfig(dim=48, depth=4, heads=4),
-        "four blocks of width 48, two of class attention",
-    ),
-    Variant(
-        "cait_tiny",
-        CaiTConfig(dim=32, depth=2, heads=4, patch=8),
-        "two blocks of width 32, two of class attention, patches of 8",
-    ),
-)
+    Variant("cait_s12", CaiTConfig(dim=384, depth=12, heads=8, init=()),
+            "twelve blocks of width 384, two of class attention", published=25.61, is_rounded=True),
+    Variant("cait_mini", CaiTConfig(dim=48, depth=4, heads=4),
+            "four blocks of width 48, two of class attention"),
+    Variant("cait_tiny", CaiTConfig(dim=32, depth=2, heads=4, patch=8),
+            "two blocks of width 32, two of class attention, patches of 8"),
+)  # fmt: skip

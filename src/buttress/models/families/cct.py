@@ -122,21 +122,12 @@ CCT_FAMILY = ModelFamily(
 )
 
 CCT_FAMILY.register(
-    Variant(
-        "cct",
-        CCTConfig(256, 7, heads=4, dropout=0.1, init=()),
-        "CCT-7/3x1: seven blocks of width 256 over 16x16 tokens; an activation replaces all.",
-        published=3.76,
-    ),
-    Variant(
-        "cct_mini",
-        CCTConfig(64, 4, heads=4, tokenizer_stride=2),
-        "CCT-4/3x1 of width 64 over 8x8 tokens: the convolution has stride 2.",
-    ),
-    Variant(
-        "cct_tiny",
-        CCTConfig(24, 2, heads=2, tokenizer_stride=2),
-        "Two blocks of width 24 over 8x8 tokens: the convolution has stride 2.",
-        options=("activation",),
-    ),
-)
+    Variant("cct", CCTConfig(256, 7, heads=4, dropout=0.1, init=()),
+            "CCT-7/3x1: seven blocks of width 256 over 16x16 tokens; an activation replaces all.",
+            published=3.76),
+    Variant("cct_mini", CCTConfig(64, 4, heads=4, tokenizer_stride=2),
+            "CCT-4/3x1 of width 64 over 8x8 tokens: the convolution has stride 2."),
+    Variant("cct_tiny", CCTConfig(24, 2, heads=2, tokenizer_stride=2),
+            "Two blocks of width 24 over 8x8 tokens: the convolution has stride 2.",
+            options=("activation",)),
+)  # fmt: skip

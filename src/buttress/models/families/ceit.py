@@ -133,22 +133,16 @@ class CeiT(nn.Module):
 CEIT_FAMILY = ModelFamily("ceit", "arXiv:2103.11816", "hybrid", ImageSizes(16, multiple=16), CeiT)
 
 CEIT_FAMILY.register(
-    Variant(
-        "ceit",
-        CeiTConfig(192, 12, heads=3),
-        "CeiT-T: twelve blocks of width 192 over 2x2 tokens and a class token.",
-        published=5.56,
-    ),
-    Variant(
-        "ceit_mini",
-        CeiTConfig(48, 4, 3, 12, 3, stem_stride=1, patch=2, has_last_leff=False),
-        "Four blocks of width 48 over 8x8 tokens: 3x3 stem of stride 1, pooling, patches of 2.",
-        image_sizes=ImageSizes(8, multiple=4),
-    ),
+    Variant("ceit", CeiTConfig(192, 12, heads=3),
+            "CeiT-T: twelve blocks of width 192 over 2x2 tokens and a class token.",
+            published=5.56),
+    Variant("ceit_mini", CeiTConfig(48, 4, 3, 12, 3, stem_stride=1, patch=2, has_last_leff=False),
+            "Four blocks of width 48 over 8x8 tokens: 3x3 stem of stride 1, pooling, patches of 2.",
+            image_sizes=ImageSizes(8, multiple=4)),
     Variant(
         "ceit_tiny",
         CeiTConfig(36, 3, 3, 12, 3, stem_stride=2, patch=2, has_last_leff=False),
         "Three blocks of width 36 over 4x4 tokens: 3x3 stem of stride 2, pooling, patches of 2.",
         image_sizes=ImageSizes(16, multiple=8),
     ),
-)
+)  # fmt: skip

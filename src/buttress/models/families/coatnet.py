@@ -220,25 +220,16 @@ for _letters, _millions in PUBLISHED_MILLIONS.items():
     _category: ModelCategory = "hybrid" if "t" in _letters else "cnn"
     _stages = f"stages {_letters.upper()}"
     COATNET_FAMILY.register(
-        Variant(
-            f"coatnet_{_letters}",
-            CoAtNetConfig(_letters),
-            f"CoAtNet-0 with {_stages}",
-            published=_millions,
-            category=_category,
-        ),
-        Variant(
-            f"coatnet_{_letters}_mini",
-            replace(MINI, letters=_letters),
-            f"{_stages} of 1 or 2 blocks, 24 to 112 channels, full-resolution stem",
-            category=_category,
-        ),
-    )
+        Variant(f"coatnet_{_letters}", CoAtNetConfig(_letters), f"CoAtNet-0 with {_stages}",
+                published=_millions, category=_category),
+        Variant(f"coatnet_{_letters}_mini", replace(MINI, letters=_letters),
+                f"{_stages} of 1 or 2 blocks, 24 to 112 channels, full-resolution stem",
+                category=_category),
+    )  # fmt: skip
 COATNET_FAMILY.register(
-    Variant(
-        "coatnet_tiny", TINY, "stages CCTT of one block, 12 to 48 channels, full-resolution stem"
-    ),
-)
+    Variant("coatnet_tiny", TINY,
+            "stages CCTT of one block, 12 to 48 channels, full-resolution stem"),
+)  # fmt: skip
 
 
 _NAME = re.compile(r"coatnet_([ct]{4})(_mini|_tiny)?")

@@ -54,13 +54,9 @@ def add_peg(net: VisionTransformer) -> None:
 
 
 CPVT_FAMILY = ModelFamily(
-    "cpvt",
-    "arXiv:2102.10882",
-    "hybrid",
-    ImageSizes(4, multiple=4),
-    build_vit,
+    "cpvt", "arXiv:2102.10882", "hybrid", ImageSizes(4, multiple=4), build_vit,
     options=("activation", "dropout"),
-)
+)  # fmt: skip
 
 CPVT = ViTConfig(patch=4, dropout=0.1, has_positions=False, has_hidden_head=False, init=(add_peg,))
 CPVT_MINI = replace(
@@ -70,10 +66,6 @@ CPVT_MINI = replace(
 CPVT_FAMILY.register(
     Variant("cpvt", CPVT, "six blocks of width 512, patches of 4", published=9.49),
     Variant("cpvt_mini", CPVT_MINI, "four blocks of width 64, patches of 4"),
-    Variant(
-        "cpvt_tiny",
-        replace(CPVT_MINI, patch=8, dim=48, depth=2),
-        "two blocks of width 48, patches of 8",
-        image_sizes=ImageSizes(8, multiple=8),
-    ),
-)
+    Variant("cpvt_tiny", replace(CPVT_MINI, patch=8, dim=48, depth=2),
+            "two blocks of width 48, patches of 8", image_sizes=ImageSizes(8, multiple=8)),
+)  # fmt: skip

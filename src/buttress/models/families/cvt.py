@@ -125,20 +125,10 @@ class CvT(nn.Module):
 CVT_FAMILY = ModelFamily("cvt", "arXiv:2103.15808", "hybrid", ImageSizes(16), CvT)
 
 CVT_FAMILY.register(
-    Variant(
-        "cvt",
-        CvTConfig((64, 192, 384), (1, 2, 10), (1, 3, 6)),
-        "CvT-13: one, two and ten blocks, 64 to 384 channels.",
-        published=19.54,
-    ),
-    Variant(
-        "cvt_mini",
-        CvTConfig((24, 48, 80), (1, 2, 3), (1, 3, 5), head_width=16, mlp_ratio=2),
-        "One, two and three blocks, 24 to 80 channels, heads of 16, MLPs of twice the width.",
-    ),
-    Variant(
-        "cvt_tiny",
-        CvTConfig((8, 16, 32), (1, 1, 1), (1, 2, 4), head_width=8, mlp_ratio=2),
-        "One block per stage, 8 to 32 channels, heads of 8, MLPs of twice the width.",
-    ),
-)
+    Variant("cvt", CvTConfig((64, 192, 384), (1, 2, 10), (1, 3, 6)),
+            "CvT-13: one, two and ten blocks, 64 to 384 channels.", published=19.54),
+    Variant("cvt_mini", CvTConfig((24, 48, 80), (1, 2, 3), (1, 3, 5), head_width=16, mlp_ratio=2),
+            "One, two and three blocks, 24 to 80 channels, heads of 16, MLPs of twice the width."),
+    Variant("cvt_tiny", CvTConfig((8, 16, 32), (1, 1, 1), (1, 2, 4), head_width=8, mlp_ratio=2),
+            "One block per stage, 8 to 32 channels, heads of 8, MLPs of twice the width."),
+)  # fmt: skip

@@ -199,31 +199,13 @@ DARTS = DartsConfig((3, 4, 4), (72, 144, 288))
 MINI = DartsConfig((2, 3, 3), (16, 32, 64), stem_channels=48, stem_stride=2)
 
 DARTS_FAMILY.register(
-    Variant(
-        "darts",
-        DARTS,
-        "DARTS_V2, 11 cells of 72, 144 and 288 channels per node",
-        published=6.58,
-        is_rounded=True,
-    ),
-    Variant(
-        "darts_r",
-        shrink_last_stage(DARTS),
-        "DARTS-R: DARTS with a narrow last stage",
-        published=2.53,
-        is_rounded=True,
-        paper=ROBUST_WRN_PAPER,
-    ),
+    Variant("darts", DARTS, "DARTS_V2, 11 cells of 72, 144 and 288 channels per node",
+            published=6.58, is_rounded=True),
+    Variant("darts_r", shrink_last_stage(DARTS), "DARTS-R: DARTS with a narrow last stage",
+            published=2.53, is_rounded=True, paper=ROBUST_WRN_PAPER),
     Variant("darts_mini", MINI, "8 cells of 16, 32 and 64 channels per node, stride-2 stem"),
-    Variant(
-        "darts_r_mini",
-        shrink_last_stage(MINI),
-        "darts_mini with a narrow last stage",
-        paper=ROBUST_WRN_PAPER,
-    ),
-    Variant(
-        "darts_tiny",
-        DartsConfig((1, 1, 2), (8, 16, 32), stem_channels=16, stem_stride=2),
-        "4 cells of 8, 16 and 32 channels per node, stride-2 stem",
-    ),
-)
+    Variant("darts_r_mini", shrink_last_stage(MINI), "darts_mini with a narrow last stage",
+            paper=ROBUST_WRN_PAPER),
+    Variant("darts_tiny", DartsConfig((1, 1, 2), (8, 16, 32), stem_channels=16, stem_stride=2),
+            "4 cells of 8, 16 and 32 channels per node, stride-2 stem"),
+)  # fmt: skip

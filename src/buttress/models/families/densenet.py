@@ -91,46 +91,22 @@ DENSENET_121 = standard_config((6, 12, 24, 16), growth=32, initial_channels=64)
 DENSENET_121_MINI = standard_config((2, 4, 8, 5), growth=12, initial_channels=24, stem_stride=2)
 
 DENSENET_FAMILY.register(
-    Variant(
-        "densenet",
-        standard_config((16, 16, 16, 16), growth=12, initial_channels=24),
-        "DenseNet-BC, four blocks of 16 layers that add 12 channels each",
-        published=1.12,
-    ),
-    Variant(
-        "densenet_mini",
-        standard_config((4, 4, 4, 4), growth=12, initial_channels=24, stem_stride=2),
-        "four blocks of 4 layers that add 12 channels each, stride-2 stem",
-    ),
-    Variant(
-        "densenet_tiny",
-        standard_config((2, 2, 2, 2), growth=6, initial_channels=12, stem_stride=2),
-        "four blocks of 2 layers that add 6 channels each, stride-2 stem",
-    ),
-    Variant(
-        "densenet_121",
-        DENSENET_121,
-        "DenseNet-121; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-        published=6.96,
-        is_rounded=True,
-    ),
-    Variant(
-        "densenet_121_r",
-        shrink_last_stage(DENSENET_121),
-        "DenseNet-121-R: DenseNet-121 with a narrow last stage",
-        published=6.00,
-        is_rounded=True,
-        paper=ROBUST_WRN_PAPER,
-    ),
-    Variant(
-        "densenet_121_mini",
-        DENSENET_121_MINI,
-        "DenseNet-121 with a third of the layers, which add 12 channels each, stride-2 stem",
-    ),
-    Variant(
-        "densenet_121_r_mini",
-        shrink_last_stage(DENSENET_121_MINI),
-        "densenet_121_mini with a narrow last stage",
-        paper=ROBUST_WRN_PAPER,
-    ),
-)
+    Variant("densenet", standard_config((16, 16, 16, 16), growth=12, initial_channels=24),
+            "DenseNet-BC, four blocks of 16 layers that add 12 channels each", published=1.12),
+    Variant("densenet_mini",
+            standard_config((4, 4, 4, 4), growth=12, initial_channels=24, stem_stride=2),
+            "four blocks of 4 layers that add 12 channels each, stride-2 stem"),
+    Variant("densenet_tiny",
+            standard_config((2, 2, 2, 2), growth=6, initial_channels=12, stem_stride=2),
+            "four blocks of 2 layers that add 6 channels each, stride-2 stem"),
+    Variant("densenet_121", DENSENET_121,
+            "DenseNet-121; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+            published=6.96, is_rounded=True),
+    Variant("densenet_121_r", shrink_last_stage(DENSENET_121),
+            "DenseNet-121-R: DenseNet-121 with a narrow last stage", published=6.00,
+            is_rounded=True, paper=ROBUST_WRN_PAPER),
+    Variant("densenet_121_mini", DENSENET_121_MINI,
+            "DenseNet-121 with a third of the layers, which add 12 channels each, stride-2 stem"),
+    Variant("densenet_121_r_mini", shrink_last_stage(DENSENET_121_MINI),
+            "densenet_121_mini with a narrow last stage", paper=ROBUST_WRN_PAPER),
+)  # fmt: skip

@@ -101,30 +101,16 @@ def build_levit(config: LeViTConfig, num_classes: int, image_size: int, in_chann
 
 
 LEVIT_FAMILY = ModelFamily(
-    "levit",
-    "arXiv:2104.01136",
-    "hybrid",
-    ImageSizes(16, multiple=16),
-    build_levit,
+    "levit", "arXiv:2104.01136", "hybrid", ImageSizes(16, multiple=16), build_levit,
     block_pattern=BLOCK_PATTERN,
-)
+)  # fmt: skip
 
 LEVIT_FAMILY.register(
-    Variant(
-        "levit",
-        LeViTConfig((128, 256, 384), (2, 3, 4), (4, 6, 8), init=()),
-        "LeViT-128S: two, three and four blocks, 128 to 384 channels.",
-        published=6.67,
-        tolerance=0.055,
-    ),
-    Variant(
-        "levit_mini",
-        LeViTConfig((48, 72, 96), (1, 2, 2), (2, 3, 4), key_width=12),
-        "One, two and two blocks, 48 to 96 channels, keys of 12.",
-    ),
-    Variant(
-        "levit_tiny",
-        LeViTConfig((16, 24, 32), (1, 1, 1), (2, 2, 2), key_width=8),
-        "One block per stage, 16 to 32 channels, keys of 8.",
-    ),
-)
+    Variant("levit", LeViTConfig((128, 256, 384), (2, 3, 4), (4, 6, 8), init=()),
+            "LeViT-128S: two, three and four blocks, 128 to 384 channels.", published=6.67,
+            tolerance=0.055),
+    Variant("levit_mini", LeViTConfig((48, 72, 96), (1, 2, 2), (2, 3, 4), key_width=12),
+            "One, two and two blocks, 48 to 96 channels, keys of 12."),
+    Variant("levit_tiny", LeViTConfig((16, 24, 32), (1, 1, 1), (2, 2, 2), key_width=8),
+            "One block per stage, 16 to 32 channels, keys of 8."),
+)  # fmt: skip

@@ -54,13 +54,9 @@ def build_mlp_mixer(
 
 
 MLP_MIXER_FAMILY = ModelFamily(
-    "mlp_mixer",
-    "arXiv:2105.01601",
-    "transformer",
-    ImageSizes(4, multiple=4),
-    build_mlp_mixer,
+    "mlp_mixer", "arXiv:2105.01601", "transformer", ImageSizes(4, multiple=4), build_mlp_mixer,
     attention="none",
-)
+)  # fmt: skip
 
 MLP_MIXER_FAMILY.register(
     Variant(
@@ -70,15 +66,8 @@ MLP_MIXER_FAMILY.register(
         published=0.68,
         tolerance=0.015,
     ),
-    Variant(
-        "mlp_mixer_mini",
-        MixerConfig(patch=4, depth=8, dim=48),
-        "Eight blocks of width 48, patches of 4.",
-    ),
-    Variant(
-        "mlp_mixer_tiny",
-        MixerConfig(patch=8, depth=2, dim=48),
-        "Two blocks of width 48, patches of 8.",
-        image_sizes=ImageSizes(8, multiple=8),
-    ),
-)
+    Variant("mlp_mixer_mini", MixerConfig(patch=4, depth=8, dim=48),
+            "Eight blocks of width 48, patches of 4."),
+    Variant("mlp_mixer_tiny", MixerConfig(patch=8, depth=2, dim=48),
+            "Two blocks of width 48, patches of 8.", image_sizes=ImageSizes(8, multiple=8)),
+)  # fmt: skip

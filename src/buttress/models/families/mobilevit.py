@@ -91,44 +91,16 @@ MOBILEVIT_FAMILY = ModelFamily(
 )
 
 MOBILEVIT_FAMILY.register(
-    Variant(
-        "mobilevit",
-        MobileViTConfig(
-            stem=16,
-            channels=(32, 64, 96, 128, 160),
-            widths=(144, 192, 240),
-            depths=(2, 4, 3),
-            features=640,
-            init=(),
-        ),
-        "MobileViT-S, stem of stride 1 up to 64x64 images",
-        published=5.00,
-        tolerance=0.015,
-    ),
-    Variant(
-        "mobilevit_mini",
-        MobileViTConfig(
-            stem=8,
-            channels=(8, 16, 24, 32, 48),
-            widths=(36, 48, 72),
-            depths=(2, 4, 3),
-            features=160,
-            expansion=2.0,
-        ),
-        "the stages of MobileViT-S, 8 to 48 channels, transformers of width 36 to 72",
-    ),
-    Variant(
-        "mobilevit_tiny",
-        MobileViTConfig(
-            stem=8,
-            channels=(8, 8, 16, 16, 24),
-            widths=(16, 16, 24),
-            depths=(1, 1, 1),
-            features=32,
-            repeats=1,
-            expansion=2.0,
-            stem_stride=2,
-        ),
-        "one layer in each transformer, 8 to 24 channels, stride-2 stem",
-    ),
-)
+    Variant("mobilevit",
+            MobileViTConfig(stem=16, channels=(32, 64, 96, 128, 160), widths=(144, 192, 240),
+                depths=(2, 4, 3), features=640, init=()),
+            "MobileViT-S, stem of stride 1 up to 64x64 images", published=5.00, tolerance=0.015),
+    Variant("mobilevit_mini",
+            MobileViTConfig(stem=8, channels=(8, 16, 24, 32, 48), widths=(36, 48, 72),
+                depths=(2, 4, 3), features=160, expansion=2.0),
+            "the stages of MobileViT-S, 8 to 48 channels, transformers of width 36 to 72"),
+    Variant("mobilevit_tiny",
+            MobileViTConfig(stem=8, channels=(8, 8, 16, 16, 24), widths=(16, 16, 24),
+                depths=(1, 1, 1), features=32, repeats=1, expansion=2.0, stem_stride=2),
+            "one layer in each transformer, 8 to 24 channels, stride-2 stem"),
+)  # fmt: skip

@@ -60,29 +60,16 @@ def build_poolformer(
 
 
 POOLFORMER_FAMILY = ModelFamily(
-    "poolformer",
-    "arXiv:2111.11418",
-    "transformer",
-    ImageSizes(16),
-    build_poolformer,
+    "poolformer", "arXiv:2111.11418", "transformer", ImageSizes(16), build_poolformer,
     attention="none",
-)
+)  # fmt: skip
 
 POOLFORMER_FAMILY.register(
-    Variant(
-        "poolformer",
-        PoolFormerConfig((64, 128, 320, 512), (2, 2, 6, 2), layer_scale=1e-5, init=()),
-        "PoolFormer-S12 with a 3x3 stem up to 64x64 images",
-        published=11.39,
-    ),
-    Variant(
-        "poolformer_mini",
-        PoolFormerConfig((16, 32, 64, 96), (2, 2, 6, 2)),
-        "2-2-6-2 blocks, widths 16 to 96; layer scales start at 1",
-    ),
-    Variant(
-        "poolformer_tiny",
-        PoolFormerConfig((8, 16, 24, 32), (1, 1, 2, 1)),
-        "1-1-2-1 blocks, widths 8 to 32; layer scales start at 1",
-    ),
-)
+    Variant("poolformer",
+            PoolFormerConfig((64, 128, 320, 512), (2, 2, 6, 2), layer_scale=1e-5, init=()),
+            "PoolFormer-S12 with a 3x3 stem up to 64x64 images", published=11.39),
+    Variant("poolformer_mini", PoolFormerConfig((16, 32, 64, 96), (2, 2, 6, 2)),
+            "2-2-6-2 blocks, widths 16 to 96; layer scales start at 1"),
+    Variant("poolformer_tiny", PoolFormerConfig((8, 16, 24, 32), (1, 1, 2, 1)),
+            "1-1-2-1 blocks, widths 8 to 32; layer scales start at 1"),
+)  # fmt: skip

@@ -89,20 +89,13 @@ PREACT_RESNET_FAMILY = ModelFamily(
 )
 
 PREACT_RESNET_FAMILY.register(
-    Variant(
-        "preact_resnet_50",
-        PreActResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
-        "PreActResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-        published=23.50,
-    ),
-    Variant(
-        "preact_resnet_mini",
-        PreActResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
-        "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
-    ),
-    Variant(
-        "preact_resnet_tiny",
-        PreActResNetConfig((1, 1, 1, 1), (6, 12, 18, 24), stem_channels=12, stem_stride=2),
-        "one bottleneck per stage, 6 to 24 channels, stride-2 stem",
-    ),
-)
+    Variant("preact_resnet_50", PreActResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
+            "PreActResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+            published=23.50),
+    Variant("preact_resnet_mini",
+            PreActResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
+            "1, 2, 3 and 1 bottlenecks of 8 to 64 channels"),
+    Variant("preact_resnet_tiny",
+            PreActResNetConfig((1, 1, 1, 1), (6, 12, 18, 24), stem_channels=12, stem_stride=2),
+            "one bottleneck per stage, 6 to 24 channels, stride-2 stem"),
+)  # fmt: skip

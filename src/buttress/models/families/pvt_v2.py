@@ -65,31 +65,16 @@ PVT_V2_MINI = PVTv2Config(dims=(16, 32, 48, 64), heads=(1, 2, 3, 4))
 
 PVT_V2_FAMILY.register(
     Variant("pvt_v2", PVT_V2_B1, "PVTv2-B1 with linear attention, patches of 4", published=12.40),
-    Variant(
-        "pvt_v2_p2", replace(PVT_V2_B1, patch=2), "PVTv2-B1 with linear attention, patches of 2"
-    ),
-    Variant(
-        "pvt_v2_p1", replace(PVT_V2_B1, patch=1), "PVTv2-B1 with linear attention, patches of 1"
-    ),
+    Variant("pvt_v2_p2", replace(PVT_V2_B1, patch=2),
+            "PVTv2-B1 with linear attention, patches of 2"),
+    Variant("pvt_v2_p1", replace(PVT_V2_B1, patch=1),
+            "PVTv2-B1 with linear attention, patches of 1"),
     Variant("pvt_v2_mini", PVT_V2_MINI, "the stages of PVTv2-B1, widths 16 to 64, patches of 4"),
     Variant("pvt_v2_p2_mini", replace(PVT_V2_MINI, patch=2), "widths 16 to 64, patches of 2"),
-    Variant(
-        "pvt_v2_p1_mini",
-        replace(PVT_V2_MINI, patch=1),
-        "widths 16 to 64, patches of 1",
-        size_note="differs from pvt_v2_mini in nothing but the patch",
-    ),
-    Variant(
-        "pvt_v2_tiny",
-        PVTv2Config(
-            dims=(16, 32, 48),
-            heads=(1, 2, 3),
-            depths=(1, 1, 1),
-            mlp_ratios=(4, 4, 4),
-            sr_ratios=(2, 1, 1),
-            linear=False,
-            init=(initialize_linear_layers,),
-        ),
-        "Three stages of one block, widths 16 to 48; the first reduces keys and values by 2.",
-    ),
-)
+    Variant("pvt_v2_p1_mini", replace(PVT_V2_MINI, patch=1), "widths 16 to 64, patches of 1",
+            size_note="differs from pvt_v2_mini in nothing but the patch"),
+    Variant("pvt_v2_tiny",
+            PVTv2Config(dims=(16, 32, 48), heads=(1, 2, 3), depths=(1, 1, 1), mlp_ratios=(4, 4, 4),
+                sr_ratios=(2, 1, 1), linear=False, init=(initialize_linear_layers,)),
+            "Three stages of one block, widths 16 to 48; the first reduces keys and values by 2."),
+)  # fmt: skip

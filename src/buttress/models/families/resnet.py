@@ -56,35 +56,19 @@ def build_resnet(
 RESNET_FAMILY = ModelFamily("resnet", "arXiv:1512.03385", "cnn", ImageSizes(8), build_resnet)
 
 RESNET_FAMILY.register(
-    Variant(
-        "resnet_50",
-        ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
-        "ResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-        published=23.52,
-    ),
-    Variant(
-        "resnet_50_gelu",
-        ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512), activation="gelu"),
-        "ResNet-50 with GELU in place of ReLU",
-    ),
-    Variant(
-        "resnet_18",
-        ResNetConfig((2, 2, 2, 2), (64, 128, 256, 512), block="basic"),
-        "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
-    ),
-    Variant(
-        "resnet_18_slim",
-        ResNetConfig((2, 2, 2, 2), (16, 32, 64, 128), block="basic", stem_channels=16),
-        "ResNet-18 with a quarter of the channels, for benchmarks on a processor",
-    ),
-    Variant(
-        "resnet_mini",
-        ResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
-        "1, 2, 3 and 1 bottlenecks of 8 to 64 channels",
-    ),
-    Variant(
-        "resnet_tiny",
-        ResNetConfig((1, 1, 1, 1), (8, 16, 32, 48), block="basic", stem_channels=8, stem_stride=2),
-        "one basic block per stage, 8 to 48 channels, stride-2 stem",
-    ),
-)
+    Variant("resnet_50", ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512)),
+            "ResNet-50; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above",
+            published=23.52),
+    Variant("resnet_50_gelu", ResNetConfig((3, 4, 6, 3), (64, 128, 256, 512), activation="gelu"),
+            "ResNet-50 with GELU in place of ReLU"),
+    Variant("resnet_18", ResNetConfig((2, 2, 2, 2), (64, 128, 256, 512), block="basic"),
+            "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above"),
+    Variant("resnet_18_slim",
+            ResNetConfig((2, 2, 2, 2), (16, 32, 64, 128), block="basic", stem_channels=16),
+            "ResNet-18 with a quarter of the channels, for benchmarks on a processor"),
+    Variant("resnet_mini", ResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
+            "1, 2, 3 and 1 bottlenecks of 8 to 64 channels"),
+    Variant("resnet_tiny",
+            ResNetConfig((1, 1, 1, 1), (8, 16, 32, 48), block="basic", stem_channels=8,
+                stem_stride=2), "one basic block per stage, 8 to 48 channels, stride-2 stem"),
+)  # fmt: skip

@@ -105,14 +105,10 @@ RESNEXT_FAMILY.register(
         published=9.12,
     ),
     # A 1x1 stem with stride 2 would not look at three pixels out of four.
-    Variant(
-        "resnext_mini",
-        ResNeXtConfig((3, 3, 3), (20, 40, 80), stem_channels=20, stem_kernel=3, stem_stride=2),
-        "three bottlenecks per stage, 20 to 80 channels in 2 groups, 3x3 stem with stride 2",
-    ),
-    Variant(
-        "resnext_tiny",
-        ResNeXtConfig((1, 1, 1), (12, 24, 36), stem_channels=12, stem_kernel=3, stem_stride=2),
-        "one bottleneck per stage, 12 to 36 channels in 2 groups, 3x3 stem with stride 2",
-    ),
-)
+    Variant("resnext_mini",
+            ResNeXtConfig((3, 3, 3), (20, 40, 80), stem_channels=20, stem_kernel=3, stem_stride=2),
+            "three bottlenecks per stage, 20 to 80 channels in 2 groups, 3x3 stem with stride 2"),
+    Variant("resnext_tiny",
+            ResNeXtConfig((1, 1, 1), (12, 24, 36), stem_channels=12, stem_kernel=3, stem_stride=2),
+            "one bottleneck per stage, 12 to 36 channels in 2 groups, 3x3 stem with stride 2"),
+)  # fmt: skip

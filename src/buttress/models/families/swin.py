@@ -58,21 +58,11 @@ SWIN_FAMILY = ModelFamily(
 )
 
 SWIN_FAMILY.register(
-    Variant(
-        "swin",
-        SwinConfig(dim=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24), init=()),
-        "Swin-T, patches of 2 and windows of 4 up to 64x64 images",
-        published=27.42,
-        tolerance=0.015,
-    ),
-    Variant(
-        "swin_mini",
-        SwinConfig(dim=12, depths=(2, 2, 6, 2), heads=(1, 2, 4, 8)),
-        "2-2-6-2 blocks, widths 12 to 96",
-    ),
-    Variant(
-        "swin_tiny",
-        SwinConfig(dim=16, depths=(2, 2), heads=(1, 2), patch=4),
-        "two stages of two blocks, widths 16 and 32, patches of 4; for tests, not Swin-T",
-    ),
-)
+    Variant("swin", SwinConfig(dim=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24), init=()),
+            "Swin-T, patches of 2 and windows of 4 up to 64x64 images", published=27.42,
+            tolerance=0.015),
+    Variant("swin_mini", SwinConfig(dim=12, depths=(2, 2, 6, 2), heads=(1, 2, 4, 8)),
+            "2-2-6-2 blocks, widths 12 to 96"),
+    Variant("swin_tiny", SwinConfig(dim=16, depths=(2, 2), heads=(1, 2), patch=4),
+            "two stages of two blocks, widths 16 and 32, patches of 4; for tests, not Swin-T"),
+)  # fmt: skip

@@ -70,54 +70,25 @@ def _group_into_stages(layers: list[nn.Module], config: VGGConfig) -> nn.Sequent
 
 
 VGG_FAMILY = ModelFamily(
-    "vgg",
-    "arXiv:1409.1556",
-    "cnn",
-    ImageSizes(32),
-    VGG,
+    "vgg", "arXiv:1409.1556", "cnn", ImageSizes(32), VGG,
     components={r"stages\.0\.0\.0\..*": "stem"},
-)
+)  # fmt: skip
 
 VGG_11 = VGGConfig((1, 1, 2, 2, 2), (64, 128, 256, 512, 512))
 VGG_11_MINI = VGGConfig((1, 1, 2, 2, 2), (12, 24, 48, 96, 96))
 
 VGG_FAMILY.register(
-    Variant(
-        "vgg_16",
-        VGGConfig((2, 2, 3, 3, 3), (64, 128, 256, 512, 512)),
-        "VGG-16 with batch norm and one linear layer",
-        published=14.72,
-    ),
-    Variant(
-        "vgg_mini",
-        VGGConfig((2, 2, 3, 3, 3), (8, 16, 32, 64, 64)),
-        "VGG-16 with an eighth of the channels",
-    ),
-    Variant(
-        "vgg_tiny",
-        VGGConfig((1, 1, 1, 1, 1), (8, 16, 24, 32, 48)),
-        "one convolution per stage, 8 to 48 channels",
-    ),
-    Variant(
-        "vgg_11",
-        VGG_11,
-        "VGG-11 with batch norm and one linear layer",
-        published=9.23,
-        is_rounded=True,
-    ),
-    Variant(
-        "vgg_11_r",
-        shrink_last_stage(VGG_11),
-        "VGG-11-R: VGG-11 with a narrow last stage",
-        published=5.83,
-        is_rounded=True,
-        paper=ROBUST_WRN_PAPER,
-    ),
+    Variant("vgg_16", VGGConfig((2, 2, 3, 3, 3), (64, 128, 256, 512, 512)),
+            "VGG-16 with batch norm and one linear layer", published=14.72),
+    Variant("vgg_mini", VGGConfig((2, 2, 3, 3, 3), (8, 16, 32, 64, 64)),
+            "VGG-16 with an eighth of the channels"),
+    Variant("vgg_tiny", VGGConfig((1, 1, 1, 1, 1), (8, 16, 24, 32, 48)),
+            "one convolution per stage, 8 to 48 channels"),
+    Variant("vgg_11", VGG_11, "VGG-11 with batch norm and one linear layer", published=9.23,
+            is_rounded=True),
+    Variant("vgg_11_r", shrink_last_stage(VGG_11), "VGG-11-R: VGG-11 with a narrow last stage",
+            published=5.83, is_rounded=True, paper=ROBUST_WRN_PAPER),
     Variant("vgg_11_mini", VGG_11_MINI, "VGG-11 with 3/16 of the channels"),
-    Variant(
-        "vgg_11_r_mini",
-        shrink_last_stage(VGG_11_MINI),
-        "vgg_11_mini with a narrow last stage",
-        paper=ROBUST_WRN_PAPER,
-    ),
-)
+    Variant("vgg_11_r_mini", shrink_last_stage(VGG_11_MINI), "vgg_11_mini with a narrow last stage",
+            paper=ROBUST_WRN_PAPER),
+)  # fmt: skip

@@ -77,13 +77,9 @@ def build_vit(
 
 
 VIT_FAMILY = ModelFamily(
-    "vit",
-    "arXiv:2010.11929",
-    "transformer",
-    ImageSizes(4, multiple=4),
-    build_vit,
+    "vit", "arXiv:2010.11929", "transformer", ImageSizes(4, multiple=4), build_vit,
     options=("activation", "dropout"),
-)
+)  # fmt: skip
 SIZES_P8, SIZES_P2 = ImageSizes(8, multiple=8), ImageSizes(2, multiple=2)
 
 # The three of a size differ in nothing but the patch, so that they can be compared; patches of 2
@@ -92,26 +88,14 @@ VIT = ViTConfig(patch=4, dropout=0.1, init=())
 VIT_MINI = ViTConfig(patch=4, dim=64, depth=4, heads=4)
 
 VIT_FAMILY.register(
-    Variant(
-        "vit_p8",
-        replace(VIT, patch=8),
-        "six blocks of width 512, patches of 8",
-        image_sizes=SIZES_P8,
-    ),
+    Variant("vit_p8", replace(VIT, patch=8), "six blocks of width 512, patches of 8",
+            image_sizes=SIZES_P8),
     Variant("vit_p4", VIT, "six blocks of width 512, patches of 4", published=9.78),
-    Variant(
-        "vit_p2",
-        replace(VIT, patch=2),
-        "six blocks of width 512, patches of 2",
-        image_sizes=SIZES_P2,
-    ),
+    Variant("vit_p2", replace(VIT, patch=2), "six blocks of width 512, patches of 2",
+            image_sizes=SIZES_P2),
     Variant("vit_mini", VIT_MINI, "four blocks of width 64, patches of 4"),
-    Variant(
-        "vit_p8_mini",
-        replace(VIT_MINI, patch=8),
-        "four blocks of width 64, patches of 8",
-        image_sizes=SIZES_P8,
-    ),
+    Variant("vit_p8_mini", replace(VIT_MINI, patch=8), "four blocks of width 64, patches of 8",
+            image_sizes=SIZES_P8),
     Variant(
         "vit_p2_mini",
         replace(VIT_MINI, patch=2),
@@ -119,19 +103,9 @@ VIT_FAMILY.register(
         image_sizes=SIZES_P2,
         size_note="differs from vit_mini in nothing but the patch, so that they can be compared",
     ),
-    Variant(
-        "vit_tiny",
-        ViTConfig(
-            patch=8,
-            dim=48,
-            depth=2,
-            heads=4,
-            mlp_ratio=2.0,
-            has_hidden_head=False,
-            init=(initialize_linear_layers, initialize_tokens),
-        ),
-        "ViT with patches of 8: two blocks of width 48.",
-        image_sizes=SIZES_P8,
-        options=("activation",),
-    ),
-)
+    Variant("vit_tiny",
+            ViTConfig(patch=8, dim=48, depth=2, heads=4, mlp_ratio=2.0, has_hidden_head=False,
+                init=(initialize_linear_layers, initialize_tokens)),
+            "ViT with patches of 8: two blocks of width 48.", image_sizes=SIZES_P8,
+            options=("activation",)),
+)  # fmt: skip

@@ -121,55 +121,27 @@ WIDERESNET_FAMILY = ModelFamily("wideresnet", "arXiv:1605.07146", "cnn", ImageSi
 WRN_34_10 = WideResNetConfig((5, 5, 5), stage_channels(10, 10, 10))
 
 WIDERESNET_FAMILY.register(
-    Variant(
-        "wrn_28_10", WideResNetConfig((4, 4, 4), stage_channels(10, 10, 10)), "WideResNet-28-10"
-    ),
+    Variant("wrn_28_10", WideResNetConfig((4, 4, 4), stage_channels(10, 10, 10)),
+            "WideResNet-28-10"),
     Variant("wrn_34_10", WRN_34_10, "WideResNet-34-10"),
-    Variant(
-        "wrn_40_10",
-        WideResNetConfig(
-            (6, 6, 6),
-            stage_channels(10, 10, 10),
-            bias=True,
-            dropout=0.3,
-            stride_in_second_conv=True,
-        ),
-        "WideResNet-40-10 with biases in all convolutions and dropout 0.3 inside blocks",
-        published=55.85,
-    ),
-    Variant(
-        "wrn_34_12",
-        WideResNetConfig((5, 5, 5), stage_channels(12, 12, 12)),
-        "WideResNet-34-12",
-        published=66.46,
-        is_rounded=True,
-        paper=ROBUST_WRN_PAPER,
-    ),
-    Variant(
-        "wrn_34_r",
-        scale_widths(shrink_last_stage(WRN_34_10), 2),
-        "WideResNet-34-R: twice as wide as WideResNet-34-10, with a narrow last stage",
-        published=68.12,
-        is_rounded=True,
-        paper=ROBUST_WRN_PAPER,
-    ),
-    Variant(
-        "wrn_mini",
-        mini_config(WRN_34_10),
-        "WideResNet-34-10 with a sixteenth of the channels, stride-2 stem",
-    ),
-    Variant(
-        "wrn_34_r_mini",
-        scale_widths(shrink_last_stage(mini_config(WRN_34_10)), 1.5),
-        "wrn_mini half as wide again (twice would cost too much), with a narrow last stage",
-        paper=ROBUST_WRN_PAPER,
-    ),
-    Variant(
-        "wrn_tiny",
-        WideResNetConfig((1, 1, 1), (12, 24, 32), stem_channels=8, stem_stride=2),
-        "one block per stage, 12 to 32 channels, stride-2 stem",
-    ),
-)
+    Variant("wrn_40_10",
+            WideResNetConfig((6, 6, 6), stage_channels(10, 10, 10), bias=True, dropout=0.3,
+                stride_in_second_conv=True),
+            "WideResNet-40-10 with biases in all convolutions and dropout 0.3 inside blocks",
+            published=55.85),
+    Variant("wrn_34_12", WideResNetConfig((5, 5, 5), stage_channels(12, 12, 12)),
+            "WideResNet-34-12", published=66.46, is_rounded=True, paper=ROBUST_WRN_PAPER),
+    Variant("wrn_34_r", scale_widths(shrink_last_stage(WRN_34_10), 2),
+            "WideResNet-34-R: twice as wide as WideResNet-34-10, with a narrow last stage",
+            published=68.12, is_rounded=True, paper=ROBUST_WRN_PAPER),
+    Variant("wrn_mini", mini_config(WRN_34_10),
+            "WideResNet-34-10 with a sixteenth of the channels, stride-2 stem"),
+    Variant("wrn_34_r_mini", scale_widths(shrink_last_stage(mini_config(WRN_34_10)), 1.5),
+            "wrn_mini half as wide again (twice would cost too much), with a narrow last stage",
+            paper=ROBUST_WRN_PAPER),
+    Variant("wrn_tiny", WideResNetConfig((1, 1, 1), (12, 24, 32), stem_channels=8, stem_stride=2),
+            "one block per stage, 12 to 32 channels, stride-2 stem"),
+)  # fmt: skip
 
 _COUNTS = r"(\d+)_(\d+)_(\d+)"
 _WIDTHS = r"([1-9]\d*)_([1-9]\d*)_([1-9]\d*)"

@@ -86,48 +86,25 @@ def build_xcit(config: XCiTConfig, num_classes: int, image_size: int, in_channel
 
 
 XCIT_FAMILY = ModelFamily(
-    "xcit",
-    "arXiv:2106.09681",
-    "transformer",
-    ImageSizes(16, multiple=16),
-    build_xcit,
-    options=("activation", "patch", "drop_path"),
-    attention="channels",
-    components=COMPONENTS,
-    block_pattern=BLOCK_PATTERN,
-    published_shape={"num_classes": 1000, "image_size": 224},
-)
+    "xcit", "arXiv:2106.09681", "transformer", ImageSizes(16, multiple=16), build_xcit,
+    options=("activation", "patch", "drop_path"), attention="channels", components=COMPONENTS,
+    block_pattern=BLOCK_PATTERN, published_shape={"num_classes": 1000, "image_size": 224},
+)  # fmt: skip
 
 XCIT_S12 = XCiTConfig(dim=384, depth=12, heads=8, init=())
 XCIT_MINI = XCiTConfig(dim=48, depth=4, heads=4)
 
 XCIT_FAMILY.register(
-    Variant(
-        "xcit_n12",
-        XCiTConfig(dim=128, depth=12, heads=4, tokens_norm=False, init=()),
-        "twelve blocks of 128",
-    ),
+    Variant("xcit_n12", XCiTConfig(dim=128, depth=12, heads=4, tokens_norm=False, init=()),
+            "twelve blocks of 128"),
     Variant("xcit_s12", XCIT_S12, "twelve blocks of width 384", published=26.25, is_rounded=True),
-    Variant(
-        "xcit_m12",
-        replace(XCIT_S12, dim=512),
-        "twelve blocks of width 512",
-        published=46,
-        is_rounded=True,
-    ),
-    Variant(
-        "xcit_l12",
-        replace(XCIT_S12, dim=768, heads=16),
-        "twelve blocks of width 768",
-        published=104,
-        is_rounded=True,
-    ),
+    Variant("xcit_m12", replace(XCIT_S12, dim=512), "twelve blocks of width 512", published=46,
+            is_rounded=True),
+    Variant("xcit_l12", replace(XCIT_S12, dim=768, heads=16), "twelve blocks of width 768",
+            published=104, is_rounded=True),
     Variant("xcit_mini", XCIT_MINI, "four blocks of width 48"),
     Variant("xcit_s12_mini", replace(XCIT_MINI, dim=24), "to xcit_mini as S12 to L12: width 24"),
     Variant("xcit_m12_mini", replace(XCIT_MINI, dim=32), "to xcit_mini as M12 to L12: width 32"),
-    Variant(
-        "xcit_tiny",
-        XCiTConfig(dim=32, depth=1, heads=4, patch=8),
-        "one block of width 32, patches of 8; for tests, not XCiT-T12",
-    ),
-)
+    Variant("xcit_tiny", XCiTConfig(dim=32, depth=1, heads=4, patch=8),
+            "one block of width 32, patches of 8; for tests, not XCiT-T12"),
+)  # fmt: skip
