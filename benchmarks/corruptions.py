@@ -28,7 +28,7 @@ CIFAR_TEST_IMAGES = 10_000
 
 class ElapsedTime(NamedTuple):
     wall: float
-    cpu: float  # of processor time
+    cpu: float  # of CPU time
 
 
 def time_corruption(arguments: tuple[str, str, int, int, int]) -> ElapsedTime:
@@ -51,8 +51,8 @@ def measure(data: str, images: int, num_processes: int) -> dict[str, ElapsedTime
     with multiprocessing.get_context("spawn").Pool(num_processes) as pool:
         for name in [*list_corruptions("common"), *list_corruptions("extra")]:
             jobs = [(name, data, images, part, num_processes) for part in range(num_processes)]
-            passed, given = zip(*pool.map(time_corruption, jobs, chunksize=1), strict=True)
-            elapsed_times[name] = ElapsedTime(max(passed), max(given))
+            wall, cpu = zip(*pool.map(time_corruption, jobs, chunksize=1), strict=True)
+            elapsed_times[name] = ElapsedTime(max(wall), max(cpu))
     return elapsed_times
 
 
@@ -63,7 +63,7 @@ def table(elapsed_times: dict[str, ElapsedTime], images: int, num_processes: int
         for name, elapsed in elapsed_times.items()
     ]
     common = [elapsed_times[name] for name in list_corruptions("common")]
-    passed, given = (
+    wall, cpu = (
         sum(times) * CIFAR_TEST_IMAGES / images / 60 for times in zip(*common, strict=True)
     )
     count = CIFAR_TEST_IMAGES * len(SEVERITIES) * len(common)
@@ -71,12 +71,12 @@ def table(elapsed_times: dict[str, ElapsedTime], images: int, num_processes: int
         f"{images:,} images at 5 severities, {num_processes} processes, {os.cpu_count()} cores, "
         f"load {os.getloadavg()[0]:.1f} at the end.",
         "",
-        "| corruption | images per second | by processor time |",
+        "| corruption | images per second | by CPU time |",
         "| --- | --- | --- |",
         *rows,
         "",
-        f"All {count:,} images of the 15 common corruptions: {passed:.1f} minutes, or "
-        f"{given:.1f} by processor time.",
+        f"All {count:,} images of the 15 common corruptions: {wall:.1f} minutes, or "
+        f"{cpu:.1f} by CPU time.",
     ]
 
 

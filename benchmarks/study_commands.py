@@ -3,7 +3,7 @@
     python benchmarks/study_commands.py --runs 250,1000 --out docs/measured/scale.md
 
 Makes up finished runs (valid files, random verdicts) and measures the commands on them, each in a
-process of its own: wall time, processor time and peak memory, the start of Python included.
+process of its own: wall time, CPU time and peak memory, the start of Python included.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows = [row for count in args.runs.split(",") for row in measure_study(int(count))]
-    lines = ["| runs | command | seconds | processor seconds | peak memory, MB |",
+    lines = ["| runs | command | seconds | CPU seconds | peak memory, MB |",
              "| ---: | --- | ---: | ---: | ---: |"]  # fmt: skip
     for r in rows:
         numbers = f"{r.seconds:.1f} | {r.cpu_seconds:.1f} | {r.megabytes:.0f}"

@@ -110,7 +110,7 @@ def describe_machine() -> dict[str, Any]:
             names = [line.partition(":")[2].strip() for line in file if "model name" in line]
         name = names[0] if names else name
     return {
-        "processor": name,
+        "cpu": name,
         "cores": available_cpus(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -40,36 +40,24 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         raise UserError(f"--out must be a folder, but {out} is a file")
     expanded = expand_study(load_study("quickstart"), "smoke")
     jobs = make_jobs(expanded, out)
+    study, workers = expanded.study, workers or available_cpus()
     with show_progress() as progress:
-        failures = run_jobs(
-            jobs, workers=workers or available_cpus(), retry=True, progress=progress
-        )
-        answer_path = write_study_result(out, answer_study(expanded, out))
+        failures = run_jobs(jobs, workers=workers, retry=True, progress=progress)
         page = write_report(
-            [out / "runs"],
-            out / "report",
-            title=expanded.study.title,
-            subtitle=expanded.study.question,
-            study_results=[answer_path],
-        )
-    rows = []
-    for job in jobs:
-        if Run(job.folder).state != "done":
-            continue
-        rows.append(
-            (job.spec, load_evaluation(Run(job.folder).suite_folder(expanded.scaled.suites[0])))
-        )
+            [out / "runs"], out / "report", title=study.title, subtitle=study.question,
+            study_results=[write_study_result(out, answer_study(expanded, out))],
+        )  # fmt: skip
+    suite = expanded.scaled.suites[0]
+    rows = [
+        (job.spec, load_evaluation(Run(job.folder).suite_folder(suite)))
+        for job in jobs
+        if Run(job.folder).state == "done"
+    ]
     rows.sort(key=lambda row: -row[1].worst_case)
     if as_json:
-        print_json(
-            {
-                "report": str(page),
-                "runs": [
-                    {"model": s.model, "recipe": s.recipe.name, **e.to_dict()} for s, e in rows
-                ],
-                "failures": [{"model": f.job.spec.model, "message": f.message} for f in failures],
-            }
-        )
+        runs = [{"model": s.model, "recipe": s.recipe.name, **e.to_dict()} for s, e in rows]
+        failed = [{"model": f.job.spec.model, "message": f.message} for f in failures]
+        print_json({"report": str(page), "runs": runs, "failures": failed})
         return 1 if failures else 0
     names = list(rows[0][1].records) if rows else []
     lines = [

@@ -22,7 +22,7 @@ def defer_interrupt() -> Iterator[None]:
     pending: list[tuple[int, FrameType | None]] = []
     previous_handler: SignalHandler | int | None = None
     try:
-        with _sigint_handler(lambda *given: pending.append(given)) as previous_handler:
+        with _sigint_handler(lambda *signal_args: pending.append(signal_args)) as previous_handler:
             yield
     finally:
         if pending and callable(previous_handler):

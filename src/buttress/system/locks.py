@@ -2,7 +2,7 @@
 
 The lock is a file beside the run's folder. Who creates it holds it; its holder touches it every few
 seconds. It is stale when its process is gone from this machine, or when it was not touched for
-long: then the machine is gone. Ages are told by the clock of the file system, which is one for all.
+long: then the machine is gone. Ages are measured by the clock of the shared file system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from buttress.system.clock import utc_timestamp
 
@@ -33,9 +32,7 @@ class LockHolder:
 
     host: str = ""
     pid: int = 0
-    process_start: str = (
-        ""  # when the process started, which tells it from a later one of the same number
-    )
+    process_start: str = ""  # which tells it from a later process of the same number
     since: str = ""
     token: str = ""
 
@@ -70,7 +67,7 @@ def _process_start(pid: int) -> str:
     except ProcessLookupError:
         return ""
     except PermissionError:
-        return "alive"
+        pass
     return "alive"
 
 
@@ -131,10 +128,7 @@ class FileLock:
     def __enter__(self) -> FileLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *exc: object) -> None:
         self.release()
 
     def check(self) -> None:

@@ -65,7 +65,7 @@ RESNET_FAMILY.register(
             "ResNet-18; 3x3 stem without pooling up to 64x64 images, the ImageNet stem above"),
     Variant("resnet_18_slim",
             ResNetConfig((2, 2, 2, 2), (16, 32, 64, 128), block="basic", stem_channels=16),
-            "ResNet-18 with a quarter of the channels, for benchmarks on a processor"),
+            "ResNet-18 with a quarter of the channels, for benchmarks on a CPU"),
     Variant("resnet_mini", ResNetConfig((1, 2, 3, 1), (8, 16, 32, 64), stem_channels=16),
             "1, 2, 3 and 1 bottlenecks of 8 to 64 channels"),
     Variant("resnet_tiny",
