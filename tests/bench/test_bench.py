@@ -182,6 +182,15 @@ def test_the_table_of_single_attacks_shows_accuracy_and_passes() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": 3}', '{"rows": [{"racer": "ART"}]}'])
+def test_a_file_that_is_no_result_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.json").write_text(text)
+    assert run_cli(["bench", "table", str(tmp_path / "file.json")]) == 2
+    assert "must be a result file of `buttress bench`" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_on_bundled_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

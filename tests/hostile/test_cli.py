@@ -34,7 +34,7 @@ def net():
 """
 STUDY = """question: Does it hold?
 grid:
-  base: {model: vit_tiny, dataset: digits, limit: 8, recipe: quickstart-standard}
+  base: {model: vit_tiny, dataset: digits, train_limit: 8, recipe: quickstart-standard}
   suites: [quickstart]
   columns: {clean: {metric: clean}}
 """
@@ -45,6 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cli")
     (root / "net.py").write_text(NET)
     (root / "study.yaml").write_text(STUDY)
+    (root / "bench.json").write_text('{"machine": {}, "rows": []}')
     make_run(root / "runs" / "r1", flags=ROBUST)
     trained = finished_run(root / "trained")
     save_checkpoint(root / "weights.pt", load_checkpoint(trained.checkpoint("best"))["model"])
@@ -110,6 +111,7 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
         ("search",): {"search": "digits-depth", "--out": "out"},
         ("bench", "attacks"): {"--data": "digits"},
         ("bench", "training"): {"--data": "digits"},
+        ("bench", "table"): {"file": f"{place}/bench.json"},
         ("study", "plan"): {**study, "--device-name": "a100"},
         ("study", "run"): study,
         ("study", "status"): study,

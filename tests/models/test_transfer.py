@@ -146,7 +146,7 @@ def test_prefixes_half_precision_and_a_missing_head() -> None:
     assert moved.initialized == ("head.weight", "head.bias")
     assert moved.unused == ("extra",)
     assert model.net.pos_embed.dtype == torch.float32
-    assert str(moved).endswith("loaded, 2 new (head.weight, head.bias), 1 unused (extra)")
+    assert str(moved).endswith("loaded, 2 initialized (head.weight, head.bias), 1 unused (extra)")
 
 
 @pytest.mark.parametrize(

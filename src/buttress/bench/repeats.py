@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from buttress.errors import RunError
+from buttress.errors import RunError, UserError
 from buttress.studies.runner.run import interrupt_on_sigterm
 from buttress.system.cpu import available_cpus
 from buttress.system.files import write_text
@@ -100,6 +100,18 @@ def write_results(path: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     machine = json.dumps(content["machine"])
     write_text(path, f'{{\n "machine": {machine},\n "rows": [\n{lines}\n ]\n}}\n')
     return content
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of `write_results`."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        is_valid = isinstance(rows, list) and all({"tool", "trainer"} & row.keys() for row in rows)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        is_valid = False
+    if not is_valid:
+        raise UserError(f"{path} must be a result file of `buttress bench`, but is not one")
+    return list(rows)
 
 
 def describe_machine() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,9 +97,10 @@ def _print_results(
 def table(file: Path, kind: str) -> None:
     """Print the results in FILE, written by one of the benchmarks, as a Markdown table."""
     from buttress.bench.attacks import ATTACK_TABLES
+    from buttress.bench.repeats import read_results
     from buttress.bench.training import training_tables
 
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    rows = read_results(file)
     is_training = any("trainer" in row for row in rows)
     for line in training_tables(rows) if is_training else ATTACK_TABLES[kind](rows):
         print_line(line)
