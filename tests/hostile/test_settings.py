@@ -18,7 +18,7 @@ from buttress.studies.spec import load_study
 from buttress.training import load_recipe
 from hostile_cases import guarded, refusal
 
-RECIPE = "epochs: 2\nobjective: pgd_at\nthreat: Linf:0.1\noptimiser: {lr: 0.1}\n"
+RECIPE = "epochs: 2\nobjective: pgd_at\nthreat: Linf:0.1\noptimizer: {lr: 0.1}\n"
 SUITE = "entries: [clean, pgd-linf]\n"
 STUDY = """question: Which?
 grid:
@@ -61,7 +61,7 @@ ANY: dict[str, bytes] = {
         "UTF-16": "name: x".encode("utf-16"),
         "unknown key": "%snonsense: 1\n",
         "a key twice": "%sname: a\nname: b\n",
-        "a key twice, quoted": "%sabout: a\n'about': b\n",
+        "a key twice, quoted": "%sdescription: a\n'description': b\n",
         "a number as key": "%s7: 1\n",
         "null as key": "%s~: 1\n",
         "a list as key": "%s? [a, b]\n: 1\n",
@@ -77,11 +77,11 @@ ANY: dict[str, bytes] = {
         "a forced float": "%sname: !!float abc\n",
         "an unknown alias": "%sname: *nobody\n",
         "laughs": "%s" + LAUGHS + "\n",
-        "itself": "%sabout: &a [*a]\n",
-        "itself in a mapping": "%sabout: &a {b: *a}\n",
-        "deep lists": "%sabout: " + "[" * 5000 + "]" * 5000 + "\n",
-        "deep mappings": "%sabout: " + "{a: " * 2000 + "}" * 2000 + "\n",
-        "rather deep": "%sabout: " + "[" * 60 + "]" * 60 + "\n",
+        "itself": "%sdescription: &a [*a]\n",
+        "itself in a mapping": "%sdescription: &a {b: *a}\n",
+        "deep lists": "%sdescription: " + "[" * 5000 + "]" * 5000 + "\n",
+        "deep mappings": "%sdescription: " + "{a: " * 2000 + "}" * 2000 + "\n",
+        "rather deep": "%sdescription: " + "[" * 60 + "]" * 60 + "\n",
         "a huge number": "%sseed: " + "9" * 5000 + "\n",
         "a large number": "%sseed: 99999999999999999999999\n",
         "huge": "# " + "x" * (2 << 20) + "\n%s",
@@ -216,21 +216,21 @@ STUDIES: dict[str, str] = {
     run_with(dataset="nobody"): "nobody",
     run_with(dataset="'folder:/nowhere/at/all'"): "nowhere",
     run_with(dataset="5"): "dataset",
-    run_with(limit="0"): "limit",
-    run_with(limit="-1"): "limit",
+    run_with(train_limit="0"): "train_limit",
+    run_with(train_limit="-1"): "train_limit",
     run_with(model_args="{nonsense: 1}"): "nonsense",
-    run_with(set="[nonsense]"): "KEY=VALUE",
-    run_with(set="['nonsense=1']"): "nonsense",
-    run_with(set="['epochs=[']"): "epochs",
-    run_with(set="['epochs=!!python/name:os.system']"): "epochs",
-    run_with(set="['epochs.x=1']"): "epochs",
-    run_with(set="['threat=Linf:nan']"): "eps",
-    run_with(start="{a: b}"): "not in the study",
+    run_with(overrides="[nonsense]"): "KEY=VALUE",
+    run_with(overrides="['nonsense=1']"): "nonsense",
+    run_with(overrides="['epochs=[']"): "epochs",
+    run_with(overrides="['epochs=!!python/name:os.system']"): "epochs",
+    run_with(overrides="['epochs.x=1']"): "epochs",
+    run_with(overrides="['threat=Linf:nan']"): "eps",
+    run_with(init_from="{a: b}"): "not in the study",
     "  base: 5": "base",
     "  axes: 5": "axes",
     "  axes: {a: {b: {model: nobody}}}": "nobody",
-    "  axes: {a: {b: {start: {a: b}}}}": "cycle",
-    "  axes: {a: {b: {start: {a: c}}, c: {start: {a: b}}}}": "cycle",
+    "  axes: {a: {b: {init_from: {a: b}}}}": "cycle",
+    "  axes: {a: {b: {init_from: {a: c}}, c: {init_from: {a: b}}}}": "cycle",
     "  labels: {a: [b]}": "labels",
     "  columns: {c: {where: {a: b}}}": "column",
     "  seeds: []": "seeds",
@@ -241,7 +241,7 @@ STUDIES: dict[str, str] = {
     "  test_limit: .nan": "test_limit",
     "  nonsense: 1": "nonsense",
     "grid: 5": "grid",
-    "claims: [{id: a, says: b, test: {name: nobody}}]": "nobody",
+    "claims: [{id: a, statement: b, predicate: {name: nobody}}]": "nobody",
 }
 
 
@@ -306,9 +306,9 @@ def test_studies(line: str, tmp_path: Path) -> None:
 LEGAL: dict[str, tuple[str, Callable[[Path], object]]] = {
     "aliases": ("description: &a x\nsource: *a\n" + RECIPE, load_recipe),
     "a merge": ("optimizer: {<<: {lr: 0.1}, momentum: 0.5}\nepochs: 2\n", load_recipe),
-    "letters of the world": ("about: été 漢字 🦆\n" + RECIPE, load_recipe),
+    "letters of the world": ("description: été 漢字 🦆\n" + RECIPE, load_recipe),
     "a mark of the byte order": ("\ufeff" + RECIPE, load_recipe),
-    "no attack": ("objective: standard\nepochs: 1\noptimiser: {lr: 0.1}\n", load_recipe),
+    "no attack": ("objective: standard\nepochs: 1\noptimizer: {lr: 0.1}\n", load_recipe),
     "a slash in a name": ("entries: ['pgd:Linf:8/255']\n", run_suite),
     "eps of zero": ("entries: ['pgd:Linf:0']\n", run_suite),
     "a large eps": ("entries: ['pgd:L2:1000000']\n", run_suite),
