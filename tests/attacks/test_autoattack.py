@@ -32,19 +32,21 @@ FAB_T = FABT(steps=100, targets=9, restarts=1)
 
 
 def standard(restarts: int, targets: int) -> tuple[Attack, ...]:
-    ce = APGDCE(steps=100, restarts=restarts, wide_start=True)
-    return ce, APGDT(steps=100, targets=targets, restarts=1, wide_start=True), FAB_T, SQUARE
+    ce = APGDCE(steps=100, restarts=restarts, use_larger_eps=True)
+    return ce, APGDT(steps=100, targets=targets, restarts=1, use_larger_eps=True), FAB_T, SQUARE
 
 
 PLUS = (
-    APGDCE(steps=100, restarts=5, wide_start=False),
-    APGDDLR(steps=100, restarts=5, wide_start=False),
+    APGDCE(steps=100, restarts=5, use_larger_eps=False),
+    APGDDLR(steps=100, restarts=5, use_larger_eps=False),
     FAB(steps=100, restarts=5),
     SQUARE,
-    APGDT(steps=100, targets=9, restarts=1, wide_start=False),
+    APGDT(steps=100, targets=9, restarts=1, use_larger_eps=False),
     FAB_T,
 )
-RAND = tuple(kind(steps=100, restarts=1, eot=20, wide_start=False) for kind in (APGDCE, APGDDLR))
+RAND = tuple(
+    kind(steps=100, restarts=1, eot=20, use_larger_eps=False) for kind in (APGDCE, APGDDLR)
+)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_samples_that_are_wrong_from_the_start_cost_one_pass() -> None:
 
 def test_parts_draw_their_own_noise() -> None:
     model, x, y = robust_case(4)
-    parts = [{"attack": "noise", "points": 1}]
+    parts = [{"attack": "noise", "samples": 1}]
     two, three = (
         run_attack(AutoAttack("custom", attacks=parts * n), model, x, y, Threat("Linf", TINY))
         for n in (2, 3)

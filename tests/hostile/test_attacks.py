@@ -202,7 +202,7 @@ def test_arguments_of_wrong_types(name: str, word: str, tmp_path: Path) -> None:
             refusal(partial(create_attack, name, **{**given(name), word: value}), word)
 
 
-SMALL = {"steps": 2, "queries": 3, "points": 2, "restarts": 1, "targets": 2, "eot": 1}
+SMALL = {"steps": 2, "queries": 3, "samples": 2, "restarts": 1, "targets": 2, "eot": 1}
 
 
 @pytest.mark.parametrize(("name", "word"), ARGS)

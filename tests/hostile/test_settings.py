@@ -188,7 +188,7 @@ SUITES: dict[str, str] = {
     "entries: [{attack: 5, threat: Linf}]": "attack",
     "entries: [{threat: Linf}]": "attack",
     "entries: [{attack: transfer, threat: Linf}]": "sources",
-    "entries: [{attack: square, threat: Linf, args: {share: .nan}}]": "share",
+    "entries: [{attack: square, threat: Linf, args: {p_init: .nan}}]": "p_init",
     "entries: [{name: '..', attack: pgd, threat: Linf}]": "name",
     "entries: [{name: \"a\\0b\", attack: pgd, threat: Linf}]": "name",
     "entries: [{name: \"a\\nb\", attack: pgd, threat: Linf}]": "name",

@@ -11,9 +11,7 @@ from torch.nn import functional as F
 
 from buttress.analysis.subject import AnalysisSubject
 from buttress.attacks.core import Attack
-from buttress.attacks.problem import Problem
 from buttress.models.eval_mode import eval_mode, to_model_device
-from buttress.system.rng import SampleRNG
 
 TIMING_BATCH = 32  # images in the batch that is timed
 
@@ -31,12 +29,10 @@ class PassCount:
 
 def attack_passes(attack: Attack, subject: AnalysisSubject, images: int) -> PassCount:
     """Upper bound of an attack's passes, reached on images that stay robust."""
-    x, y, ids = subject.data.take(torch.arange(min(1, len(subject.data))))
-    clean = torch.zeros(len(x), subject.data.num_classes)
-    problem = Problem(subject.model, x, y, subject.threat, SampleRNG(0, "", ids), clean)
+    num_classes = subject.data.num_classes
     total = PassCount(images)  # the clean images
-    for part in attack.stages(problem):
-        evaluations = images * part.num_runs(problem) * part.eot_samples
+    for part in attack.stages(subject.threat, num_classes):
+        evaluations = images * part.num_runs(num_classes) * part.eot_samples
         steps, last = evaluations * part.max_steps, PassCount(evaluations)
         total += last + (PassCount(0, steps) if part.needs_grad else PassCount(steps))
     return total

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from buttress.attacks.core import create_attack
 from buttress.data import Dataset, load_dataset
+from buttress.engine.checks import check_model_output
 from buttress.engine.options import AttackOptions
-from buttress.engine.run import check_model_output, run_attack
+from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.models.eval_mode import eval_mode, to_model_device

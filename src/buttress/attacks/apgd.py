@@ -55,8 +55,8 @@ class AutoPGD(Attack):
     steps: int = 100
     restarts: int = 1
     eot: int = 1
-    wide_start: bool = True
-    give_up: bool = False
+    use_larger_eps: bool = True
+    early_stop: bool = False
 
     def __post_init__(self) -> None:
         check_positive(steps=self.steps, restarts=self.restarts, eot=self.eot)
@@ -69,7 +69,7 @@ class AutoPGD(Attack):
     def eot_samples(self) -> int:
         return self.eot
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return self.restarts
 
     def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class AutoPGD(Attack):
 
     @property
     def phase_table(self) -> apgd_l1.PhaseTable:
-        return apgd_l1.build_phase_table(self.steps, self.wide_start)
+        return apgd_l1.build_phase_table(self.steps, self.use_larger_eps)
 
     def grad_mask(self, state: AttackState) -> bool | Tensor:
         return ~self.finished_mask(state) if state.step.device.type == "cpu" else True
@@ -107,7 +107,7 @@ class AutoPGD(Attack):
         is_over = state.step >= self.phase_table.num_steps
         return (
             is_over | apgd_l1.should_stop_early(state, self.phase_table)
-            if self.give_up
+            if self.early_stop
             else is_over
         )
 
@@ -194,8 +194,8 @@ class APGDCE(AutoPGD):
     16 ... 6 steps (of 100) :math:`\eta` is halved and the best point taken up again, where at most
     75% of the steps rose or the best loss did not. In L1 (arXiv:2103.01208): balls of 3, 2 and 1
     eps for 30, 30 and 40% of the steps, steps on the largest gradients only, their number from the
-    sparsity of the best point; ``wide_start=False`` leaves the larger balls out. With ``give_up`` a
-    run in L1 ends early that fooled the model nowhere in the ball of 2 eps.
+    sparsity of the best point; ``use_larger_eps=False`` leaves the larger balls out. With
+    ``early_stop`` a run in L1 ends early that fooled the model nowhere in the ball of 2 eps.
 
     As in the reference :math:`\Pi` draws a point straight towards the image and clips it in L2,
     which costs a fraction of the exact projection. Departures from it: the sparsity in L1 counts
@@ -226,31 +226,30 @@ class APGDT(AutoPGD):
 
     Targets by the clean logits, at most as many as there are other classes. Any wrong class is a
     success. With fewer than four classes, and with ``loss="margin"``, the loss is z_t - z_y.
-    ``skip`` passes over the first classes; where no others are left it begins again.
+    ``skip_targets`` passes over the first classes; where no others are left it begins again.
     """
 
     targets: int = 9
     loss: Literal["dlr", "margin"] = "dlr"
-    skip: int = 0
+    skip_targets: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(targets=self.targets)
-        if self.skip < 0:
-            raise UserError(f"`skip >= 0` must hold, but got skip={self.skip}")
+        if self.skip_targets < 0:
+            raise UserError(f"`skip_targets >= 0` must hold, but got {self.skip_targets}")
 
-    def num_runs(self, problem: Problem) -> int:
-        num_others = problem.num_classes - 1
-        return max(1, min(self.targets, num_others - self.skip)) * self.restarts
+    def num_runs(self, num_classes: int) -> int:
+        return max(1, min(self.targets, num_classes - 1 - self.skip_targets)) * self.restarts
 
-    def target_ranks(self, problem: Problem) -> Tensor:
-        return self._target_rank(torch.arange(self.num_runs(problem)), problem)
+    def target_ranks(self, num_classes: int) -> Tensor:
+        return self._target_rank(torch.arange(self.num_runs(num_classes)), num_classes)
 
-    def _target_rank(self, run: Tensor, problem: Problem) -> Tensor:
-        return (self.skip + run // self.restarts) % (problem.num_classes - 1)
+    def _target_rank(self, run_index: Tensor, num_classes: int) -> Tensor:
+        return (self.skip_targets + run_index // self.restarts) % (num_classes - 1)
 
     def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
-        return choose_target(problem, "each", self._target_rank(run_index, problem))
+        return choose_target(problem, "each", self._target_rank(run_index, problem.num_classes))
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
         assert isinstance(state, APGDState | apgd_l1.APGDL1State)

@@ -47,7 +47,7 @@ class APGDL1State(AttackState):
 
 
 @lru_cache
-def build_phase_table(steps: int, wide_start: bool) -> PhaseTable:
+def build_phase_table(steps: int, use_larger_eps: bool) -> PhaseTable:
     """Balls of 3, 2 and 1 eps for 30, 30 and 40% of the steps, or one ball."""
     steps_per_large_ball = ceil(0.3 * steps)
     phases = (
@@ -56,7 +56,7 @@ def build_phase_table(steps: int, wide_start: bool) -> PhaseTable:
             (2.0, steps_per_large_ball),
             (1.0, steps - 2 * steps_per_large_ball),
         ]
-        if wide_start
+        if use_larger_eps
         else [(1.0, steps)]
     )
     phases = [(r, n) for r, n in phases if n > 0]

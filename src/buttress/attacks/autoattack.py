@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal, cast
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
 from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, check_attack_norm
 from buttress.attacks.fab import FAB, FABT
-from buttress.attacks.problem import Problem
 from buttress.attacks.square.attack import Square
 from buttress.errors import UserError
-from buttress.threats.norm_ball import Norm
+from buttress.threats.norm_ball import Norm, Threat
 
 AutoAttackVersion = Literal["standard", "plus", "rand", "custom"]
 RAND_EOT_SAMPLES = 20  # passes averaged in the version for randomised models
@@ -66,10 +65,10 @@ class AutoAttack(EnsembleAttack):
     def eot_samples(self) -> int:
         return max(member.eot_samples for member in self.stage_attacks("Linf"))
 
-    def stages(self, problem: Problem) -> Sequence[Attack]:
-        members = self.stage_attacks(problem.threat.norm)
+    def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
+        members = self.stage_attacks(threat.norm)
         for member in members:
-            check_attack_norm(member, problem.threat)
+            check_attack_norm(member, threat)
         return members
 
     def stage_attacks(self, norm: Norm) -> tuple[Attack, ...]:
@@ -81,12 +80,14 @@ class AutoAttack(EnsembleAttack):
             return ce, APGDT(steps=steps, targets=5 if is_l1 else 9), fab_t, square
         if self.version == "plus":
             ce, dlr = APGDCE(steps=steps, restarts=5), APGDDLR(steps=steps, restarts=5)
-            untargeted_apgd = (replace(part, wide_start=False) for part in (ce, dlr))
-            fab, apgd_t = FAB(steps=steps), APGDT(steps=steps, wide_start=False)
-            return (*untargeted_apgd, fab, square, apgd_t, fab_t)
+            untargeted_apgd = (replace(member, use_larger_eps=False) for member in (ce, dlr))
+            apgd_t = APGDT(steps=steps, use_larger_eps=False)
+            return (*untargeted_apgd, FAB(steps=steps), square, apgd_t, fab_t)
         if self.version == "rand":
-            classes = (APGDCE, APGDDLR)
-            return tuple(k(steps=steps, eot=RAND_EOT_SAMPLES, wide_start=False) for k in classes)
+            ce, dlr = APGDCE(steps=steps), APGDDLR(steps=steps)
+            return tuple(
+                replace(member, eot=RAND_EOT_SAMPLES, use_larger_eps=False) for member in (ce, dlr)
+            )
         return tuple(_create_entry(entry) for entry in self.attacks)
 
 

@@ -95,7 +95,7 @@ class Attack(ABC):
         """Passes averaged at each point, for randomised models."""
         return 1
 
-    def stages(self, problem: Problem) -> Sequence[Attack]:
+    def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
         """The attacks of an ensemble, in order; a single attack is its own only part."""
         return (self,)
 
@@ -114,11 +114,11 @@ class Attack(ABC):
         """Of the passes of part ``stage`` for all samples left, what is usual: only for plans."""
         return 1.0
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         """Restarts, or targets, or both multiplied."""
         return 1
 
-    def target_ranks(self, problem: Problem) -> Tensor | None:
+    def target_ranks(self, num_classes: int) -> Tensor | None:
         """(runs,) which of the other classes each run aims at: 0 the nearest; None: at none."""
         return None
 

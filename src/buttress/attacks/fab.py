@@ -55,7 +55,7 @@ class FABBase(Attack):
     def max_steps(self) -> int:
         return 2 * self.steps  # a round has two looks
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return self.restarts
 
     def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
@@ -170,8 +170,8 @@ class FABT(FABBase):
         super().__post_init__()
         check_positive(targets=self.targets)
 
-    def num_runs(self, problem: Problem) -> int:
-        return min(self.targets, problem.num_classes - 1) * self.restarts
+    def num_runs(self, num_classes: int) -> int:
+        return min(self.targets, num_classes - 1) * self.restarts
 
     def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
         return choose_target(problem, "each", run_index // self.restarts)

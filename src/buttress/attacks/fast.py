@@ -12,9 +12,8 @@ from torch import Tensor
 from buttress.attacks.apgd import APGDT
 from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, EnsembleState, check_positive
 from buttress.attacks.pgd import PGD
-from buttress.attacks.problem import Problem
 from buttress.attacks.square.attack import Square
-from buttress.threats.norm_ball import Norm
+from buttress.threats.norm_ball import Norm, Threat
 
 EXPECTED_NEAR, EXPECTED_MASKED = (
     0.2,
@@ -79,9 +78,8 @@ class FastEnsemble(EnsembleAttack):
     def __post_init__(self) -> None:
         check_positive(effort=self.effort, steps=self.steps, queries=self.queries)
 
-    def stages(self, problem: Problem) -> Sequence[Attack]:
-        others = problem.num_classes - 1
-        return [stage.attack for stage in self.stage_table(problem.threat.norm, others)]
+    def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
+        return [stage.attack for stage in self.stage_table(threat.norm, num_classes - 1)]
 
     def stage_table(self, norm: Norm, num_others: int) -> list[FastStage]:
         """The parts in a norm, for so many classes beside the right one."""
@@ -101,10 +99,9 @@ class FastEnsemble(EnsembleAttack):
             ]
 
         def margin_apgd(steps: int, targets: int, restarts: int = 1, skip: int = 0) -> Attack:
-            steps = max(1, steps * self.steps // 20)
             return APGDT(
-                steps=steps, targets=targets, restarts=restarts, loss="margin", skip=skip,
-                give_up=True,
+                steps=max(1, steps * self.steps // 20), targets=targets, restarts=restarts,
+                loss="margin", skip_targets=skip, early_stop=True,
             )  # fmt: skip
 
         return [
@@ -146,5 +143,5 @@ class FastEnsemble(EnsembleAttack):
 def _margin_pgd(steps: int, targets: int, restarts: int = 1, skip_targets: int = 0) -> PGD:
     return PGD(
         steps=steps, rel_step=2.0, restarts=targets * restarts, loss="margin", schedule="cosine",
-        target="each", targets=targets, skip=skip_targets,
+        target="each", targets=targets, skip_targets=skip_targets,
     )  # fmt: skip

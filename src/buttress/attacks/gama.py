@@ -57,7 +57,7 @@ class GAMA(Attack):
     def max_steps(self) -> int:
         return self.steps
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return self.restarts
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:

@@ -14,20 +14,20 @@ from buttress.attacks.problem import ModelOutput, Problem
 @ATTACKS.register("noise", tags=("black_box",))
 @dataclass(frozen=True)
 class UniformNoise(Attack):
-    """The worst of ``points`` points drawn uniformly from the ball."""
+    """The worst of ``samples`` points drawn uniformly from the ball."""
 
     needs_grad: ClassVar[bool] = False
-    points: int = 10
+    samples: int = 10
 
     def __post_init__(self) -> None:
-        check_positive(points=self.points)
+        check_positive(samples=self.samples)
 
     @property
     def max_steps(self) -> int:
         return 0
 
-    def num_runs(self, problem: Problem) -> int:
-        return self.points
+    def num_runs(self, num_classes: int) -> int:
+        return self.samples
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         return AttackState(problem.random_start(run_index))

@@ -50,15 +50,15 @@ class ProjectedGradientAttack(Attack):
     schedule: Literal["constant", "cosine"] = "constant"
     target: TargetRule | int = "none"
     targets: int | None = None  # classes that "each" goes through; all if not given
-    skip: int = 0  # classes that it passes over; where no others are left it begins again
+    skip_targets: int = 0  # classes that it passes over; where no others are left it begins again
     keep: KeptPoint = "best"
     projection: Literal["exact", "radial"] = "exact"
 
     def __post_init__(self) -> None:
         check_positive(steps=self.steps, restarts=self.restarts)
         check_positive(targets=1 if self.targets is None else self.targets)
-        if self.skip < 0:
-            raise UserError(f"`skip >= 0` must hold, but got skip={self.skip}")
+        if self.skip_targets < 0:
+            raise UserError(f"`skip_targets >= 0` must hold, but got {self.skip_targets}")
         if not self.rel_step > 0:
             raise UserError(f"`rel_step > 0` must hold, but got rel_step={self.rel_step}")
 
@@ -66,17 +66,17 @@ class ProjectedGradientAttack(Attack):
     def max_steps(self) -> int:
         return self.steps
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return self.restarts
 
-    def target_ranks(self, problem: Problem) -> Tensor | None:
-        runs = torch.arange(self.num_runs(problem))
-        return self._target_rank(runs, problem) if self.target == "each" else None
+    def target_ranks(self, num_classes: int) -> Tensor | None:
+        runs = torch.arange(self.num_runs(num_classes))
+        return self._target_rank(runs, num_classes) if self.target == "each" else None
 
-    def _target_rank(self, run: Tensor, problem: Problem) -> Tensor:
-        num_others = problem.num_classes - 1
-        num_targets = max(1, min(self.targets or num_others, num_others - self.skip))
-        return (self.skip + run % num_targets) % num_others
+    def _target_rank(self, run_index: Tensor, num_classes: int) -> Tensor:
+        num_others = num_classes - 1
+        num_targets = max(1, min(self.targets or num_others, num_others - self.skip_targets))
+        return (self.skip_targets + run_index % num_targets) % num_others
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         if self.start == "gaussian":
@@ -88,13 +88,11 @@ class ProjectedGradientAttack(Attack):
             x_t = problem.random_start(run_index)
         if self.start == "clean":  # the first run; others must differ
             x_t = problem.x.where(broadcast_to_images(run_index == 0), x_t)
-        target, rank = (
-            None,
-            self._target_rank(run_index, problem) if self.target == "each" else run_index,
-        )
-        if self.target != "none":
-            target = choose_target(problem, self.target, rank)
-        return TargetedState(x_t, target=target)
+        if self.target == "none":
+            return TargetedState(x_t)
+        is_each = self.target == "each"
+        rank = self._target_rank(run_index, problem.num_classes) if is_each else run_index
+        return TargetedState(x_t, target=choose_target(problem, self.target, rank))
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None

@@ -44,7 +44,7 @@ class Transfer(Attack):
     def max_steps(self) -> int:
         return 0
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return len(self.sources)
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:

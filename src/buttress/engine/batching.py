@@ -31,11 +31,12 @@ def run_queue(
 ) -> AttackResult:
     """All runs of an attack; what they find and cost is put into ``result``."""
     problem = replace(problem, counter=result.counter, sample_rows=problem.row_numbers())
+    num_runs = attack.num_runs(problem.num_classes)
     queue = AttackRunQueue(
-        problem.row_numbers(), attack.num_runs(problem), problem.saturating_batch, problem.run_mask
+        problem.row_numbers(), num_runs, problem.saturating_batch, problem.run_mask
     )
-    if attack.target_ranks(problem) is not None:
-        result.run_margins = result.margin.new_full((len(result.margin), queue.runs), -torch.inf)
+    if attack.target_ranks(problem.num_classes) is not None:
+        result.run_margins = result.margin.new_full((len(result.margin), num_runs), -torch.inf)
     best = BestPoints(result.x_adv, result.margin, result.fooled, result.run_margins)
     on_progress = scale_progress(options.on_progress, 0.0, 1 / max(1, len(queue)))
     is_cpu, iteration = problem.x.device.type == "cpu", 0

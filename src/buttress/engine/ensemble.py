@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import Attack, EnsembleState
+from buttress.attacks.core import Attack, EnsembleState, attack_name
 from buttress.attacks.losses import label_logit, margin
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.attacks.targets import rank_targets, sort_other_classes
@@ -25,94 +25,106 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
 
     A misclassified point is better than any other; among equals the larger margin
     max_{k != y} z_k - z_y is better, which means the same for every loss, target and step. With
-    ``stop_when_fooled`` a sample leaves at its first misclassified point. The parts of an ensemble
-    see only what the parts before them left.
+    ``stop_when_fooled`` a sample leaves at its first misclassified point. Each stage of an ensemble
+    attacks only the samples that the stages before it did not fool.
     """
-    meter = PassCounter.zeros(len(problem.x), problem.x.device)
-    all_rows = torch.arange(len(problem.x), device=problem.x.device)
+    counter = PassCounter.zeros(len(problem.x), problem.x.device)
     problem = replace(
-        problem, counter=meter, sample_rows=all_rows, run_mask=None, run_attack=_run_to_points
+        problem,
+        counter=counter,
+        sample_rows=problem.row_numbers(),
+        run_mask=None,
+        run_attack=_run_to_points,
     )
     clean = _clean_logits(problem, options.batch_size, attack.eot_samples)
     problem, clean_margin = replace(problem, clean_logits=clean), margin(clean, problem.y)
-    result = AttackResult(
-        problem.x.clone(),
-        is_misclassified(clean, problem.y),
-        comparable_margin(clean_margin),
-        meter,
-    )
-    stages = attack.stages(problem)
+    is_wrong, best_margin = is_misclassified(clean, problem.y), comparable_margin(clean_margin)
+    result = AttackResult(problem.x.clone(), is_wrong, best_margin, counter)
+    stages = attack.stages(problem.threat, problem.num_classes)
+    result.stage_names = tuple(attack_name(s) for s in stages) if len(stages) > 1 else ()
     drop_fooled = options.stop_when_fooled or len(stages) > 1
-    costs = [stage_cost(stage_attack, problem) for stage_attack in stages]
-    class_margins = clean - label_logit(clean, problem.y)[:, None]  # how near each other class came
+    costs = [stage_cost(stage_attack, problem.num_classes) for stage_attack in stages]
+    class_margins = clean - label_logit(clean, problem.y)[:, None]  # the best of each other class
     class_margins.scatter_(1, problem.y[:, None], -torch.inf)
     for stage, stage_attack in enumerate(stages):
-        stage_problem = problem if len(stages) == 1 else _renamed(problem, f"/{stage}")
-        rows = all_rows[~result.fooled] if drop_fooled else all_rows
-        is_blind = meter.zero_gradient[rows] | meter.non_finite[rows]
-        state = EnsembleState(
-            problem.threat.norm, result.margin[rows], clean_margin[rows], is_blind
-        )
-        if (is_selected := attack.select_samples(stage, state)) is not None:
-            meter.stages_skipped[rows[~is_selected]] |= 1 << stage
-            rows = rows[is_selected]
-        meter.stages_run[rows] |= 1 << stage
-        target_ranks, max_ratio = (
-            stage_attack.target_ranks(problem),
-            attack.target_threshold(stage, problem.threat.norm),
-        )
-        if target_ranks is not None and not math.isinf(max_ratio):
-            num_promising = (
-                class_margins / clean_margin.clamp_max(-1e-12)[:, None] <= max_ratio
-            ).sum(1, keepdim=True)
-            stage_problem = replace(
-                stage_problem, run_mask=target_ranks.to(num_promising) < num_promising.clamp_min(1)
-            )
+        rows = problem.row_numbers()[~result.fooled] if drop_fooled else problem.row_numbers()
+        rows = _select_samples(attack, stage, rows, problem, result)
+        ranks = stage_attack.target_ranks(problem.num_classes)
         on_progress = scale_progress(
             options.on_progress, sum(costs[:stage]) / sum(costs), costs[stage] / sum(costs)
         )
         if len(rows):
-            stage_options = replace(options, stop_when_fooled=drop_fooled, on_progress=on_progress)
+            max_ratio = attack.target_threshold(stage, problem.threat.norm)
+            run_mask = _promising_runs(ranks, class_margins, clean_margin, max_ratio)
+            stage_problem = replace(problem, run_mask=run_mask)
+            if len(stages) > 1:
+                purpose = f"{problem.rng.purpose}/{stage}"
+                stage_problem = replace(stage_problem, rng=replace(problem.rng, purpose=purpose))
             result.run_margins = None
-            start = result.restart_rows(rows)
-            stage_problem, masks = _plan_stage(stage_attack, stage_problem.select(rows), options)
-            if len(masks) < 2:
-                stage_result = search_and_confirm(stage_attack, stage_problem, start, stage_options)
-            else:
-                stage_result = _run_parallel(
-                    stage_attack, stage_problem, start, stage_options, masks
-                )
+            stage_options = replace(options, stop_when_fooled=drop_fooled, on_progress=on_progress)
+            stage_result = _run_stage(
+                stage_attack, stage_problem.select(rows), result.restart_rows(rows), stage_options
+            )
             result.replace_rows(rows, stage_result)
-            if attack.reorders_targets and target_ranks is not None:
-                problem = replace(
-                    problem,
-                    target_order=update_target_order(
-                        problem, class_margins, rows, stage_result, target_ranks
-                    ),
-                )
+            if attack.reorders_targets and ranks is not None:
+                order = update_target_order(problem, class_margins, rows, stage_result, ranks)
+                problem = replace(problem, target_order=order)
         if on_progress is not None:
             on_progress(1.0)
-    meter.zero_gradient &= meter.backward > 0  # where there was no gradient at all, none was zero
+    counter.zero_gradient &= counter.backward > 0  # where there was no gradient, none was zero
     return result
 
 
-def _plan_stage(
-    attack: Attack, problem: Problem, options: AttackOptions
-) -> tuple[Problem, list[Tensor]]:
-    """The problem with the batch that saturates the model, and (N, runs) runs of each process."""
+def _select_samples(
+    attack: Attack, stage: int, rows: Tensor, problem: Problem, result: AttackResult
+) -> Tensor:
+    """The samples of ``rows`` that a stage attacks; the counter notes them and the skipped ones."""
+    assert problem.clean_logits is not None
+    counter, clean_margin = result.counter, margin(problem.clean_logits, problem.y)
+    has_unusable_gradient = counter.zero_gradient | counter.non_finite
+    state = EnsembleState(
+        problem.threat.norm, result.margin[rows], clean_margin[rows], has_unusable_gradient[rows]
+    )
+    if (is_selected := attack.select_samples(stage, state)) is not None:
+        counter.stages_skipped[rows[~is_selected]] |= 1 << stage
+        rows = rows[is_selected]
+    counter.stages_run[rows] |= 1 << stage
+    return rows
+
+
+def _promising_runs(
+    ranks: Tensor | None, class_margins: Tensor, clean_margin: Tensor, max_ratio: float
+) -> Tensor | None:
+    """(N, runs) runs whose target kept at most ``max_ratio`` of the clean margin; None: all.
+
+    The nearest class is always among them.
+    """
+    if ranks is None or math.isinf(max_ratio):
+        return None
+    margin_ratios = class_margins / clean_margin.clamp_max(-1e-12)[:, None]
+    num_promising = (margin_ratios <= max_ratio).sum(1, keepdim=True)
+    return ranks.to(num_promising) < num_promising.clamp_min(1)
+
+
+def _run_stage(
+    attack: Attack, problem: Problem, start: AttackResult, options: AttackOptions
+) -> AttackResult:
+    """One stage, in as many processes as there are workers and runs."""
     fast_model, num_workers = options.fast_model, options.workers or 1
     if fast_model is not None:
         if attack.has_forward_only_passes:
             fast_model.optimize_forward()
         if fast_model.saturating_batch is not None:
             problem = replace(problem, saturating_batch=fast_model.saturating_batch)
-    if num_workers < 2:
-        return problem, []
-    run_mask = problem.run_mask
-    if run_mask is None:
-        shape = len(problem.x), attack.num_runs(problem)
-        run_mask = torch.ones(shape, dtype=torch.bool, device=problem.x.device)
-    return problem, partition_runs(run_mask, num_workers)
+    if num_workers > 1:
+        run_mask = problem.run_mask
+        if run_mask is None:
+            shape = len(problem.x), attack.num_runs(problem.num_classes)
+            run_mask = torch.ones(shape, dtype=torch.bool, device=problem.x.device)
+        masks = partition_runs(run_mask, num_workers)
+        if len(masks) > 1:
+            return _run_parallel(attack, problem, start, options, masks)
+    return search_and_confirm(attack, problem, start, options)
 
 
 def _run_parallel(
@@ -174,9 +186,3 @@ def _clean_logits(problem: Problem, batch_size: int, eot_samples: int) -> Tensor
         for rows in problem.row_numbers().split(batch_size)
     ]
     return torch.cat(pieces)
-
-
-def _renamed(problem: Problem, suffix: str) -> Problem:
-    """The same problem with random streams of its own."""
-    streams = replace(problem.rng, purpose=problem.rng.purpose + suffix)
-    return replace(problem, rng=streams)

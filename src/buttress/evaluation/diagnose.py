@@ -10,10 +10,9 @@ from typing import NamedTuple
 from torch import nn
 
 from buttress.attacks.core import create_attack
-from buttress.attacks.problem import Problem
 from buttress.data import Dataset
+from buttress.engine.checks import check_image_batch, check_model_output
 from buttress.engine.cost import surviving_sample_cost
-from buttress.engine.run import check_image_batch, check_model_output
 from buttress.errors import UserError
 from buttress.evaluation.doctor.core import (
     CHECK_KINDS,
@@ -32,7 +31,6 @@ from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
 from buttress.results.diagnosis import CheckResult, Diagnosis, Finding, deduplicate_findings
 from buttress.system.progress import Progress, SilentProgress
-from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Threat
 
 MAX_DOCTOR_IMAGES = 1000  # images: more cost time without new findings
@@ -48,7 +46,7 @@ class DoctorAttack(NamedTuple):
 
 
 DOCTOR_ATTACKS = (
-    DoctorAttack("noise", "noise", {"points": 10}),
+    DoctorAttack("noise", "noise", {"samples": 10}),
     DoctorAttack("fgsm", "fgsm", {}),
     DoctorAttack("pgd-20", "pgd", {"steps": 20}),
     DoctorAttack("fast", "fast", {"queries": 300}, robust_to="pgd-20"),
@@ -171,11 +169,11 @@ def _log_cost(
 ) -> None:
     """Log the estimated cost of attacks, from the time of a pass over the first images."""
     x, started = subject.x[:PROBE_IMAGES], time.perf_counter()
-    logits = subject.compute_logits(x)
+    subject.compute_logits(x)
     seconds_per_image = (time.perf_counter() - started) / len(x)
-    streams = SampleRNG(subject.seed, "doctor", subject.data.ids[:1])
-    problem = Problem(subject.model, x[:1], subject.y[:1], subject.threat, streams, logits[:1])
-    costs = [surviving_sample_cost(create_attack(p.attack, **p.args), problem) for p in probes]
+    num_classes = subject.data.num_classes
+    attacks = [create_attack(p.attack, **p.args) for p in probes]
+    costs = [surviving_sample_cost(attack, subject.threat, num_classes) for attack in attacks]
     passes = sum(costs) * images
     names = ", ".join(p.name for p in probes)
     progress.log(

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from buttress.attacks.core import ATTACKS, create_attack
-from buttress.attacks.problem import Problem
 from buttress.data import Dataset
-from buttress.engine.run import check_differentiable, check_image_batch, check_model_output
+from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
 from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation.doctor.core import (
     PROBE_IMAGES,
@@ -42,7 +40,6 @@ from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation, load_evaluation, record_warnings
 from buttress.results.run import changed_keys, command_line, provenance
 from buttress.system.progress import Progress, SilentProgress
-from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Threat
 
 __all__ = ["evaluate", "load_evaluation", "record_warnings"]
@@ -175,14 +172,12 @@ def _check_first_images(
         model, first_images, threat or Threat("Linf", data.budgets["Linf"]), averaged_passes=passes
     )
     check_image_batch(subject.x)
-    x, y = subject.x[:1], subject.y[:1]
     with eval_mode(model):
-        clean = check_model_output(model, x, subject.y, data.num_classes)
+        check_model_output(model, subject.x[:1], subject.y, data.num_classes)
     if not is_differentiable(model):
         for entry, attack in zip(attacks, attack_fns, strict=True):
             assert entry.threat is not None
-            streams = SampleRNG(0, entry.name, torch.arange(1))
-            check_differentiable(attack, Problem(model, x, y, entry.threat, streams, clean))
+            check_differentiable(attack, model, entry.threat, data.num_classes)
     return subject
 
 

@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from buttress.attacks.core import create_attack
 from buttress.attacks.problem import PassCounter
 from buttress.data import Batch, Dataset
+from buttress.engine.checks import check_image_batch
 from buttress.engine.fast_model import MAX_PROBE_IMAGES, FastModel, prepare
 from buttress.engine.options import AttackOptions
-from buttress.engine.run import check_image_batch, chunk_size, run_attack
+from buttress.engine.run import chunk_size, run_attack
 from buttress.evaluation.suite import SuiteEntry, load_corrupted_images
 from buttress.models import load_model
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device

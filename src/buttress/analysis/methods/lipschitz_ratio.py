@@ -133,7 +133,7 @@ class RatioAscent(ProjectedGradientAttack):
         if not self.radii or not all(0 < r <= 1 for r in self.radii):
             raise UserError(f"`radii` must be fractions of eps in (0, 1], but got {self.radii}")
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return len(self.radii)
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:

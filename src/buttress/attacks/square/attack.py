@@ -50,10 +50,10 @@ SEQUENTIAL_QUERIES = 201  # queries that are tried one by one, because many of t
 class Square(Attack):
     r"""Random search: a square of the perturbation is replaced, and kept if the margin grew.
 
-    The square covers a share p of the image: 0.8 at first, halved after 10, 50, 200, 500, 1000,
-    2000 and 4000 queries. Linf: vertical stripes of :math:`\pm\epsilon` at first, then squares of
-    :math:`\pm\epsilon`, one sign per channel. L2 and L1: mass is moved from one window to another,
-    shaped as two opposite bumps.
+    The square covers a fraction p of the image: ``p_init`` at first, halved after 10, 50, 200, 500,
+    1000, 2000 and 4000 queries. Linf: vertical stripes of :math:`\pm\epsilon` at first, then
+    squares of :math:`\pm\epsilon`, one sign per channel. L2 and L1: mass is moved from one window
+    to another, shaped as two opposite bumps.
 
     Departures: windows and signs are drawn per sample; a tie of logits is no success; images that
     are not square are tiled over both sides.
@@ -63,18 +63,18 @@ class Square(Attack):
     has_forward_only_passes: ClassVar[bool] = True
     queries: int = 5000
     restarts: int = 1
-    share: float = 0.8
+    p_init: float = 0.8
 
     def __post_init__(self) -> None:
         check_positive(queries=self.queries, restarts=self.restarts)
-        if not 0 < self.share <= 1:
-            raise UserError(f"`0 < share <= 1` must hold, but got share={self.share}")
+        if not 0 < self.p_init <= 1:
+            raise UserError(f"`0 < p_init <= 1` must hold, but got p_init={self.p_init}")
 
     @property
     def max_steps(self) -> int:
         return self.queries
 
-    def num_runs(self, problem: Problem) -> int:
+    def num_runs(self, num_classes: int) -> int:
         return self.restarts
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class Square(Attack):
 
     def _side_schedule(self, problem: Problem) -> Tensor:
         height, width = problem.x.shape[2:]
-        return window_side_schedule(self.queries, self.share, height, width, problem.threat.norm)
+        return window_side_schedule(self.queries, self.p_init, height, width, problem.threat.norm)
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert isinstance(state, SquareState)

@@ -1,0 +1,126 @@
+"""What an attack accepts (images, labels, model) and what every result of it must satisfy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from buttress.attacks.core import ATTACKS, Attack, attack_name
+from buttress.attacks.problem import Problem
+from buttress.errors import RunError, UserError
+from buttress.models.eval_mode import is_differentiable
+from buttress.threats.norm_ball import Threat
+
+
+def check_image_batch(x: Tensor) -> None:
+    """Refuses what is not a batch of images in [0, 1]."""
+    if not is_dense(x) or x.ndim != 4 or not x.is_floating_point():
+        raise UserError(f"images must be a float tensor (N, C, H, W), but got {describe_tensor(x)}")
+    if len(x) == 0:
+        return
+    if x.numel() == 0:
+        raise UserError(f"images must have pixels, but got {describe_tensor(x)}")
+    low, high = x.min().item(), x.max().item()
+    if not (low >= 0 and high <= 1):
+        raise UserError(
+            f"images must be in [0, 1], but they span [{low:.3g}, {high:.3g}]; divide by 255, and "
+            "put mean and std normalisation into the model (its first layer)"
+        )
+
+
+def check_label_batch(x: Tensor, y: Tensor) -> None:
+    if not is_dense(y) or y.shape != x.shape[:1] or y.dtype not in INTEGER_DTYPES:
+        raise UserError(
+            f"labels must be integers of shape ({len(x)},), but got {describe_tensor(y)}"
+        )
+
+
+def check_sample_ids(x: Tensor, ids: Tensor | None) -> Tensor:
+    """The sample ids; the positions if there are none."""
+    if ids is None:
+        return torch.arange(len(x))
+    if not is_dense(ids) or ids.shape != x.shape[:1] or ids.dtype not in INTEGER_DTYPES:
+        raise UserError(
+            f"`ids` must have one whole number per image, {len(x)}, but got {describe_tensor(ids)}"
+        )
+    return ids.long()
+
+
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def is_dense(values: object) -> bool:
+    """Whether it is a tensor with its numbers in place: not sparse, not without storage."""
+    return (
+        isinstance(values, Tensor)
+        and values.layout is torch.strided
+        and not values.is_meta
+        and not values.is_quantized
+    )
+
+
+def describe_tensor(values: object) -> str:
+    if not isinstance(values, Tensor):
+        return type(values).__name__
+    form = "" if is_dense(values) else " without plain numbers"
+    return f"{values.dtype} {tuple(values.shape)}{form}"
+
+
+def check_model_output(
+    model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None
+) -> Tensor:
+    """Refuses a model whose output cannot be class scores for these labels; returns them."""
+    try:
+        with torch.no_grad():
+            out = model(x)
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"the model cannot take images of shape {tuple(x.shape[1:])}: {reason}"
+        ) from error
+    if not isinstance(out, Tensor) or out.ndim != 2:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise UserError(f"the model must return logits (N, classes), but returned {got}")
+    max_label = int(y.max()) if len(y) else -1
+    if num_classes is not None and out.shape[1] != num_classes:
+        raise UserError(f"the data has {num_classes} classes, but the model returns {out.shape[1]}")
+    if out.shape[1] < 2:
+        raise UserError("the model must tell at least two classes apart, but returns one")
+    if len(y) and int(y.min()) < 0:
+        raise UserError(f"labels must be class numbers from 0 on, but there is {int(y.min())}")
+    if max_label >= out.shape[1]:
+        raise UserError(
+            f"there is a label {max_label}, but the model returns {out.shape[1]} classes"
+        )
+    return out
+
+
+def check_differentiable(
+    attack: Attack, model: nn.Module, threat: Threat, num_classes: int
+) -> None:
+    """Refuses an attack that needs gradients where the model gives none."""
+    stages = attack.stages(threat, num_classes)
+    gradient_attacks = [attack_name(stage) for stage in stages if stage.needs_grad]
+    if gradient_attacks and not is_differentiable(model):
+        black_box = [e.name for e in ATTACKS if not e.value.needs_grad]
+        raise UserError(
+            f"attack {gradient_attacks[0]} needs gradients, which this model does not give; the "
+            f"black-box attacks are {', '.join(black_box)}"
+        )
+
+
+def check_adversarial_examples(name: str, problem: Problem, x_adv: Tensor) -> None:
+    """Every result of every attack passes here: right shape, finite, in the box, in the ball."""
+    if x_adv.shape != problem.x.shape:
+        raise RunError(f"attack {name} changed the shape to {tuple(x_adv.shape)}; this is a bug")
+    if not len(x_adv):
+        return
+    low, high = torch.aminmax(x_adv)
+    if not (low >= 0 and high <= 1):
+        if not x_adv.isfinite().all():
+            raise RunError(f"attack {name} returned values that are not finite; this is a bug")
+        raise RunError(f"attack {name} left the box [0, 1]; this is a bug")
+    if (excess := problem.threat.excess(problem.x, x_adv)).any():
+        raise RunError(
+            f"attack {name} left the ball {problem.threat} by {excess.max():.3g}; this is a bug"
+        )
