@@ -91,9 +91,16 @@ def objective_table() -> str:
     for entry in OBJECTIVES:
         objective = entry.value()
         attack, loss = objective.attack_passes, objective.loss_passes
-        forward, backward = (objective.repeats * (n + loss) for n in attack)
+        forward, backward = (
+            objective.repeats * (n + loss) for n in (attack.forward, attack.backward)
+        )
         updates = objective.repeats * objective.batchnorm_updates
-        cells = (plain(entry.summary), f"{forward} / {backward}", str(updates), linked(entry.paper))
+        cells = (
+            plain(entry.summary),
+            f"{forward:g} / {backward:g}",
+            str(updates),
+            linked(entry.paper),
+        )
         lines.append(f"| `{entry.name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

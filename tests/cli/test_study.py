@@ -154,11 +154,8 @@ def test_interrupted_it_leaves_no_lock_and_130(sent: signal.Signals, tmp_path: P
 
 def test_numbers_are_read_by_people() -> None:
     assert [format_amount(v, "FLOP") for v in (12.0, 3.14e12)] == ["12 FLOP", "3.14 TFLOP"]
-    assert [format_duration(s) for s in (3, 600, 7200, 3e6)] == [
-        "3 s",
-        "10 min",
-        "2 h",
-        "34.7 days",
-    ]
+    durations = {3: "3 s", 600: "10 min", 7200: "2 h", 3e6: "34.7 days", 3.2e7: "370 days"}
+    durations |= {1.737e8: "5.5 years", 5e10: "1,584 years"}
+    assert [format_duration(s) for s in durations] == list(durations.values())
     assert "unknown" in format_duration(None)
     assert parse_shard("2/8") == (2, 8)

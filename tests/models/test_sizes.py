@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from buttress.errors import UserError
 from buttress.models import (
@@ -124,13 +126,48 @@ def test_multiply_accumulates_include_attention(name: str, millions: int) -> Non
 def test_the_cost_on_paper_is_what_the_counter_of_torch_says(name: str) -> None:
     with torch.device("meta"):
         model = create_model(name)
-    assert model_cost(name) == (count_parameters(model), count_macs(model))
+    assert model_cost(name)[:2] == (count_parameters(model), count_macs(model))
 
 
 def test_a_model_with_weights_costs_what_it_costs_on_paper() -> None:
     for name in ("resnet_tiny", "vit_tiny"):
         model = create_model(name, seed=0)
-        assert model_cost(name) == (count_parameters(model), count_macs(model))
+        assert model_cost(name)[:2] == (count_parameters(model), count_macs(model))
+
+
+class FusedAttention(torch.autograd.Function):
+    """Attention that keeps no attention weights, as the fused kernels do."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        ctx.save_for_backward(q, k, v, out)
+        return out
+
+
+@pytest.mark.parametrize(
+    "name", [*TINY, *(pytest.param(n, marks=pytest.mark.slow) for n in (*MINI, *PUBLISHED))]
+)
+def test_activations_are_what_autograd_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = model_cost(name).activations
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda q, k, v, **_: FusedAttention.apply(q, k, v)
+    )
+    with torch.device("meta"):
+        model = create_model(name).eval()
+        x = torch.empty(1, 3, 32, 32)
+    own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
+    kept = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if (key := tensor.untyped_storage()._cdata) not in own:
+            kept[key] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(x)
+    numbers = sum(t.untyped_storage().nbytes() for t in kept.values()) / 4
+    assert 0.75 * numbers < expected < 1.1 * numbers
 
 
 def test_counting_leaves_the_model_as_it_was() -> None:

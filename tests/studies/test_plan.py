@@ -6,20 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from buttress.attacks import ATTACKS
 from buttress.data import dataset_facts, load_dataset
-from buttress.engine.cost import PassEstimate, max_passes
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
+from buttress.evaluation.run_entry import entry_passes
+from buttress.evaluation.suite import SuiteEntry
 from buttress.models import create_model
+from buttress.models.cost import PassCount
 from buttress.results.core import write_record_json
-from buttress.studies import StudySpec, load_study, make_jobs, plan_study
+from buttress.results.run_spec import RunSpec
+from buttress.studies import StudySpec, calibration, load_study, make_jobs, plan_study
+from buttress.studies.calibration import FamilySpeed
 from buttress.studies.grid import expand_study
-from buttress.studies.jobs import RunJob, RunStatus, TaskUsage, macs_of, read_status, tasks_of_job
+from buttress.studies.jobs import RunJob, RunStatus, TaskUsage, read_status, tasks_of_job
 from buttress.studies.speed import DEVICES, SpeedModel, fit_speed_model, get_device
 from buttress.threats.norm_ball import Threat
+from buttress.training.cost import (
+    images_per_epoch,
+    run_model_cost,
+    training_memory,
+    training_passes,
+    validation_passes,
+)
+from buttress.training.recipe import load_recipe
+from buttress.training.train import resolve_run_spec
 
-LINF = Threat.parse("Linf:8/255")
 RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-at", "train_limit": 100}
 
 
@@ -33,53 +44,86 @@ def work(root: Path, **grid: object) -> RunJob:
     return make_jobs(expand_study(spec, "smoke"), root)[0]
 
 
-@pytest.mark.parametrize("name", [e.name for e in ATTACKS if "needs_sources" not in e.tags])
-def test_every_attack_says_its_passes(name: str) -> None:
-    norm = ATTACKS.get(name).norms[0]
-    found = max_passes(name, {}, Threat(norm, 0.1), 10)
-    assert found.forward >= 1
-    assert 0 <= found.backward <= found.forward
-
-
-def test_passes_of_known_attacks() -> None:
-    assert max_passes("clean", {}, None, 10) == PassEstimate(1)
-    assert max_passes("pgd", {"steps": 7, "restarts": 3}, LINF, 10) == PassEstimate(24, 21)
-    assert max_passes("square", {"queries": 50}, LINF, 10).backward == 0
-    few, many = (max_passes("autoattack", {}, LINF, classes).forward for classes in (3, 10))
-    assert few < many
-
-
-def test_no_attack_takes_more_than_was_said() -> None:
-    """A network that nothing breaks: every image takes all passes."""
+def test_no_record_counts_more_passes_than_planned() -> None:
+    """A network that nothing fools: every image takes all passes."""
     data = load_dataset("digits", "test", limit=100)
     suite = ["clean", "pgd:Linf:1e-6", "apgd-ce:L2:1e-6"]
     found = evaluate(create_model("vit_tiny", num_classes=10), data, suite)
+    right = found.records["clean"].correct.mean()
+    assert right > 0
     for record in list(found.records.values())[1:]:
-        attack, threat = record.metadata["attack"], Threat.parse(record.metadata["threat"])
-        said = max_passes(attack, record.metadata["args"], threat, 10)
-        right = found.records["clean"].correct.mean()
-        assert right > 0
-        assert 0.8 * right * said.forward <= record.metadata["forward_passes"] <= said.forward + 2
-        assert record.metadata["backward_passes"] <= said.backward + 1
+        threat, meta = Threat.parse(record.metadata["threat"]), record.metadata
+        planned = entry_passes(SuiteEntry("", meta["attack"], threat, meta["args"]), 10)
+        assert 0.8 * right * planned.forward <= meta["forward_passes"] <= planned.forward
+        assert meta["backward_passes"] <= planned.backward
+    assert entry_passes(SuiteEntry("", "clean", None, {}), 10) == PassCount(1)
+
+
+def recipe_job(root: Path, *overrides: str, **base: object) -> RunJob:
+    """A run of 100 images in batches of 32, so that 96 are trained on in each epoch."""
+    return work(root, base={**RUN, "overrides": ["epochs=3", *overrides], **base})
+
+
+def passes_of(job: RunJob) -> PassCount:
+    return training_passes(job.spec, dataset_facts(job.spec.dataset))
 
 
 def test_training_is_epochs_times_images_times_steps(tmp_path: Path) -> None:
-    changes = ["epochs=3", "objective.args.steps=5", "validation.limit=10", "validation.every=2"]
-    job = work(tmp_path, base={**RUN, "overrides": changes})
-    task = tasks_of_job(job)[0]
+    job = recipe_job(
+        tmp_path, "objective.args.steps=5", "validation.limit=10", "validation.every=2",
+        "eps_warmup_epochs=0", "eps_zero_epochs=0",
+    )  # fmt: skip
     steps = job.spec.recipe.validation.attack.args["steps"]
-    assert task.weight_backward_passes == 3 * 100
-    assert task.backward_passes == 3 * 100 * 5 + 2 * 10 * steps
-    assert task.forward_passes == 3 * 100 * 6 + 2 * 10 * (steps + 1)
-    assert task.macs(2.0) == 2 * (
-        task.forward_passes + task.backward_passes + 2 * task.weight_backward_passes
+    passes = tasks_of_job(job)[0].passes
+    # A validated image: the prediction, that of the attack, and its points.
+    validation = PassCount(2 * 10 * (2 + steps + 1), 2 * 10 * steps)
+    assert passes == PassCount(3 * 96 * 6, 3 * 96 * 5, 3 * 96) + validation
+    assert passes.macs(2.0) == 2 * (passes.forward + passes.backward + 2 * passes.weight_backward)
+
+
+def test_validation_is_on_the_images_of_its_split(tmp_path: Path) -> None:
+    facts = dataset_facts("digits")
+    assert facts.num_val == len(load_dataset("digits", "val")) != facts.num_test
+    for select_on, images in (("val", facts.num_val), ("test", facts.num_test)):
+        spec = recipe_job(tmp_path, f"select_on={select_on}").spec
+        steps = spec.recipe.validation.attack.args["steps"]
+        assert validation_passes(spec, facts).backward == images * steps
+
+
+def test_epochs_without_an_attack_and_with_awp(tmp_path: Path) -> None:
+    plain = passes_of(recipe_job(tmp_path, "eps_warmup_epochs=1", "eps_zero_epochs=0"))
+    late = passes_of(recipe_job(tmp_path, "eps_warmup_epochs=1", "eps_zero_epochs=1"))
+    steps = recipe_job(tmp_path).spec.recipe.objective.args["steps"]
+    assert plain.backward - late.backward == 96 * steps
+    assert plain.weight_backward == late.weight_backward == 3 * 96
+    awp = recipe_job(tmp_path, "eps_warmup_epochs=1", "awp.gamma=0.01", "awp.from_epoch=2")
+    assert passes_of(awp).weight_backward == (3 + 1) * 96
+
+
+def test_extra_images_are_counted() -> None:
+    recipe = load_recipe("robustwrn-rst", ("extra_data.dataset=cifar10", "batch_size=100"))
+    spec = resolve_run_spec("wrn_tiny", "cifar10", recipe)
+    assert images_per_epoch(spec, dataset_facts("cifar10")) == 2 * 49_000
+
+
+def test_memory_grows_with_batch_and_optimizer(tmp_path: Path) -> None:
+    def memory(*overrides: str) -> float:
+        return training_memory(recipe_job(tmp_path, *overrides).spec)
+
+    cost = run_model_cost(recipe_job(tmp_path).spec)
+    assert memory("batch_size=64") - memory("batch_size=32") == 4 * 32 * cost.activations
+    assert memory("accumulation_steps=2") < memory()
+    assert memory("precision=bf16-mixed") < memory()
+    weights = memory("optimizer.name=adamw") - memory(
+        "optimizer.name=sgd", "optimizer.momentum=0.9"
     )
+    assert weights == 4 * cost.parameters
 
 
 def test_what_is_finished_corrects_the_estimate(tmp_path: Path) -> None:
     job = work(tmp_path)
     tasks = tuple(tasks_of_job(job))
-    macs = macs_of(job.spec)
+    macs = run_model_cost(job.spec).macs
     took = {
         tasks[0].file: TaskUsage(50.0),
         tasks[2].file: TaskUsage(8.0, forward=3.0, backward=1.0),
@@ -87,12 +131,12 @@ def test_what_is_finished_corrects_the_estimate(tmp_path: Path) -> None:
     pace = fit_speed_model([RunStatus(job, tasks, tasks, took)])
     assert pace.estimate_seconds(job, tasks[0]) == pytest.approx(50)
     assert pace.estimate_seconds(job, tasks[2]) == pytest.approx(8)
-    assert pace.expected_task(job, tasks[2]).forward_passes == 20 * 3
-    guessed = pace.expected_task(job, tasks[3])  # of this attack nothing is known
-    assert 0 < guessed.forward_passes < tasks[3].forward_passes  # but some images break
+    assert pace.expected_passes(job, tasks[2]).forward == 20 * 3
+    guessed = pace.expected_passes(job, tasks[3])  # of this attack nothing is known
+    assert 0 < guessed.forward < tasks[3].passes.forward  # but some images break
     other = work(tmp_path, base={**RUN, "model": "resnet_tiny"})
-    rate = 50 / tasks[0].macs(macs)
-    expected = rate * tasks_of_job(other)[0].macs(macs_of(other.spec))
+    rate = 50 / tasks[0].passes.macs(macs)
+    expected = rate * tasks_of_job(other)[0].passes.macs(run_model_cost(other.spec).macs)
     assert pace.estimate_seconds(other, tasks_of_job(other)[0]) == pytest.approx(expected)
 
 
@@ -124,6 +168,52 @@ def test_a_named_device_is_an_estimate(tmp_path: Path) -> None:
     assert all(0 < d.efficiency < 1 for d in DEVICES.values())
     with pytest.raises(UserError, match="a100"):
         get_device("a1000")
+
+
+def test_memory_beyond_a_device_is_a_warning(tmp_path: Path) -> None:
+    small = plan_study(expand_study(study(), "smoke"), tmp_path, device_name="rtx2080ti")
+    assert small.memory_bytes == max(run.memory_bytes for run in small.runs) > 0
+    assert not small.warnings
+    changes = {**RUN, "overrides": ["batch_size=1000000"]}
+    large = plan_study(expand_study(study(base=changes), "smoke"), tmp_path, device_name="v100")
+    assert large.memory_bytes > 32e9
+    assert "32 GB of v100" in large.warnings[0]
+    assert "accumulation_steps" in large.warnings[0]
+
+
+def test_one_model_of_a_family_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def time_model(spec: RunSpec, num_images: int, device: str, seconds: float) -> FamilySpeed:
+        timed.append(spec.model)
+        return FamilySpeed(1e-12, 2e-12, 3e-12)
+
+    monkeypatch.setattr(calibration, "time_model", time_model)
+    names = [f"wrn_d{n}_1_1_w1_1_1_mini" for n in (1, 3, 5)]
+    grid = expand_study(study(axes={"model": {n: {"model": n} for n in names}}), "smoke")
+    plan = plan_study(grid, tmp_path, device="cpu")
+    assert timed == [names[1]]
+    flops = [run.flops for run in plan.runs]
+    assert flops[0] < flops[1] < flops[2]
+    seconds = [run.seconds or 0 for run in plan.runs]
+    assert seconds[2] / seconds[0] == pytest.approx(flops[2] / flops[0], rel=0.01)
+
+
+def test_a_family_too_slow_to_time_takes_the_speed_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(calibration.ASSUMED_FLOPS, "cpu", 1.0)
+    grid = expand_study(study(), "smoke")
+    plan = plan_study(grid, tmp_path, device="cpu")
+    assert plan.hours is None
+    assert plan.flops > 0
+    other_speed = {"SomeOtherNetwork": [1e-12, 2e-12, 3e-12]}
+    speed = SpeedModel(calibrations={k: FamilySpeed(*v) for k, v in other_speed.items()})
+    job = work(tmp_path)
+    task = tasks_of_job(job)[0]
+    macs = run_model_cost(job.spec).macs
+    expected = FamilySpeed(1e-12, 2e-12, 3e-12).seconds(task.passes, macs)
+    assert speed.estimate_seconds(job, task) == expected > 0
 
 
 def test_the_quickstart_is_timed_once(tmp_path: Path) -> None:

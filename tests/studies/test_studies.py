@@ -161,12 +161,12 @@ def test_facts_are_those_of_the_data(tmp_path: Path) -> None:
         if "facts" not in DATASETS.entry(name).metadata:
             continue
         try:
-            train, test = load_dataset(name, "train"), load_dataset(name, "test")
+            train, val, test = (load_dataset(name, part) for part in ("train", "val", "test"))
         except Exception:  # not on this machine
             continue
         known = dataset_facts(name)
-        assert known[:6] == (
-            len(train), len(test), train.num_classes, train.shape, train.mean, train.std,
+        assert known[:7] == (
+            len(train), len(val), len(test), train.num_classes, train.shape, train.mean, train.std,
         )  # fmt: skip
         assert known.budgets == test.budgets
 

@@ -13,7 +13,7 @@ from buttress.config import Spec
 from buttress.models import load_model
 from buttress.models.cost import count_macs, count_parameters
 from buttress.statistics import pareto
-from buttress.training.cost import training_passes, training_seconds
+from buttress.training.cost import trained_passes, training_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -178,7 +178,7 @@ def _tradeoff_point(score: RunScore) -> TradeoffPoint:
         parameters=count_parameters(model),
         macs=count_macs(model, score.run.spec.image_size),
         seconds=training_seconds(score.run),
-        passes=training_passes(score.run),
+        passes=trained_passes(score.run),
     )
 
 

@@ -27,6 +27,8 @@ from buttress.attacks.losses import dlr, targeted_dlr, targeted_margin
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.targets import choose_target
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
+from buttress.threats.norm_ball import Norm
 
 RHO = 0.75  # a window in which at most this share of the steps rose halves the step
 STEP_WEIGHT = 0.75  # of a move that is new; the rest repeats the last move
@@ -64,6 +66,10 @@ class AutoPGD(Attack):
     @property
     def max_steps(self) -> int:
         return self.steps + 2  # L1 looks again where a phase begins; other norms end before
+
+    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+        steps = self.phase_table.num_steps if norm == "L1" else self.steps
+        return PassCount(steps + 1, steps)
 
     @property
     def eot_samples(self) -> int:

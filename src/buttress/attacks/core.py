@@ -19,6 +19,7 @@ from torch import Tensor
 from buttress.attacks.losses import cross_entropy
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.registry import Registry, normalize_name
 from buttress.threats.norm_ball import NORMS, Norm, Threat
 
@@ -113,6 +114,13 @@ class Attack(ABC):
     def expected_fraction(self, stage: int, norm: Norm) -> float:
         """Of the passes of part ``stage`` for all samples left, what is usual: only for plans."""
         return 1.0
+
+    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+        """Passes of one run on a sample that it does not fool; `eot_samples` multiplies them.
+
+        For a CPU: an accelerator also computes the gradient at the last point.
+        """
+        return PassCount(self.max_steps + 1, self.max_steps if self.needs_grad else 0)
 
     def num_runs(self, num_classes: int) -> int:
         """Restarts, or targets, or both multiplied."""

@@ -17,7 +17,8 @@ from buttress.attacks.hyperplane import Hyperplane
 from buttress.attacks.losses import targeted_margin
 from buttress.attacks.problem import ModelOutput, Problem, input_gradient
 from buttress.attacks.targets import choose_target
-from buttress.threats.norm_ball import TINY
+from buttress.models.cost import PassCount
+from buttress.threats.norm_ball import TINY, Norm
 
 ETA = 1.05  # how far beyond the boundary a step goes
 BETA = 0.9  # how much of the way is kept once the point is misclassified
@@ -54,6 +55,9 @@ class FABBase(Attack):
     @property
     def max_steps(self) -> int:
         return 2 * self.steps  # a round has two looks
+
+    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+        return PassCount(2 * self.steps, self.steps)  # each step looks at its start and its end
 
     def num_runs(self, num_classes: int) -> int:
         return self.restarts
@@ -187,6 +191,9 @@ class FAB(FABBase):
     """
 
     restarts: int = 5
+
+    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+        return PassCount(2 * self.steps, self.steps * num_classes)
 
     def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
         assert isinstance(state, FABState)

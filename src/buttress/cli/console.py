@@ -152,11 +152,13 @@ def format_amount(value: float, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+DURATION_UNITS = ((365.25 * 86400, "years"), (86400, "days"), (3600, "h"), (60, "min"), (1, "s"))
+
+
 def format_duration(seconds: float | None) -> str:
-    """``40 s``, ``12 min``, ``5.5 h``, ``12 days``."""
+    """``40 s``, ``12 min``, ``5.5 h``, ``12 days``, ``5.5 years``: at least two of a unit."""
     if seconds is None:
         return "unknown"
-    for threshold, unit in ((172800.0, "days"), (5400.0, "h"), (120.0, "min")):
-        if seconds >= threshold:
-            return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    length, unit = next((row for row in DURATION_UNITS if seconds >= 2 * row[0]), (1, "s"))
+    value = seconds / length
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

@@ -76,7 +76,7 @@ def list_(as_json: bool) -> None:
 @study_options
 @only_option
 @click.option(
-    "--device", default="auto", show_default=True, help="Device on which models are timed."
+    "--device", default="auto", show_default=True, help="Device on which a model is timed."
 )
 @click.option("--device-name", help="Estimate for another device: a100, v100, cpu-core ...")
 @WORKERS_OPTION
@@ -109,11 +109,12 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
         [label, str(len(runs)), str(sum(r.state == "done" for r in runs)),
          format_amount(sum(r.flops for r in runs), "FLOP"),
          format_duration(None if any(r.seconds is None for r in runs)
-                  else sum(r.seconds for r in runs))]
+                  else sum(r.seconds for r in runs)),
+         format_amount(max(r.memory_bytes for r in runs), "B")]
         for label, runs in groups.items()
     ]  # fmt: skip
     if rows:
-        header = ["configuration", "runs", "done", "remaining", "time"]
+        header = ["configuration", "runs", "done", "remaining", "time", "memory"]
         print_line(format_table(header, rows) + "\n")
     counts = ", ".join(f"{n} {state}" for state, n in study_plan.runs_by_state.items() if n)
     print_line(f"{study_plan.study} at scale {study_plan.scale}: {counts or 'no runs'}")
@@ -123,10 +124,14 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
     )
     passes = f"{forward} forward and {backward} backward passes"
     print_line(f"remaining: {passes}, {format_amount(study_plan.flops, 'FLOP')}")
+    if study_plan.memory_bytes:
+        print_line(f"memory per device: up to {format_amount(study_plan.memory_bytes, 'B')}")
     if study_plan.hours is not None and study_plan.flops:
         wall_time = format_duration(3600 * study_plan.hours / workers)
         source = study_plan.estimate_basis
         print_line(f"estimated time: {wall_time} with {workers} workers (based on {source})")
+    for warning in study_plan.warnings:
+        print_line(f"warning: {warning}")
 
 
 @command.command("run")

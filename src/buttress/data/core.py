@@ -133,6 +133,7 @@ class DatasetFacts(NamedTuple):
     """Metadata of a dataset that is known without downloading it, enough to plan a run."""
 
     num_train: int  # images
+    num_val: int
     num_test: int
     num_classes: int
     shape: tuple[int, int, int]
@@ -204,9 +205,11 @@ def _registered_facts(name: str) -> DatasetFacts:
 
 
 def _measure_facts(name: str) -> DatasetFacts:
-    train, test = load_dataset(name, "train"), load_dataset(name, "test")
-    classes, statistics = train.num_classes, (train.mean, train.std)
-    return DatasetFacts(len(train), len(test), classes, train.shape, *statistics, test.budgets)
+    train, val, test = (load_dataset(name, split) for split in ("train", "val", "test"))
+    return DatasetFacts(
+        len(train), len(val), len(test), train.num_classes, train.shape, train.mean, train.std,
+        test.budgets,
+    )  # fmt: skip
 
 
 def download_dataset(name: str, progress: Progress = SILENT_PROGRESS) -> Path:

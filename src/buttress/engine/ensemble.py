@@ -13,7 +13,7 @@ from buttress.attacks.losses import label_logit, margin
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.attacks.targets import rank_targets, sort_other_classes
 from buttress.engine.confirm import search_and_confirm
-from buttress.engine.cost import stage_cost
+from buttress.engine.cost import stage_passes
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import ProcessTask, partition_runs, run_in_processes
 from buttress.engine.result import AttackResult, comparable_margin, is_misclassified
@@ -43,7 +43,7 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
     stages = attack.stages(problem.threat, problem.num_classes)
     result.stage_names = tuple(attack_name(s) for s in stages) if len(stages) > 1 else ()
     drop_fooled = options.stop_when_fooled or len(stages) > 1
-    costs = [stage_cost(stage_attack, problem.num_classes) for stage_attack in stages]
+    costs = [stage_passes(s, problem.threat, problem.num_classes).macs() for s in stages]
     class_margins = clean - label_logit(clean, problem.y)[:, None]  # the best of each other class
     class_margins.scatter_(1, problem.y[:, None], -torch.inf)
     for stage, stage_attack in enumerate(stages):

@@ -20,7 +20,7 @@ from buttress.engine.checks import (
     check_model_output,
     check_sample_ids,
 )
-from buttress.engine.cost import surviving_sample_cost
+from buttress.engine.cost import attack_passes
 from buttress.engine.ensemble import run_ensemble
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import default_num_workers
@@ -61,7 +61,7 @@ def attack(
     ).x_adv
 
 
-MIN_PASSES_FOR_PROCESSES = 15_000  # passes: shorter attacks are not worth more processes
+MIN_PASSES_FOR_PROCESSES = 10_000  # passes: shorter attacks are not worth more processes
 MAX_CHUNK_BYTES = 1 << 25  # bytes of images attacked at once: 2,700 of CIFAR-10, 55 of ImageNet
 
 
@@ -93,7 +93,7 @@ def run_attack(
             on_progress = scale_progress(
                 options.on_progress, chunk.start / len(x), len(xb) / len(x)
             )
-            cost = len(xb) * surviving_sample_cost(attack, threat, num_classes)
+            cost = len(xb) * attack_passes(attack, threat, num_classes).macs()
             is_long = cost >= MIN_PASSES_FOR_PROCESSES and attack.eot_samples == 1
             num_workers = default_num_workers(len(xb), xb.device) if is_long else 1
             chunk_options = dataclasses.replace(

@@ -12,7 +12,7 @@ from torch import nn
 from buttress.attacks.core import create_attack
 from buttress.data import Dataset
 from buttress.engine.checks import check_image_batch, check_model_output
-from buttress.engine.cost import surviving_sample_cost
+from buttress.engine.cost import attack_passes
 from buttress.errors import UserError
 from buttress.evaluation.doctor.core import (
     CHECK_KINDS,
@@ -26,6 +26,7 @@ from buttress.evaluation.doctor.core import (
 from buttress.evaluation.evaluate import attack_correct_images
 from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
 from buttress.evaluation.suite import CLEAN, SuiteEntry
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
@@ -173,16 +174,17 @@ def _log_cost(
     seconds_per_image = (time.perf_counter() - started) / len(x)
     num_classes = subject.data.num_classes
     attacks = [create_attack(p.attack, **p.args) for p in probes]
-    costs = [surviving_sample_cost(attack, subject.threat, num_classes) for attack in attacks]
-    passes = sum(costs) * images
+    per_image = [attack_passes(attack, subject.threat, num_classes) for attack in attacks]
+    passes = sum(per_image, PassCount()) * images
     names = ", ".join(p.name for p in probes)
+    count, seconds = passes.forward + passes.backward, passes.macs(seconds_per_image)
     progress.log(
-        f"doctor: {names} on {images} images: at most {passes:,.0f} passes, about "
-        f"{passes * seconds_per_image:.0f} s (less for images that are fooled early)"
+        f"doctor: {names} on {images} images: at most {count:,.0f} passes, about {seconds:.0f} s "
+        "(less for images that are fooled early)"
     )
 
 
 def _total_passes(record: AttackRecord) -> float:
     return len(record) * float(
-        record.metadata["forward_passes"] + 2 * record.metadata["backward_passes"]
+        record.metadata["forward_passes"] + record.metadata["backward_passes"]
     )

@@ -18,11 +18,13 @@ from buttress.attacks.core import create_attack
 from buttress.attacks.problem import PassCounter
 from buttress.data import Batch, Dataset
 from buttress.engine.checks import check_image_batch
+from buttress.engine.cost import attack_passes
 from buttress.engine.fast_model import MAX_PROBE_IMAGES, FastModel, prepare
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import chunk_size, run_attack
 from buttress.evaluation.suite import SuiteEntry, load_corrupted_images
 from buttress.models import load_model
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
@@ -63,6 +65,15 @@ class EvaluationJob:
     @property
     def model(self) -> nn.Module:
         return self.evaluated.model
+
+
+def entry_passes(entry: SuiteEntry, num_classes: int) -> PassCount:
+    """Expected passes of an image that stays robust, as records count them."""
+    if entry.threat is None:
+        return PassCount(1)
+    attack = create_attack(entry.attack, **entry.args)
+    passes = attack_passes(attack, entry.threat, num_classes, expected=True)
+    return passes + PassCount(attack.eot_samples)  # the prediction of the model itself
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,8 +11,6 @@ from buttress.models.variants import ModelCategory
 from buttress.registry import RegistryEntry
 
 VariantSize = Literal["published", "mini", "tiny"]
-
-_cost = functools.cache(model_cost)  # a registered name always means the same model
 
 
 class PublishedSize(NamedTuple):
@@ -60,11 +57,13 @@ def published_size(name: str) -> PublishedSize | None:
     if extra["published"] is None:
         return None
     input_shape = {"num_classes": 10, "image_size": 32, **extra.get("published_shape", {})}
-    return PublishedSize(extra["published"], _cost(name, **input_shape).parameters, **input_shape)
+    return PublishedSize(
+        extra["published"], model_cost(name, **input_shape).parameters, **input_shape
+    )
 
 
 def _describe(entry: RegistryEntry[Factory]) -> ModelDescription:
-    cost = _cost(entry.name, num_classes=10, image_size=32)
+    cost = model_cost(entry.name, num_classes=10, image_size=32)
     categories: tuple[ModelCategory, ...] = ("cnn", "transformer", "hybrid")
     sizes: tuple[VariantSize, ...] = ("published", "mini", "tiny")
     return ModelDescription(

@@ -58,7 +58,7 @@ class Diagnosis(Spec):
     accuracy: dict[str, float] = Field(
         default_factory=dict
     )  # clean, and robust to each attack of the checks
-    passes: int = 0  # forward passes, a backward pass counted as two
+    passes: int = 0  # of single images, forward and backward
     seconds: float = 0.0
 
     @property

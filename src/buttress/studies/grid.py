@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,14 +14,15 @@ from buttress.analysis.core import ANALYSES
 from buttress.data import dataset_facts
 from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
-from buttress.models import create_model
+from buttress.models.core import is_known
 from buttress.models.cost import SkipInitialization
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.results.study_result import study_result_path
 from buttress.studies.claims import CLAIMS
 from buttress.studies.spec import RunSettings, Scale, ScaledStudy, StudySpec
+from buttress.training.cost import run_model_cost
 from buttress.training.recipe import list_recipes, load_recipe
-from buttress.training.train import resolve_run_spec
+from buttress.training.train import build_model, resolve_run_spec
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,11 @@ def _expand_grid(scaled: ScaledStudy, source: str) -> tuple[GridRun, ...]:
 
 def check_model_args(spec: RunSpec) -> None:
     """Build the model without memory for weights, to check its arguments."""
-    options = json.dumps(spec.model_args, sort_keys=True)
-    _build_on_meta(spec.model, spec.num_classes, spec.image_size, spec.in_channels, options)
-
-
-@lru_cache(maxsize=4096)  # a study has few models and many runs
-def _build_on_meta(model: str, classes: int, image_size: int, channels: int, options: str) -> None:
+    if is_known(spec.model):
+        run_model_cost(spec)  # which is computed once for each model, and needed for plans
+        return
     with torch.device("meta"), SkipInitialization():
-        create_model(
-            model, num_classes=classes, image_size=image_size, in_channels=channels,
-            options=json.loads(options),
-        )  # fmt: skip
+        build_model(spec)
 
 
 def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> None:

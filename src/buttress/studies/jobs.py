@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,29 +15,21 @@ from buttress.analysis.core import ANALYSES, analyze, resolve_args
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, default_threat
 from buttress.config import ComponentSpec
 from buttress.data import DatasetFacts, dataset_facts, load_dataset
-from buttress.engine.cost import PassEstimate, expected_passes, max_passes
 from buttress.errors import CorruptFileError
 from buttress.evaluation import evaluate
+from buttress.evaluation.run_entry import entry_passes
 from buttress.evaluation.suite import SuiteEntry, load_suite, resolve_suite
 from buttress.models import load_model
-from buttress.models.core import is_known
-from buttress.models.cost import (
-    ModelCost,
-    SkipInitialization,
-    count_macs,
-    count_macs_on_meta,
-    count_parameters,
-)
+from buttress.models.cost import PassCount
 from buttress.results.attack_record import read_record_metadata, skipped_square_queries
 from buttress.results.core import read_record_json
 from buttress.results.run import CheckpointName, Run, RunFailure
-from buttress.results.run_spec import Recipe, RunSpec
+from buttress.results.run_spec import RunSpec
 from buttress.studies.grid import ExpandedStudy, LabelFilter, select_runs
 from buttress.system.progress import Progress, SilentProgress
 from buttress.training import train_run
+from buttress.training.cost import training_passes
 from buttress.training.finetune import finetune_run
-from buttress.training.objectives import OBJECTIVES
-from buttress.training.train import build_model
 
 
 @dataclass(frozen=True)
@@ -121,8 +113,6 @@ def _train(job: RunJob, device: str, progress: Progress) -> Run:
 
 
 TaskKind = Literal["train", "attack", "analysis"]
-NO_PASSES = PassEstimate(0)
-LOOKS_TWICE = ("trades", "mart", "rst", "alp")  # losses on clean and adversarial images
 
 
 @dataclass(frozen=True)
@@ -132,32 +122,29 @@ class RunTask:
     label: str  # as its progress is called
     kind: TaskKind
     file: Path
-    images: int = 0  # of a record
-    typical: PassEstimate = NO_PASSES  # of a record: for a robust image
-    forward_passes: float = 0.0  # passes of single images in all
-    backward_passes: float = 0.0  # to the image only
-    weight_backward_passes: float = 0.0  # backward passes to the weights too
+    passes: PassCount = field(default_factory=PassCount)  # of an attack: if all images are robust
+    images: int = 0  # of an attack
     identity: Mapping[str, Any] = field(default_factory=dict)  # required metadata of the file
-
-    def macs(self, forward_macs: float) -> float:
-        """MACs: a backward pass costs as a forward pass, and one more for the weights."""
-        return forward_macs * (
-            self.forward_passes + self.backward_passes + 2 * self.weight_backward_passes
-        )
 
 
 def tasks_of_job(job: RunJob) -> list[RunTask]:
     """Tasks of a job: training, every attack of every suite, every analysis."""
-    run = Run(job.folder)
-    tasks = [training_passes(job.spec, run.path / "done.json")]
+    run, spec, facts = Run(job.folder), job.spec, cached_facts(job.spec.dataset)
+    passes = training_passes(spec, facts)
+    tasks = [RunTask(f"train {spec.model}", "train", run.path / "done.json", passes)]
+    images = min(facts.num_test, job.test_limit or facts.num_test)
     for which in job.checkpoints:
         for suite in job.suites:
             name = suite if which == "best" else f"{suite}-{which}"
-            for entry, upper_bound, usual in _suite_passes(
-                suite, job.spec.dataset, job.spec.num_classes
-            ):
+            for entry, passes in _suite_passes(suite, spec.dataset, spec.num_classes):
                 path = run.suite_folder(name) / f"{entry.name}.parquet"
-                tasks.append(attack_task(entry, (upper_bound, usual), suite, job, path))
+                tasks.append(
+                    RunTask(
+                        f"{suite}: {entry.name}", "attack", path, passes * images, images,
+                        {"attack": entry.attack, "args": dict(entry.args),
+                         "threat": "" if entry.threat is None else str(entry.threat)},
+                    )
+                )  # fmt: skip
     for analysis in job.analyses:
         identity = {"args": _resolved_args(analysis)}
         tasks.append(
@@ -171,103 +158,19 @@ def _resolved_args(analysis: ComponentSpec) -> dict[str, Any]:
     return resolve_args(ANALYSES.entry(analysis.name), analysis.args)
 
 
-def training_passes(spec: RunSpec, file: Path) -> RunTask:
-    """The passes of a recipe: its attack, its loss, and the epochs' validation."""
-    recipe, known = spec.recipe, facts(spec.dataset)
-    images = min(known.num_train, spec.limit or known.num_train) * recipe.epochs
-    objective = OBJECTIVES.create(recipe.objective.name, recipe.objective.args)
-    steps = getattr(objective, "steps", 0) if recipe.threat else 0
-    if getattr(objective, "combine", "") in ("max", "avg"):  # one attack for each norm
-        steps *= len(getattr(objective, "threats", ("",)))
-    loss_passes = objective.repeats * (2 if recipe.objective.name in LOOKS_TWICE else 1)
-    loss_passes += 0 if recipe.awp is None else 1
-    validation_images = min(known.num_test, recipe.validation.limit or known.num_test)
-    validation_images *= sum(map(partial(is_validation_epoch, recipe), range(1, recipe.epochs + 1)))
-    validation_steps = recipe.validation.attack.args.get("steps", 10) if recipe.threat else 0
-    return RunTask(
-        f"train {spec.model}", "train", file,
-        forward_passes=images * (steps + loss_passes) + validation_images * (validation_steps + 1),
-        backward_passes=images * steps + validation_images * validation_steps,
-        weight_backward_passes=images * loss_passes,
-    )  # fmt: skip
-
-
-def is_validation_epoch(recipe: Recipe, epoch: int) -> bool:
-    """Whether an epoch, counted from 1, is validated."""
-    validation = recipe.validation
-    return epoch == recipe.epochs or (
-        epoch % validation.every == 0 and epoch >= validation.from_epoch
-    )
-
-
-def attack_task(
-    entry: SuiteEntry,
-    passes: tuple[PassEstimate, PassEstimate],
-    suite: str,
-    job: RunJob,
-    file: Path,
-) -> RunTask:
-    """Task of an attack, with the maximum and the typical passes of a robust image."""
-    upper_bound, typical = passes
-    known = facts(job.spec.dataset)
-    images = min(known.num_test, job.test_limit or known.num_test)
-    threat = "" if entry.threat is None else str(entry.threat)
-    return RunTask(
-        f"{suite}: {entry.name}", "attack", file, images, typical,
-        forward_passes=images * upper_bound.forward, backward_passes=images * upper_bound.backward,
-        identity={"attack": entry.attack, "args": dict(entry.args), "threat": threat},
-    )  # fmt: skip
-
-
-def progress_units(job: RunJob) -> dict[str, float]:
-    """Fraction of the progress bar of each task, by its label."""
-    units: dict[str, float] = {}
-    for task in tasks_of_job(job):
-        units[task.label] = units.get(task.label, 0.0) + task.macs(1.0)
-    return units
-
-
 @lru_cache(maxsize=256)
-def facts(dataset: str) -> DatasetFacts:
+def cached_facts(dataset: str) -> DatasetFacts:
     """Facts of a dataset; one that is not registered is read once."""
     return dataset_facts(dataset)
 
 
 @lru_cache(maxsize=1024)
 def _suite_passes(
-    suite: str, dataset: str, classes: int
-) -> tuple[tuple[SuiteEntry, PassEstimate, PassEstimate], ...]:
-    """The attacks of a suite and their passes per image."""
-    entries = resolve_suite(load_suite(suite), facts(dataset).budgets, dataset)
-    return tuple(
-        (
-            entry,
-            max_passes(entry.attack, entry.args, entry.threat, classes),
-            expected_passes(entry.attack, entry.args, entry.threat, classes),
-        )
-        for entry in entries
-    )
-
-
-_COSTS: dict[tuple[Any, ...], ModelCost] = {}
-
-
-def model_cost(spec: RunSpec) -> ModelCost:
-    """Parameters and MACs of a run's model, computed without memory for weights."""
-    size = (spec.num_classes, spec.image_size, spec.in_channels)
-    key = (spec.model, repr(sorted(spec.model_args.items())), *size)
-    if key not in _COSTS:
-        with torch.device("meta"), SkipInitialization():
-            model = build_model(spec)
-        count = count_macs_on_meta if is_known(spec.model) else count_macs
-        macs = int(count(model.eval(), spec.image_size))
-        _COSTS[key] = ModelCost(count_parameters(model), macs)
-    return _COSTS[key]
-
-
-def macs_of(spec: RunSpec) -> int:
-    """MACs per image of a run's model."""
-    return model_cost(spec).macs
+    suite: str, dataset: str, num_classes: int
+) -> tuple[tuple[SuiteEntry, PassCount], ...]:
+    """The entries of a suite and their passes per robust image."""
+    entries = resolve_suite(load_suite(suite), cached_facts(dataset).budgets, dataset)
+    return tuple((entry, entry_passes(entry, num_classes)) for entry in entries)
 
 
 RunState = Literal["done", "failed", "started", "new"]

@@ -18,10 +18,10 @@ from buttress.results.core import read_record_json
 from buttress.results.evaluation import with_diagnosis
 from buttress.results.run import Run
 from buttress.studies.grid import GridRun, merge_settings
-from buttress.studies.jobs import model_cost
 from buttress.studies.spec import AnalysisRows, ColumnSpec, PublishedTable, ScaledStudy
 from buttress.studies.table import NO_LABEL, MeasuredValue, RowLabels, StudyTable, ValueTable
 from buttress.system.files import digest
+from buttress.training.cost import run_model_cost
 
 WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
 NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # columns that need a complete evaluation
@@ -135,7 +135,7 @@ def _missing_reason(runs: Sequence[GridRunRecords]) -> str:
 
 def _run_metric(records: GridRunRecords, column: ColumnSpec) -> float:
     if column.metric in ("parameters_m", "gmacs"):
-        cost = model_cost(records.grid_run.spec)
+        cost = run_model_cost(records.grid_run.spec)
         return cost.parameters / 1e6 if column.metric == "parameters_m" else cost.macs / 1e9
     if column.metric == "train_seconds":
         return float(records.run.summary["seconds"])

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from buttress.config import Spec
+from buttress.models.cost import FLOPS_PER_MAC, PassCount
+from buttress.results.run_spec import RunSpec
+from buttress.studies.calibration import calibrate
 from buttress.studies.grid import ExpandedStudy, LabelFilter
-from buttress.studies.jobs import RunStatus, macs_of, make_jobs, read_statuses
-from buttress.studies.speed import SpeedModel, fit_speed_model, get_device, time_models
+from buttress.studies.jobs import RunJob, RunStatus, TaskKind, make_jobs, read_statuses
+from buttress.studies.speed import DeviceSpec, SpeedModel, fit_speed_model, get_device
 from buttress.system.progress import Progress, SilentProgress
+from buttress.training.cost import run_model_cost, training_memory
+
+EVALUATION_BATCH = 256  # images that are attacked at once
 
 
 class PlannedRun(Spec):
@@ -26,6 +32,7 @@ class PlannedRun(Spec):
     forward_passes: float = 0.0  # of single images
     backward_passes: float = 0.0
     flops: float = 0.0
+    memory_bytes: float = 0.0  # on its device, about
     seconds: float | None = None  # None: no timing is available
 
 
@@ -39,8 +46,10 @@ class StudyPlan(Spec):
     forward_passes: float
     backward_passes: float
     flops: float
+    memory_bytes: float  # of the largest run
     hours: float | None
     estimate_basis: str  # of the hours
+    warnings: tuple[str, ...] = ()
 
 
 class ActiveRun(Spec):
@@ -74,20 +83,28 @@ def plan_study(
     label_filter: LabelFilter | None = None,
     progress: Progress | None = None,
 ) -> StudyPlan:
-    """Estimate the remaining passes, FLOPs and hours of a study.
+    """Estimate the remaining passes, FLOPs, memory and hours of a study.
 
-    Hours are learnt from finished runs below ``root``; models without one are timed here, or with
-    ``device_name`` all are estimated for that device.
+    Hours follow from finished runs below ``root``. One model of each family without a finished run
+    is timed here for a moment; with ``device_name`` all are estimated for that device.
     """
     progress = progress or SilentProgress()
     device_spec = None if device_name is None else get_device(device_name)
     statuses = read_statuses(make_jobs(expanded, root, label_filter), progress)
     speed = fit_speed_model(statuses)
     speed.device = device_spec
-    unfinished = [run for run in statuses if any(t.kind != "analysis" for t in run.missing)]
-    if device_spec is None and unfinished:
-        time_models(speed, [run.job.spec for run in unfinished], root, device, progress)
+    specs_by_family: dict[str, list[RunSpec]] = {}
+    for run in statuses:
+        family = run_model_cost(run.job.spec).family
+        if any((family, kind) not in speed.seconds_per_mac for kind in _missing_kinds(run)):
+            specs_by_family.setdefault(family, []).append(run.job.spec)
+    if device_spec is None and specs_by_family:
+        speed.calibrations = calibrate(specs_by_family, root, device, progress)
     return build_plan(expanded, statuses, speed)
+
+
+def _missing_kinds(run: RunStatus) -> set[TaskKind]:
+    return {task.kind for task in run.missing} - {"analysis"}
 
 
 def build_plan(
@@ -106,29 +123,51 @@ def build_plan(
         forward_passes=sum(r.forward_passes for r in runs),
         backward_passes=sum(r.backward_passes for r in runs),
         flops=sum(r.flops for r in runs),
+        memory_bytes=max((r.memory_bytes for r in runs), default=0.0),
         hours=None if hours is None else hours / 3600,
         estimate_basis=speed.source_text,
+        warnings=_memory_warnings(runs, speed.device),
+    )
+
+
+def _memory_warnings(runs: Sequence[PlannedRun], device: DeviceSpec | None) -> tuple[str, ...]:
+    if device is None or device.memory_gb is None:
+        return ()
+    too_large = [run for run in runs if run.memory_bytes > 1e9 * (device.memory_gb or 0)]
+    if not too_large:
+        return ()
+    largest = max(too_large, key=lambda run: run.memory_bytes)
+    return (
+        f"{len(too_large)} runs need more than the {device.memory_gb:g} GB of {device.name}, "
+        f"up to {largest.memory_bytes / 1e9:.3g} GB for {largest.label}; split their batches with "
+        "accumulation_steps=N in the recipe",
     )
 
 
 def plan_run(status: RunStatus, speed: SpeedModel) -> PlannedRun:
     """Remaining cost of one run."""
-    work, macs = status.job, 0
-    forward = backward = flops = 0.0
-    seconds: float | None = 0.0
+    job, passes, seconds = status.job, PassCount(), 0.0
+    is_timed = True
     for task in status.missing:
-        if task.kind == "analysis":
-            continue
-        macs = macs or macs_of(work.spec)
-        expected = speed.expected_task(work, task)
-        forward += expected.forward_passes
-        backward += expected.backward_passes + expected.weight_backward_passes
-        flops += 2 * expected.macs(macs)
-        task_seconds = speed.estimate_seconds(work, task)
-        seconds = None if task_seconds is None or seconds is None else seconds + task_seconds
+        passes += speed.expected_passes(job, task)
+        task_seconds = speed.estimate_seconds(job, task)
+        seconds, is_timed = seconds + (task_seconds or 0.0), is_timed and task_seconds is not None
     return PlannedRun(
-        key=work.key, model=work.spec.model, label=work.label(), seed=work.spec.seed,
+        key=job.key, model=job.spec.model, label=job.label(), seed=job.spec.seed,
         state=status.state, missing_tasks=tuple(t.label for t in status.missing),
-        error=status.error, forward_passes=forward, backward_passes=backward, flops=flops,
-        seconds=seconds,
+        error=status.error, forward_passes=passes.forward,
+        backward_passes=passes.backward + passes.weight_backward,
+        flops=FLOPS_PER_MAC * passes.macs(run_model_cost(job.spec).macs),
+        memory_bytes=_peak_memory(job, _missing_kinds(status)),
+        seconds=seconds if is_timed else None,
     )  # fmt: skip
+
+
+def _peak_memory(job: RunJob, kinds: set[TaskKind]) -> float:
+    """Bytes of a run on its device, of training or of an attack on a batch of an evaluation."""
+    training = training_memory(job.spec) if "train" in kinds else 0.0
+    if "attack" not in kinds:
+        return training
+    cost = run_model_cost(job.spec)
+    images = min(EVALUATION_BATCH, job.test_limit or EVALUATION_BATCH)
+    return max(training, 4.0 * (2 * cost.parameters + images * cost.activations))

@@ -29,6 +29,7 @@ from buttress.system.rng import SampleRNG, derive_seed
 from buttress.threats.norm_ball import Threat
 from buttress.training.averaging import AveragedWeights
 from buttress.training.awp import perturbed_weights
+from buttress.training.cost import is_validation_epoch
 from buttress.training.guards import MAX_ROLLBACKS, has_collapsed, has_diverged
 from buttress.training.objectives import OBJECTIVES, AdversarialBatch, Objective, TrainingBatch
 from buttress.training.sampler import BatchSampler, BatchShard
@@ -303,8 +304,7 @@ class Trainer:
     def _validate(self, val_data: Dataset) -> dict[str, Any]:
         """Compute clean and robust accuracy on validation images."""
         spec, epoch = self.recipe.validation, self.state.epoch + 1
-        is_due = epoch % spec.every == 0 and epoch >= spec.from_epoch
-        if not is_due and epoch != self.recipe.epochs:
+        if not is_validation_epoch(self.recipe, epoch):
             return {"val_clean": None, "val_robust": None, "val_images": len(val_data)}
         fabric = self.fabric
         attack = create_attack(spec.attack.name, **spec.attack.args)

@@ -40,7 +40,7 @@ def get_caltech101(progress: Progress) -> Path:
     "caltech101",
     tags=("download", "natural", "large"),
     get=get_caltech101,
-    facts=imagenet_facts(3_060, 6_084, 102),
+    facts=imagenet_facts(2_754, 306, 6_084, 102),
 )
 def caltech101(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Caltech-101: objects in 102 classes with the background; 30 training images of each."""

@@ -255,7 +255,7 @@ def get_cifar10(progress: Progress) -> Path:
     "cifar10",
     tags=("download", "natural"),
     get=get_cifar10,
-    facts=DatasetFacts(49_000, 10_000, 10, (3, 32, 32), CIFAR10.mean, CIFAR10.std),
+    facts=DatasetFacts(49_000, 1_000, 10_000, 10, (3, 32, 32), CIFAR10.mean, CIFAR10.std),
 )
 def cifar10(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """CIFAR-10: natural images of 32x32 in ten classes; val is 1,000 of the training images."""
@@ -324,7 +324,7 @@ def get_cifar100(progress: Progress) -> Path:
     "cifar100",
     tags=("download", "natural"),
     get=get_cifar100,
-    facts=DatasetFacts(49_000, 10_000, 100, (3, 32, 32), CIFAR100.mean, CIFAR100.std),
+    facts=DatasetFacts(49_000, 1_000, 10_000, 100, (3, 32, 32), CIFAR100.mean, CIFAR100.std),
 )
 def cifar100(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """CIFAR-100: natural images of 32x32 in 100 classes; val is 1,000 of the training images."""

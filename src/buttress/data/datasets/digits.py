@@ -46,6 +46,7 @@ def get_digits(progress: Progress) -> Path:
     get=get_digits,
     facts=DatasetFacts(
         NUM_IMAGES - NUM_TEST - NUM_VAL,
+        NUM_VAL,
         NUM_TEST,
         10,
         (3, DEFAULT_SIZE, DEFAULT_SIZE),

@@ -59,7 +59,7 @@ def get_flowers102(progress: Progress) -> Path:
     "flowers102",
     tags=("download", "natural", "large"),
     get=get_flowers102,
-    facts=imagenet_facts(1_020, 6_149, 102),
+    facts=imagenet_facts(1_020, 1_020, 6_149, 102),
 )
 def flowers102(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Oxford Flowers: 102 classes in the official splits."""

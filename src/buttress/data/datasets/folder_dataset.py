@@ -28,12 +28,12 @@ ARCHIVE_SUFFIXES = (".tgz", ".gz", ".tar", ".zip")
 
 
 def imagenet_facts(
-    train: int, test: int, num_classes: int, size: int = DEFAULT_IMAGENET_SIZE
+    train: int, val: int, test: int, num_classes: int, size: int = DEFAULT_IMAGENET_SIZE
 ) -> DatasetFacts:
     """Facts of an ImageNet-like dataset, known before it is downloaded."""
     shape = (3, size, size)
     return DatasetFacts(
-        train, test, num_classes, shape, IMAGENET_MEAN, IMAGENET_STD, IMAGENET_BUDGETS
+        train, val, test, num_classes, shape, IMAGENET_MEAN, IMAGENET_STD, IMAGENET_BUDGETS
     )
 
 

@@ -77,7 +77,7 @@ def get_imagenet(progress: Progress) -> Path:
     "imagenet",
     tags=("natural", "large", "local"),
     get=get_imagenet,
-    facts=imagenet_facts(1_268_355, 50_000, 1_000),
+    facts=imagenet_facts(1_268_355, 12_812, 50_000, 1_000),
 )
 def imagenet(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNet-1k from your own copy; test is its val, val is one in 100 training images."""
@@ -122,7 +122,7 @@ CLASS_LIST_FILE = "imagenet-100.txt"
     "imagenet-100",
     tags=("natural", "large", "local"),
     get=get_imagenet,
-    facts=imagenet_facts(126_836, 5_000, 100),  # about: it depends on the classes
+    facts=imagenet_facts(126_836, 1_281, 5_000, 100),  # about: it depends on the classes
 )
 def imagenet_100(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """A hundred classes of your copy of ImageNet, drawn with seed 0 or listed in a file."""
@@ -167,7 +167,7 @@ def get_imagenet_rb5000(progress: Progress) -> Path:
     paper="arXiv:2010.09670",
     tags=("natural", "large", "local"),
     get=get_imagenet_rb5000,
-    facts=imagenet_facts(1_268_355, 5_000, 1_000),
+    facts=imagenet_facts(1_268_355, 12_812, 5_000, 1_000),
 )
 def imagenet_rb5000(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNet-1k from your own copy, with the 5,000 images of RobustBench as test."""

@@ -45,7 +45,7 @@ def get_imagenette(name: str, source: DownloadFile, progress: Progress) -> Path:
     "imagenette",
     tags=("download", "natural", "large"),
     get=lambda progress: get_imagenette("imagenette", FULL_ARCHIVE, progress),
-    facts=imagenet_facts(8_522, 3_925, 10),
+    facts=imagenet_facts(8_522, 947, 3_925, 10),
 )
 def imagenette(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNette: ten classes of ImageNet at full size; val is one in ten training images."""
@@ -59,7 +59,7 @@ def imagenette(split: str, image_size: int | None, progress: Progress) -> Datase
     "imagenette-160",
     tags=("download", "natural", "large"),
     get=lambda progress: get_imagenette("imagenette-160", SMALL_ARCHIVE, progress),
-    facts=imagenet_facts(8_522, 3_925, 10, SMALL_SIZE),
+    facts=imagenet_facts(8_522, 947, 3_925, 10, SMALL_SIZE),
 )
 def imagenette_160(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """ImageNette with the shorter side at 160 pixels; val is one in ten training images."""

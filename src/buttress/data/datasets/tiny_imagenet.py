@@ -43,7 +43,7 @@ def get_tiny_imagenet(progress: Progress) -> Path:
     "tiny-imagenet",
     tags=("download", "natural"),
     get=get_tiny_imagenet,
-    facts=DatasetFacts(95_000, 10_000, 200, (3, IMAGE_SIZE, IMAGE_SIZE), MEAN, STD),
+    facts=DatasetFacts(95_000, 5_000, 10_000, 200, (3, IMAGE_SIZE, IMAGE_SIZE), MEAN, STD),
 )
 def tiny_imagenet(split: str, image_size: int | None, progress: Progress) -> Dataset:
     """Tiny ImageNet: 200 classes at 64x64; test is its val, val is one in 20 training images."""

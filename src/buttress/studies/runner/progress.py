@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buttress.studies.jobs import RunJob, progress_units
+from buttress.studies.jobs import RunJob, tasks_of_job
+from buttress.studies.speed import SpeedModel
 from buttress.system.progress import Progress, ProgressTask
+from buttress.training.cost import run_model_cost
+
+
+def progress_units(job: RunJob) -> dict[str, float]:
+    """Expected MACs of each task of a run, by its label."""
+    speed, macs = SpeedModel(), run_model_cost(job.spec).macs
+    units: dict[str, float] = {}
+    for task in tasks_of_job(job):
+        task_macs = speed.expected_passes(job, task).macs(macs)
+        units[task.label] = units.get(task.label, 0.0) + task_macs
+    return units
 
 
 class StudyProgress:

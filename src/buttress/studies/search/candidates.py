@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from buttress.errors import UserError
-from buttress.models.cost import ModelCost
+from buttress.models.cost import FLOPS_PER_MAC, ModelCost
 from buttress.results.run_spec import RunSpec
 from buttress.studies.grid import GridRun, expand_study, labels_text
-from buttress.studies.jobs import model_cost, training_passes
+from buttress.studies.jobs import cached_facts
 from buttress.studies.search.spec import HalvingSpec, SearchBudget, SearchSpec
 from buttress.studies.spec import Scale
 from buttress.system.rng import derive_seed
+from buttress.training.cost import run_model_cost, training_passes
 from buttress.training.schedules import scale_recipe_epochs
 
 
@@ -38,8 +38,11 @@ class Candidate:
 
     def flops(self, epoch_fraction: float) -> float:
         """FLOPs of training for a fraction of the epochs."""
-        tasks = [training_passes(spec, Path()) for spec in self.specs_for(epoch_fraction)]
-        return sum(2 * task.macs(self.cost.macs) for task in tasks)
+        passes = (
+            training_passes(spec, cached_facts(spec.dataset))
+            for spec in self.specs_for(epoch_fraction)
+        )
+        return sum(FLOPS_PER_MAC * p.macs(self.cost.macs) for p in passes)
 
 
 def epochs_for(spec: RunSpec, epoch_fraction: float) -> int:
@@ -101,7 +104,7 @@ def _make_candidate(runs: Sequence[GridRun], seed: int) -> Candidate:
     if any(run.init_key is not None for run in runs):
         where = labels_text(runs[0].labels)
         raise UserError(f"{where}: `init_from` is not supported in a search")
-    return Candidate(dict(runs[0].labels), specs, model_cost(specs[0]))
+    return Candidate(dict(runs[0].labels), specs, run_model_cost(specs[0]))
 
 
 def check_recipes(candidates: Sequence[Candidate], halving: HalvingSpec, source: str) -> None:

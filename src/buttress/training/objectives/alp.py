@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from buttress.attacks.targets import TargetRule
+from buttress.models.cost import PassCount
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
-    AttackPasses,
     LossOutput,
     TrainingBatch,
     adversarial_images,
@@ -37,8 +37,8 @@ class ALP(AdversarialObjective):
     target: TargetRule = "none"
 
     @property
-    def attack_passes(self) -> AttackPasses:
-        return AttackPasses(self.steps + (self.target != "none"), self.steps)
+    def attack_passes(self) -> PassCount:
+        return PassCount(self.steps + (self.target != "none"), self.steps)
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         return AdversarialBatch(

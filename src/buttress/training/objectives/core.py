@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.data import Mixing
+from buttress.models.cost import PassCount
 from buttress.registry import Registry
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import Threat
@@ -51,13 +52,6 @@ class AdversarialBatch(NamedTuple):
     sample_weights: Tensor | None = None  # (N,)
 
 
-class AttackPasses(NamedTuple):
-    """Passes per image of an inner attack; backward passes are to the images only."""
-
-    forward: int
-    backward: int
-
-
 class LossOutput(NamedTuple):
     """Output of an objective: the loss, and the logits whose accuracy is logged."""
 
@@ -79,9 +73,9 @@ class Objective(ABC):
     batchnorm_updates = 1  # updates of BatchNorm's running statistics per optimizer step
 
     @property
-    def attack_passes(self) -> AttackPasses:
+    def attack_passes(self) -> PassCount:
         """Passes per image of `find_adversarial`, if eps is not zero."""
-        return AttackPasses(0, 0)
+        return PassCount()
 
     @property
     def loss_passes(self) -> int:

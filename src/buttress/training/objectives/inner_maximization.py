@@ -14,11 +14,11 @@ from buttress.attacks.core import Attack
 from buttress.attacks.pgd import PGD, StartRule
 from buttress.attacks.problem import Problem
 from buttress.engine.last_iterate import HoldRule, last_iterate
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.threats.norm_ball import Threat
 from buttress.training.objectives.core import (
     AdversarialBatch,
-    AttackPasses,
     LossOutput,
     Objective,
     TrainingBatch,
@@ -91,8 +91,8 @@ class AdversarialObjective(Objective):
         PGD(steps=self.steps, rel_step=self.rel_step, start=self.start, noise=self.noise)
 
     @property
-    def attack_passes(self) -> AttackPasses:
-        return AttackPasses(self.steps, self.steps)
+    def attack_passes(self) -> PassCount:
+        return PassCount(self.steps, self.steps)
 
     def create_attack(self, batch: TrainingBatch, **attack_args: Any) -> PGD:
         """Create the attack; its steps scale with eps during warm-up or stay fixed."""

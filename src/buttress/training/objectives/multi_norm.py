@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from buttress.attacks.core import broadcast_to_images
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.system.rng import derive_seed
 from buttress.threats.norm_ball import Threat
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
-    AttackPasses,
     TrainingBatch,
 )
 from buttress.training.objectives.inner_maximization import AdversarialObjective, run_inner_attack
@@ -53,10 +53,10 @@ class MultiNorm(AdversarialObjective):
             Threat.parse(text)
 
     @property
-    def attack_passes(self) -> AttackPasses:
+    def attack_passes(self) -> PassCount:
         attacks = 1 if self.combine == "random" else len(self.threats)
         selection = attacks if self.combine == "max" else 0
-        return AttackPasses(attacks * self.steps + selection, attacks * self.steps)
+        return PassCount(attacks * self.steps + selection, attacks * self.steps)
 
     @property
     def loss_passes(self) -> int:

@@ -8,10 +8,10 @@ from torch import nn
 
 from buttress.attacks.losses import kl_divergence
 from buttress.attacks.pgd import StartRule
+from buttress.models.cost import PassCount
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
-    AttackPasses,
     LossOutput,
     TrainingBatch,
     adversarial_images,
@@ -36,8 +36,8 @@ class TRADES(AdversarialObjective):
     beta: float = 6.0
 
     @property
-    def attack_passes(self) -> AttackPasses:
-        return AttackPasses(self.steps + 1, self.steps)  # one for the clean logits
+    def attack_passes(self) -> PassCount:
+        return PassCount(self.steps + 1, self.steps)  # one for the clean logits
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
         return AdversarialBatch(
