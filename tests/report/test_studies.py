@@ -40,7 +40,7 @@ def test_a_study_page_shows_claims_and_published_beside_measured(
     said = words(page)
 
     assert "Which? Source: a paper" in said
-    assert "C1 ViT is best undecided holds 25% of bootstrap tables 40 against 40" in said
+    assert "C1 ViT is best holds \N{EN DASH} undecided 25% of redrawn tables 40 against 40" in said
     assert f"ViT 40.0 {SPAN} published 50.0 (-10.0) pgd_at , gone-123" in said
     assert "CaiT not run published 10.0" in said
     assert f"ResNet 40.0 warning !1 not trustworthy {SPAN}" in said

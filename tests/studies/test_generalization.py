@@ -149,24 +149,39 @@ def test_corruptions_that_are_not_all_there_are_no_number(tmp_path: Path) -> Non
     assert line.numbers["clean"].value == 0.5
 
 
+FORMULA = {"uncertainty": [{"pattern": "*", "varies_by": "exact", "reason": "it is a formula"}]}
+
+
 def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     study = load_study("bounds")
-    assert answer_study(expand_study(study, "smoke"), tmp_path).claims[0].outcome == "undecided"
+    assert answer_study(expand_study(study, "mini"), tmp_path).claims[0].outcome == "undecided"
     slopes = {"1": 0.0, "2": 0.5, "inf": 1.0}
     same = ("natural_slope", "adversarial_slope", "last_slope", "term_slope")
     classes = [{"p": p, "rows": [], **dict.fromkeys(same, slope)} for p, slope in slopes.items()]
-    path = study_result_path(tmp_path, "bounds", "smoke").parent / "rademacher.json"
-    write_record_json(path, {"result": {"classes": classes}})
-    found = answer_study(expand_study(study, "smoke"), tmp_path)
+    path = study_result_path(tmp_path, "bounds", "mini").parent / "rademacher.json"
+    write_record_json(path, {"result": {"classes": classes}, **FORMULA})
+    found = answer_study(expand_study(study, "mini"), tmp_path)
     assert [(line.labels, line.numbers["term_slope"].value) for line in found.lines] == [
         (("1", "-"), 0.0), (("2", "-"), 0.5), (("inf", "-"), 1.0),
     ]  # fmt: skip
     assert found.claims[0].outcome == "holds"
+    at_smoke = study_result_path(tmp_path, "bounds", "smoke").parent / "rademacher.json"
+    write_record_json(at_smoke, {"result": {"classes": classes}, **FORMULA})
+    smoke = answer_study(expand_study(study, "smoke"), tmp_path).claims[0]
+    assert (smoke.outcome, smoke.evidence) == ("undecided", found.claims[0].evidence)
+    assert "only that the parts fit" in smoke.reason
+    write_record_json(path, {"result": {"classes": classes}})
+    bare = answer_study(expand_study(study, "mini"), tmp_path).claims[0]
+    assert bare.outcome == "undecided"
+    assert "has no uncertainty" in bare.reason
+    write_record_json(path, {"result": {"classes": classes}, **FORMULA})
     assert found.claims[1].outcome == "undecided"  # its list is not there yet
     names = [f"{what} of stage {s}" for what in ("depth", "width") for s in (1, 2, 3)]
     steps = [{"direction": n, "smallest_step": 0.5, "smallest_step_he": -1.0} for n in names]
-    write_record_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
-    found = answer_study(expand_study(study, "smoke"), tmp_path)
+    write_record_json(
+        path.with_name("size_bound.json"), {"result": {"directions": steps}, **FORMULA}
+    )
+    found = answer_study(expand_study(study, "mini"), tmp_path)
     assert [line.labels for line in found.lines[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
     assert found.lines[3].numbers["smallest_step"].value == 0.5
     assert "has no key" in found.lines[3].numbers["term_slope"].missing
@@ -174,16 +189,18 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     assert [claim.outcome for claim in found.claims] == ["holds", "holds"]
     assert "depth of stage 1 0.5" in found.claims[1].evidence
     steps[4]["smallest_step"] = -0.1
-    write_record_json(path.with_name("size_bound.json"), {"result": {"directions": steps}})
-    assert answer_study(expand_study(study, "smoke"), tmp_path).claims[1].outcome == "does not hold"
+    write_record_json(
+        path.with_name("size_bound.json"), {"result": {"directions": steps}, **FORMULA}
+    )
+    assert answer_study(expand_study(study, "mini"), tmp_path).claims[1].outcome == "does not hold"
     classes[0]["term_slope"] = 0.3
-    write_record_json(path, {"result": {"classes": classes}})
-    assert answer_study(expand_study(study, "smoke"), tmp_path).claims[0].outcome == "does not hold"
+    write_record_json(path, {"result": {"classes": classes}, **FORMULA})
+    assert answer_study(expand_study(study, "mini"), tmp_path).claims[0].outcome == "does not hold"
 
 
 def test_rows_listed_by_an_analysis_that_is_not_run() -> None:
     grid = {"analysis_rows": {"analysis": "rademacher", "path": "classes", "row_fields": ["p"]}}
-    with pytest.raises(UserError, match="missing from `together`"):
+    with pytest.raises(UserError, match="missing from `group_analyses`"):
         expand_study(StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "s"), "smoke")
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from buttress.studies import answer_study, expand_study, load_study
+from buttress.studies import SCALES, answer_study, expand_study, list_studies, load_study
+from buttress.studies.published import full_published_values, read_csv_rows
+from unrun import Unrun
 
 # study -> claim -> the word that its published numbers must give
 WORDS = {
@@ -41,6 +43,58 @@ def test_the_published_word_on_every_claim(name: str, tmp_path: Path) -> None:
     found = answer_study(expand_study(load_study(name), "paper"), tmp_path)
     assert {claim.id: claim.published for claim in found.claims} == WORDS[name]
     assert found.runs == RUNS[name]
+
+
+def test_published_verdicts_do_not_depend_on_the_scale(unrun: Unrun) -> None:
+    for name in ("patch-size", "table1", "weight-decay"):
+        published = [
+            [(c.id, c.published, c.published_evidence) for c in unrun(name, scale).claims]
+            for scale in SCALES
+        ]
+        assert published[0] == published[1] == published[2], name
+
+
+def test_every_row_of_a_published_table_is_a_row_of_the_study() -> None:
+    for name in list_studies():
+        study = load_study(name)
+        if study.published is not None:
+            lines = read_csv_rows(study.published)
+            table = full_published_values(study.published, lines, study.at_scale("paper"))
+            assert len(table.rows) == len(lines), name
+
+
+# study -> claim -> table by other authors -> verdict
+OTHER_VERDICTS = {
+    "table1": {
+        "G1": {"robust-finetuning": "does not hold"},
+        "G2": {"robust-finetuning": "undecided"},
+        "G3": {"robust-finetuning": "undecided", "ares": "undecided", "revisiting-at": "undecided"},
+        "G4": {"robust-finetuning": "undecided"},
+    },
+    "trades": {"G6": {"robust-finetuning": "undecided"}},
+    "corruptions": {"G15": {"robust-finetuning": "undecided"}},
+    "depth-grid": {"R1": {"robust-residual": "does not hold"}},
+    "scaling": {"R6": {"robust-residual": "holds"}},
+    "white-box": {"R8": {"robust-residual": "holds"}},
+    "scaling-up": {"X6": {"robustbench": "holds"}},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_VERDICTS)
+def test_verdicts_on_tables_by_other_authors(name: str, unrun: Unrun) -> None:
+    claims = [c for c in unrun(name, "smoke").claims if c.other_tables]
+    verdicts = {c.id: {o.table: o.outcome for o in c.other_tables} for c in claims}
+    assert verdicts == OTHER_VERDICTS[name]
+    for other in (other for claim in claims for other in claim.other_tables):
+        assert other.source
+        assert other.limits
+        assert other.evidence
+        assert bool(other.reason) == (other.outcome == "undecided")
+
+
+def test_no_other_study_has_tables_by_other_authors() -> None:
+    with_others = {n for n in list_studies() if load_study(n).other_tables}
+    assert with_others == set(OTHER_VERDICTS)
 
 
 def test_the_grid_of_depths_is_all_of_125() -> None:

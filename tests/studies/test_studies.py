@@ -19,7 +19,7 @@ from buttress.studies import (
     list_studies,
     load_study,
 )
-from buttress.studies.measure import read_published
+from buttress.studies.published import read_csv_rows
 from buttress.studies.spec import value_at_scale
 from unrun import Unrun
 
@@ -50,7 +50,7 @@ PUBLISHED = [name for name in list_studies() if load_study(name).published is no
 def test_every_published_number_finds_its_row(name: str, unrun: Unrun) -> None:
     spec = load_study(name)
     assert spec.published is not None
-    lines = read_published(spec.published)
+    lines = read_csv_rows(spec.published)
     found = unrun(name, "paper")
     columns = [spec.published.columns.get(c, c) for c in found.columns]
     theirs = [c for c in columns if c in lines[0]]

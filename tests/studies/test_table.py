@@ -36,7 +36,7 @@ def planted(
 
 def word(table: StudyTable, name: str, **args: Any) -> str:
     predicate = CLAIMS.create(name, args)
-    return assess_claim(predicate, table.as_values, table.replicates(400)).outcome
+    return assess_claim(predicate, table.as_values(400)).outcome
 
 
 KINDS = {"a": {"kind": "x"}, "b": {"kind": "x"}, "c": {"kind": "y"}, "d": {"kind": "y"}}
@@ -53,7 +53,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, dict[str, Any]]]] = [
     ("row_order", {"column": "robust", "rows": [{"net": n} for n in "dcba"]}, {}),
     ("monotone", {"column": "robust", "along": "depth"}, DEPTHS),
     ("linear_effect", {"column": "robust", "along": "depth", "sign": "positive"}, DEPTHS),
-    ("correlation", {"column": "robust", "other": "depth", "above": 0.5}, DEPTHS),
     (
         "all",
         {"claims": [{"name": "monotone", "args": {"column": "robust", "along": "depth"}}]},
@@ -68,9 +67,8 @@ def test_a_planted_claim_gets_the_right_word(
 ) -> None:
     assert word(planted(UP, attributes=attributes), name, **args) == "holds"
     assert word(planted(DOWN, attributes=attributes), name, **args) == "does not hold"
-    if name != "row_order":  # four equal rows in one given order: nearly never
-        few = planted(FLAT, n=200, attributes=attributes)
-        assert word(few, name, **args) in ("undecided", "does not hold")
+    few = planted(FLAT, n=200, attributes=attributes)
+    assert word(few, name, **args) == "undecided"
 
 
 @pytest.mark.parametrize("name", ["higher", "linear_effect"])
@@ -121,14 +119,14 @@ def test_spread_among_rows_alike_in_another_number() -> None:
     assert not CLAIMS.create("value_range", {"column": "robust", "below": 0.1}).holds(view)
 
 
-def test_matched_pairs_and_columns() -> None:
-    rows = (("v", "base"), ("v", "r"), ("w", "base"), ("w", "r"))
-    view = ValueTable(("net", "form"), rows, {"robust": np.array([0.3, 0.32, 0.4, 0.43]),
-                                        "clean": np.array([0.8, 0.7, 0.9, 0.8])})  # fmt: skip
-    args = {"axis": "form", "label": "r", "baseline": "base"}
-    assert CLAIMS.create("paired_higher", {"column": "robust", **args}).holds(view)
-    assert not CLAIMS.create("paired_higher", {"column": ["robust", "clean"], **args}).holds(view)
-    assert CLAIMS.create("column_higher", {"column": "clean", "baseline": "robust"}).holds(view)
+def test_a_column_above_another_in_every_row() -> None:
+    view = ValueTable(
+        ("net",), (("a",), ("b",)),
+        {"robust": np.array([0.3, 0.4]), "clean": np.array([0.8, 0.35])},
+    )  # fmt: skip
+    args = {"column": "clean", "baseline": "robust"}
+    assert not CLAIMS.create("column_higher", args).holds(view)
+    assert CLAIMS.create("column_higher", {**args, "where": {"net": "a"}}).holds(view)
 
 
 def test_two_columns_with_other_winners() -> None:
@@ -144,19 +142,19 @@ def test_a_number_that_is_missing_leaves_a_claim_undecided_and_names_it() -> Non
     cells = {key: cell for key, cell in table.values.items() if key[0] != ("a",)}
     gap = StudyTable(table.axes, table.rows, cells, table.columns, table.attributes)
     found = assess_claim(
-        CLAIMS.create("top", {"column": "robust", "where": {"net": "b"}}), gap.as_values, []
+        CLAIMS.create("top", {"column": "robust", "where": {"net": "b"}}), gap.as_values()
     )
     assert found.outcome == "undecided"
-    assert "not measured yet for a" in found.evidence
+    assert found.reason == "robust is missing for a: not measured yet"
 
 
 @pytest.mark.parametrize("limit", [{"above": 0.0}, {"below": 0.0}])
 def test_rows_that_are_all_alike_decide_no_rank_correlation(limit: dict[str, float]) -> None:
-    table = planted(dict.fromkeys("abcd", 0.0), attributes=DEPTHS)
+    table = planted(dict.fromkeys("abcd", 0.4), attributes=DEPTHS)
     predicate = CLAIMS.create("correlation", {"column": "robust", "other": "depth", **limit})
-    found = assess_claim(predicate, table.as_values, table.replicates(50))
+    found = assess_claim(predicate, table.as_values(50))
     assert found.outcome == "undecided"
-    assert "constant" in found.evidence
+    assert "constant" in found.reason
 
 
 def test_a_column_that_is_constant_agrees_with_no_order() -> None:
@@ -164,20 +162,19 @@ def test_a_column_that_is_constant_agrees_with_no_order() -> None:
     theirs = ValueTable(
         axes, rows, {"up": np.arange(4.0), "flat": np.arange(4.0), "few": np.full(4, 1.0)}
     )
-    theirs.columns["few"][2:] = np.nan
+    theirs.columns["few"][1:] = np.nan
     ours = {"up": np.arange(4.0), "flat": np.zeros(4), "few": np.arange(4.0)}
-    some = {**ours, "up": np.array([1.0, 0.0, 2.0, 3.0])}
-    replicates = [ValueTable(axes, rows, c) for c in (ours, some, {**ours, "up": np.zeros(4)})]
-    found = {a.column: a for a in rank_agreement(ValueTable(axes, rows, ours), replicates, theirs)}
+    redraws = {name: np.repeat(values[:, None], 50, axis=1) for name, values in ours.items()}
+    measured = ValueTable(axes, rows, ours, redraws=redraws)
+    found = {a.column: a for a in rank_agreement(measured, theirs)}
     assert found["up"].spearman == pytest.approx(1.0)
     assert found["up"].low is not None
-    assert 0.79 < found["up"].low < 0.82  # the replicate that is constant does not count
+    assert found["up"].low < 0.5  # four rows in order say little, however exact they are
     assert (found["flat"].spearman, found["flat"].rows) == (None, 4)
-    assert (found["few"].spearman, found["few"].rows) == (None, 2)
+    assert (found["few"].spearman, found["few"].rows) == (None, 1)
 
 
-def test_replicates_that_cannot_say_agree_with_neither_word() -> None:
-    """One image of many tells the rows apart; a draw without it says nothing."""
+def test_one_image_of_many_decides_no_correlation() -> None:
     scores = {name: np.zeros(30) for name in "abcd"}
     scores["d"][0] = 1
     cells: dict[tuple[tuple[str, ...], str], MeasuredValue]
@@ -199,7 +196,7 @@ def test_seeds_widen_the_spread() -> None:
     for parts in (same, spread):
         cell = MeasuredValue((0, 1, 2), scores=tuple(parts), image_set="same")
         table = StudyTable(("net",), (("a",),), {(("a",), "robust"): cell}, ("robust",))
-        low, high = table.intervals(table.replicates(500))[("a",), "robust"]
+        low, high = table.intervals(table.as_values(500))[("a",), "robust"]
         assert low < cell.value < high
         widths.append(high - low)
     assert widths[1] > 3 * widths[0]

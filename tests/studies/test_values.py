@@ -32,7 +32,7 @@ def planted(columns: Mapping[str, tuple[float, ...]], n: int) -> StudyTable:
 
 def word(columns: Mapping[str, tuple[float, ...]], name: str, n: int = 4000, **args: Any) -> str:
     table = planted(columns, n)
-    return assess_claim(CLAIMS.create(name, args), table.as_values, table.replicates(300)).outcome
+    return assess_claim(CLAIMS.create(name, args), table.as_values(300)).outcome
 
 
 def test_between() -> None:
@@ -45,7 +45,7 @@ def test_between() -> None:
 
 
 def test_the_order_of_columns() -> None:
-    args: dict[str, Any] = {"row_order": ["p", "q", "r"], "where": FIRST}
+    args: dict[str, Any] = {"order": ["p", "q", "r"], "where": FIRST}
     assert word({"p": (0.6, 0), "q": (0.4, 1), "r": (0.2, 0)}, "column_order", **args) == "holds"
     wrong = {"p": (0.6, 0.6), "q": (0.2, 0.4), "r": (0.4, 0.2)}
     assert word(wrong, "column_order", **args) == "does not hold"
@@ -83,10 +83,10 @@ def test_what_is_missing_is_named(name: str) -> None:
     view = ValueTable(("net",), (("a",), ("b",)), {c: np.array([np.nan, 0.5]) for c in "pq"})
     cases: dict[str, dict[str, Any]] = {
         "between": {"column": "p"},
-        "column_order": {"row_order": ["p", "q"]},
+        "column_order": {"order": ["p", "q"]},
         "smaller_column_drop": {"column": "p", "to_column": "q", "where": {"net": "a"}},
         "not": {"claim": {"name": "between", "args": {"column": "p"}}},
     }
-    found = assess_claim(CLAIMS.create(name, cases[name]), view, [])
+    found = assess_claim(CLAIMS.create(name, cases[name]), view)
     assert found.outcome == "undecided"
-    assert "p is not measured yet for a" in found.evidence
+    assert "p is missing for a: not measured yet" in found.reason

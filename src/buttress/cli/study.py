@@ -177,8 +177,20 @@ def _print_answer(answer: StudyResult) -> None:
         rows = [_answer_row(answer, row) for row in answer.lines]
         print_line(format_table([*answer.axes, *answer.columns], rows) + "\n")
     for claim in answer.claims:
-        print_line(f"{claim.id} {claim.outcome}: {claim.statement} ({claim.evidence})")
-        print_line(f"   published: {claim.published}" if claim.published else "")
+        print_line(f"{claim.id}: {claim.statement}")
+        reason = f": {claim.reason}" if claim.reason else ""
+        print_line(f"   measured here: {claim.outcome}{reason}" + _in_brackets(claim.evidence))
+        if claim.published:
+            print_line(f"   published: {claim.published}" + _in_brackets(claim.published_evidence))
+        for other in claim.other_tables:
+            texts = _in_brackets(other.evidence) + (f"; {other.reason}" if other.reason else "")
+            print_line(f"   other authors: {other.outcome}{texts}; {other.source}. {other.limits}")
+    if answer.scale == "smoke" and answer.claims:
+        print_line("The scale smoke shows only that the parts fit together: no claim is decided.")
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def _answer_row(answer: StudyResult, row: Any) -> list[str]:

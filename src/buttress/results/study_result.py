@@ -34,15 +34,32 @@ class StudyTableRow(Spec):
     runs: tuple[str, ...] = ()
 
 
+ClaimOutcome = Literal["holds", "does not hold", "undecided"]
+
+
+class OtherVerdict(Spec):
+    """Whether a claim holds in a table by other authors."""
+
+    table: str
+    source: str
+    outcome: ClaimOutcome
+    evidence: str
+    reason: str = ""  # why it is undecided
+    limits: str = ""  # what differs from the setting of the study
+
+
 class ClaimResult(Spec):
-    """A claim, and whether it holds in the published and in the measured table."""
+    """A claim in the published table, in tables by other authors, and in the measured table."""
 
     id: str
     statement: str
-    published: str  # holds, does not hold, or why it is undecided
-    outcome: Literal["holds", "does not hold", "undecided"]
+    published: str  # holds, does not hold, or why there is no published table
+    published_evidence: str = ""
+    other_tables: tuple[OtherVerdict, ...] = ()
+    outcome: ClaimOutcome
     evidence: str
-    replicate_share: float | None = None  # of bootstrap tables in which it is true
+    reason: str = ""  # why it is undecided
+    replicate_share: float | None = None  # of redrawn tables in which it is true
 
 
 class RankAgreement(Spec):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,13 @@ from buttress.analysis.core import (
     is_standalone_analysis,
 )
 from buttress.analysis.subject import AnalysisNotApplicable
-from buttress.errors import ButtressError, UserError
+from buttress.errors import ButtressError
 from buttress.results.evaluation import Evaluation
 from buttress.results.run import Run
 from buttress.results.study_result import (
+    ClaimOutcome,
     ClaimResult,
+    OtherVerdict,
     RankAgreement,
     StudyResult,
     StudyTableRow,
@@ -26,24 +28,30 @@ from buttress.results.study_result import (
     write_study_result,
 )
 from buttress.statistics import spearman
-from buttress.studies.claims import CLAIMS, UndecidableClaim, assess_claim
-from buttress.studies.claims.core import evaluate_predicate
+from buttress.studies.claims import CLAIMS, Predicate, UndecidableClaim, assess_claim
+from buttress.studies.claims.trends import spearman_fisher_draws
 from buttress.studies.grid import ExpandedStudy, GridRun
 from buttress.studies.jobs import make_jobs, read_status
 from buttress.studies.measure import (
     GridRunRecords,
     analysis_rows_table,
+    column_units,
     group_by_row,
     measure_table,
-    published_values,
-    read_published,
     runs_of_column,
 )
-from buttress.studies.spec import ClaimSpec, ColumnSpec, ScaledStudy, StudySpec
-from buttress.studies.table import REPLICATES, StudyTable, ValueTable
+from buttress.studies.published import (
+    full_published_values,
+    other_values,
+    published_values,
+    read_csv_rows,
+)
+from buttress.studies.spec import ClaimSpec, ColumnSpec, OtherCheck, Scale, ScaledStudy, StudySpec
+from buttress.studies.table import StudyTable, ValueTable
 from buttress.system.progress import Progress, SilentProgress
 
-MIN_ROWS = 3  # fewest rows of a rank correlation
+MIN_ROWS = 4  # fewest rows of a rank correlation
+SMOKE_REASON = "the scale smoke shows only that the parts fit together"
 
 
 def answer_study(
@@ -63,8 +71,8 @@ def answer_study(
         table = analysis_rows_table(scaled, study_folder)
     else:
         table = measure_table(scaled, records)
-    replicates = table.replicates(REPLICATES)
-    published = _load_published(study, scaled, table, study_file)
+    values = table.as_values()
+    published = _published_rows(study, scaled, table, study_file)
     return StudyResult(
         study=study.name,
         scale=expanded.scale,
@@ -75,13 +83,9 @@ def answer_study(
         axes=table.axes,
         columns=table.columns,
         units={name: column.unit for name, column in scaled.columns.items()},
-        lines=_build_rows(table, replicates, published, scaled, records),
-        claims=tuple(
-            claim_record(claim, table.as_values, replicates, published) for claim in study.claims
-        ),
-        agreement=()
-        if published is None
-        else rank_agreement(table.as_values, replicates, published),
+        lines=_build_rows(table, values, published, scaled, records),
+        claims=claim_results(study, expanded.scale, values, study_file),
+        agreement=() if published is None else rank_agreement(values, published),
         notes=() if study.published is None else study.published.notes,
         runs=len(statuses),
         done=sum(run.state == "done" for run in statuses.values()),
@@ -98,49 +102,90 @@ def answer_study(
     )
 
 
-def claim_record(
-    claim: ClaimSpec,
-    measured: ValueTable,
-    replicates: Sequence[ValueTable],
-    published_values: ValueTable | None,
-) -> ClaimResult:
-    """Assess a claim on the published and on the measured table."""
-    predicate = CLAIMS.create(claim.predicate.name, claim.predicate.args)
-    result = assess_claim(predicate, measured, replicates)
-    published = claim.published
-    if published_values is not None and not published:
-        try:
-            published = (
-                "holds"
-                if evaluate_predicate(predicate, published_values.measured_rows())
-                else "does not hold"
+def claim_results(
+    study: StudySpec, scale: Scale, measured: ValueTable, study_file: Path | None = None
+) -> tuple[ClaimResult, ...]:
+    """Assess each claim on the published table, on tables by other authors and on ours.
+
+    The published verdict is that of all printed values, at every scale. In other tables only
+    rows are redrawn, where a claim takes them as a sample: their images and seeds are not known.
+    """
+    paper = study.at_scale("paper")
+    published = None
+    if study.published is not None:
+        csv_rows = read_csv_rows(study.published, study_file)
+        published = full_published_values(study.published, csv_rows, paper)
+    others = {
+        name: other_values(table, read_csv_rows(table, study_file), column_units(paper))
+        for name, table in study.other_tables.items()
+    }
+    results = []
+    for claim in study.claims:
+        predicate = CLAIMS.create(claim.predicate.name, claim.predicate.args)
+        verdict = assess_claim(predicate, measured)
+        if scale == "smoke" and verdict.outcome != "undecided":
+            verdict = verdict._replace(outcome="undecided", reason=SMOKE_REASON)
+        outcome, evidence = claim.published, ""
+        if published is not None and not claim.published:
+            outcome, evidence = printed_verdict(predicate, published)
+        results.append(
+            ClaimResult(
+                id=claim.id,
+                statement=claim.statement,
+                published=outcome,
+                published_evidence=evidence,
+                other_tables=tuple(
+                    _other_verdict(study, claim, check, others) for check in claim.other_tables
+                ),
+                **verdict._asdict(),
             )
-        except UndecidableClaim as reason:
-            published = f"undecided: {reason}"
-    return ClaimResult(
-        id=claim.id, statement=claim.statement, published=published, outcome=result.outcome,
-        evidence=result.evidence, replicate_share=result.replicate_share,
-    )  # fmt: skip
+        )
+    return tuple(results)
 
 
-def _load_published(
+def _other_verdict(
+    study: StudySpec, claim: ClaimSpec, check: OtherCheck, tables: Mapping[str, ValueTable]
+) -> OtherVerdict:
+    table, spec = study.other_tables[check.table], check.predicate or claim.predicate
+    verdict = assess_claim(CLAIMS.create(spec.name, spec.args), tables[check.table])
+    return OtherVerdict(
+        table=check.table,
+        source=table.source,
+        outcome=verdict.outcome,
+        evidence=verdict.evidence,
+        reason=verdict.reason,
+        limits=" ".join(filter(None, (table.limits, check.limits))),
+    )
+
+
+def printed_verdict(predicate: Predicate, table: ValueTable) -> tuple[ClaimOutcome, str]:
+    """Whether printed values satisfy a claim, with the values; their uncertainty is not known."""
+    try:
+        outcome: ClaimOutcome = "holds" if predicate.holds(table) else "does not hold"
+        return outcome, predicate.evidence(table)
+    except UndecidableClaim as reason:
+        return "undecided", str(reason)
+
+
+def _published_rows(
     study: StudySpec, scaled: ScaledStudy, table: StudyTable, study_file: Path | None
 ) -> ValueTable | None:
+    """The published values of the measured rows."""
     if study.published is None:
         return None
     rows = dict(zip(table.rows, table.attributes, strict=True))
-    csv_rows = read_published(study.published, study_file)
+    csv_rows = read_csv_rows(study.published, study_file)
     return published_values(study.published, csv_rows, table.axes, rows, scaled.columns)
 
 
 def _build_rows(
     table: StudyTable,
-    replicates: Sequence[ValueTable],
+    values: ValueTable,
     published: ValueTable | None,
     scaled: ScaledStudy,
     records: Sequence[GridRunRecords],
 ) -> tuple[StudyTableRow, ...]:
-    intervals, grouped = table.intervals(replicates), group_by_row(table.axes, records)
+    intervals, grouped = table.intervals(values), group_by_row(table.axes, records)
     rows = []
     for index, row in enumerate(table.rows):
         numbers, runs = {}, grouped.get(row, [])
@@ -179,38 +224,23 @@ def _column_evaluations(
     return [s.evaluations[name] for s in records if name in s.evaluations]
 
 
-def rank_agreement(
-    measured: ValueTable, replicates: Sequence[ValueTable], theirs: ValueTable
-) -> tuple[RankAgreement, ...]:
+def rank_agreement(measured: ValueTable, published: ValueTable) -> tuple[RankAgreement, ...]:
     """Spearman's correlation of each column with the published one, over rows that have both."""
     agreements = []
     for column, values in measured.columns.items():
-        published = theirs.columns[column]
-        has_both = ~(np.isnan(values) | np.isnan(published))
-        if not (~np.isnan(published)).any():
+        theirs = published.columns[column]
+        both = ~(np.isnan(values) | np.isnan(theirs))
+        if np.isnan(theirs).all():
             continue
-        rows, value = int(has_both.sum()), _spearman_or_none(values[has_both], published[has_both])
-        if value is None:
-            agreements.append(RankAgreement(column=column, rows=rows, spearman=None))
-            continue
-        ranks = [
-            _spearman_or_none(view.columns[column][has_both], published[has_both])
-            for view in replicates
-        ]
-        resampled = [rank for rank in ranks if rank is not None]
-        low, high = np.quantile(resampled, (0.025, 0.975)) if resampled else (None, None)
-        agreements.append(
-            RankAgreement(column=column, rows=rows, spearman=value, low=low, high=high)
-        )
+        agreement = RankAgreement(column=column, rows=int(both.sum()), spearman=None)
+        can_rank = both.sum() >= MIN_ROWS and min(np.ptp(values[both]), np.ptp(theirs[both])) > 0
+        if can_rank:
+            z = spearman_fisher_draws(measured.draws(column)[both], theirs[both][:, None])
+            low, high = np.tanh(np.quantile(z[1:], (0.025, 0.975))) if len(z) > 1 else (None, None)
+            value = spearman(values[both], theirs[both]).value
+            agreement = agreement.model_copy(update={"spearman": value, "low": low, "high": high})
+        agreements.append(agreement)
     return tuple(agreements)
-
-
-def _spearman_or_none(measured: np.ndarray, published: np.ndarray) -> float | None:
-    """None for too few rows or constant values."""
-    try:
-        return spearman(measured, published).value if len(measured) >= MIN_ROWS else None
-    except UserError:
-        return None
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from buttress.analysis.core import ANALYSES, is_group_analysis
-from buttress.errors import ButtressError, CorruptFileError, UserError
+from buttress.analysis.uncertainty import FigureSamples, figure_samples
+from buttress.errors import ButtressError, CorruptFileError
 from buttress.evaluation import Evaluation, load_evaluation
 from buttress.results.core import read_record_json
 from buttress.results.evaluation import with_diagnosis
 from buttress.results.run import Run
 from buttress.studies.grid import GridRun, merge_settings
-from buttress.studies.spec import AnalysisRows, ColumnSpec, PublishedTable, ScaledStudy
-from buttress.studies.table import NO_LABEL, MeasuredValue, RowLabels, StudyTable, ValueTable
+from buttress.studies.spec import AnalysisRows, ColumnSpec, ScaledStudy
+from buttress.studies.table import NO_LABEL, CellKey, MeasuredValue, RowLabels, StudyTable
 from buttress.system.files import digest
 from buttress.training.cost import run_model_cost
+from buttress.training.guards import TRAINING_FAILED
 
 WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
 NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # columns that need a complete evaluation
-RUN_METRICS = ("parameters_m", "gmacs", "train_seconds", "collapsed")
+EXACT_METRICS = ("parameters_m", "gmacs")  # the same for every seed
+RUN_METRICS = (*EXACT_METRICS, "train_seconds", "collapsed")
 
 
 class MissingValue(Exception):
@@ -53,17 +55,27 @@ class GridRunRecords:
             self.evaluations[name] = with_diagnosis(evaluation, self.run.analysis_file("doctor"))
         return self.evaluations[name]
 
-    def analysis(self, name: str) -> Mapping[str, Any]:
-        """Result of an analysis; of a group analysis, the part on this run."""
-        is_group = is_group_analysis(ANALYSES.entry(name))
-        path = self.group_folder / f"{name}.json" if is_group else self.run.analysis_file(name)
-        content = read_record_json(path)
+    def figure(self, analysis: str, path: str) -> tuple[float, FigureSamples]:
+        """A number in the result of an analysis, and what it was averaged over."""
+        is_group = is_group_analysis(ANALYSES.entry(analysis))
+        file = f"{analysis}.json"
+        content = read_record_json(
+            self.group_folder / file if is_group else self.run.analysis_file(analysis)
+        )
         if reason := content.get("does_not_apply"):
-            raise MissingValue(f"{name} does not apply: {reason}")
-        result: Mapping[str, Any] = content["result"]
-        if is_group and self.grid_run.key not in result.get("by_run", {}):
-            raise MissingValue(f"{name} does not apply to this run")
-        return result["by_run"][self.grid_run.key] if is_group else result
+            raise MissingValue(f"{analysis} does not apply: {reason}")
+        key, result = self.grid_run.key, content["result"]
+        if is_group and key not in result.get("by_run", {}):
+            raise MissingValue(f"{analysis} does not apply to this run")
+        value = number_in(result["by_run"][key] if is_group else result, path)
+        return value, figure_samples(content, path, run=key if is_group else "")
+
+    @cached_property
+    def training_problem(self) -> str:
+        """Why the trained model shows nothing, if its training failed."""
+        run = self.run
+        warnings = run.caveats if run.is_trained else []
+        return next((text for text in warnings if text.startswith(TRAINING_FAILED)), "")
 
 
 def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> StudyTable:
@@ -74,8 +86,8 @@ def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> Stu
     rows: dict[RowLabels, Mapping[str, str | float]] = {
         row: merge_settings(dict(zip(axes, row, strict=True)), scaled).attributes for row in grouped
     }
-    values: dict[tuple[RowLabels, str], MeasuredValue] = {}
-    missing: dict[tuple[RowLabels, str], str] = {}
+    values: dict[CellKey, MeasuredValue] = {}
+    missing: dict[CellKey, str] = {}
     for name, column in scaled.columns.items():
         for row in rows:
             try:
@@ -83,8 +95,18 @@ def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> Stu
             except MissingValue as reason:
                 missing[row, name] = str(reason)
     return StudyTable(
-        axes, tuple(rows), values, tuple(scaled.columns), tuple(rows.values()), missing
+        axes,
+        tuple(rows),
+        values,
+        tuple(scaled.columns),
+        tuple(rows.values()),
+        missing,
+        column_units(scaled),
     )
+
+
+def column_units(scaled: ScaledStudy) -> dict[str, str]:
+    return {name: column.unit for name, column in scaled.columns.items()}
 
 
 def group_by_row(
@@ -113,18 +135,59 @@ def _measure(
     if len(set(seeds)) < len(seeds):
         raise MissingValue("several runs match this cell; add labels to `where` of the column")
     try:
-        if column.analysis or column.metric in RUN_METRICS:
-            return MeasuredValue(seeds, values_per_seed=tuple(_run_metric(s, column) for s in runs))
+        if column.analysis:
+            return _figure_value(
+                seeds, [s.figure(column.analysis, column.metric) for s in runs], runs
+            )
+        if column.metric in RUN_METRICS:
+            metrics = tuple(_run_metric(s, column.metric) for s in runs)
+            is_exact = column.metric in EXACT_METRICS
+            problem = "" if is_exact else _run_problem(runs)
+            return MeasuredValue(seeds, values_per_seed=metrics, is_exact=is_exact, problem=problem)
         suite = column.suite or scaled.suites[0]
         scores = [_image_scores(s, suite, column) for s in runs]
     except FileNotFoundError:
         raise MissingValue(_missing_reason(runs)) from None
-    except (ButtressError, KeyError, IndexError, TypeError) as error:
+    except (ButtressError, LookupError, TypeError) as error:
         raise MissingValue(_missing_reason(runs) or str(error)) from None
     ids = {image_set for _, image_set in scores}
     if len(ids) > 1:
         raise MissingValue("the seeds were evaluated on different images")
-    return MeasuredValue(seeds, scores=tuple(s for s, _ in scores), image_set=ids.pop())
+    problem = _run_problem(runs) or _evaluation_problem(
+        [s.evaluation(suite, column.checkpoint) for s in runs]
+    )
+    return MeasuredValue(
+        seeds, scores=tuple(s for s, _ in scores), image_set=ids.pop(), problem=problem
+    )
+
+
+def _figure_value(
+    seeds: tuple[int, ...],
+    figures: Sequence[tuple[float, FigureSamples]],
+    runs: Sequence[GridRunRecords] = (),
+) -> MeasuredValue:
+    """The figure of an analysis for each seed; samples that differ in their units are left out."""
+    samples = tuple(sample for _, sample in figures)
+    can_redraw = len({(sample.unit_set, len(sample)) for sample in samples}) == 1
+    return MeasuredValue(
+        seeds,
+        values_per_seed=tuple(value for value, _ in figures),
+        figures=samples if can_redraw else (),
+        is_exact=all(sample.varies_by == "exact" for sample in samples),
+        problem=_run_problem(runs),
+    )
+
+
+def _run_problem(runs: Sequence[GridRunRecords]) -> str:
+    return next((s.training_problem for s in runs if s.training_problem), "")
+
+
+def _evaluation_problem(evaluations: Sequence[Evaluation]) -> str:
+    """Why accuracies are not trustworthy, if they are not."""
+    doubtful = [e for e in evaluations if not e.is_trustworthy]
+    if not doubtful:
+        return ""
+    return f"not trustworthy ({'; '.join(doubtful[0].warnings[:1])})"
 
 
 def _missing_reason(runs: Sequence[GridRunRecords]) -> str:
@@ -133,16 +196,14 @@ def _missing_reason(runs: Sequence[GridRunRecords]) -> str:
     return "; ".join(texts[state] for state in sorted(states)) or "not evaluated yet"
 
 
-def _run_metric(records: GridRunRecords, column: ColumnSpec) -> float:
-    if column.metric in ("parameters_m", "gmacs"):
+def _run_metric(records: GridRunRecords, metric: str) -> float:
+    if metric in EXACT_METRICS:
         cost = run_model_cost(records.grid_run.spec)
-        return cost.parameters / 1e6 if column.metric == "parameters_m" else cost.macs / 1e9
-    if column.metric == "train_seconds":
+        return cost.parameters / 1e6 if metric == "parameters_m" else cost.macs / 1e9
+    if metric == "train_seconds":
         return float(records.run.summary["seconds"])
-    if column.metric == "collapsed":
-        events = records.run.summary["events"]
-        return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
-    return number_in(records.analysis(column.analysis), column.metric)
+    events = records.run.summary["events"]
+    return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
 
 
 def number_in(result: Any, path: str) -> float:
@@ -207,119 +268,56 @@ def analysis_rows_table(scaled: ScaledStudy, folder: Path) -> StudyTable:
         dict.fromkeys(name for rows_spec in scaled.analysis_rows for name in rows_spec.row_fields)
     )
     items = {
-        tuple(str(item.get(axis, NO_LABEL)) for axis in axes): (item, rows_spec)
+        tuple(str(item.get(axis, NO_LABEL)) for axis in axes): (f"{rows_spec.path}[{i}]", rows_spec)
         for rows_spec in scaled.analysis_rows
-        for item in _read_items(rows_spec, folder)
+        for i, item in enumerate(_read_items(rows_spec, folder))
     }
-    values: dict[tuple[RowLabels, str], MeasuredValue] = {}
-    missing: dict[tuple[RowLabels, str], str] = {}
+    values: dict[CellKey, MeasuredValue] = {}
+    missing: dict[CellKey, str] = {}
     for name, column in scaled.columns.items():
-        for row, (item, rows_spec) in items.items():
+        for row, (path, rows_spec) in items.items():
             try:
-                value = _item_value(column, item, rows_spec, scaled, folder)
-                values[row, name] = MeasuredValue((0,), values_per_seed=(value,))
+                figure = _item_figure(column, path, rows_spec, scaled, folder)
+                values[row, name] = _figure_value((0,), [figure])
             except MissingValue as reason:
                 missing[row, name] = str(reason)
     attributes: tuple[Mapping[str, str | float], ...] = tuple({} for _ in items)
-    return StudyTable(axes, tuple(items), values, tuple(scaled.columns), attributes, missing)
+    columns, units = tuple(scaled.columns), column_units(scaled)
+    return StudyTable(axes, tuple(items), values, columns, attributes, missing, units)
 
 
 def _read_items(rows_spec: AnalysisRows, folder: Path) -> Sequence[Mapping[str, Any]]:
     try:
         items: Sequence[Mapping[str, Any]] = value_at_path(
-            _read_group_result(folder, rows_spec.analysis), rows_spec.path
+            _read_group_record(folder, rows_spec.analysis)["result"], rows_spec.path
         )
     except MissingValue:
         return ()
     return items
 
 
-def _item_value(
+def _item_figure(
     column: ColumnSpec,
-    item: Mapping[str, Any],
+    item_path: str,
     rows_spec: AnalysisRows,
     scaled: ScaledStudy,
     folder: Path,
-) -> float:
-    if column.analysis in ("", rows_spec.analysis):
-        return number_in(item, column.metric)
-    if column.analysis in [other.analysis for other in scaled.analysis_rows]:
-        raise MissingValue(f"column {column.metric} belongs to other rows")
-    return number_in(_read_group_result(folder, column.analysis), column.metric)
+) -> tuple[float, FigureSamples]:
+    """The figure of one item, or of an analysis that has one for all items."""
+    analysis, path = rows_spec.analysis, f"{item_path}.{column.metric}"
+    if column.analysis not in ("", rows_spec.analysis):
+        if column.analysis in [other.analysis for other in scaled.analysis_rows]:
+            raise MissingValue(f"column {column.metric} belongs to other rows")
+        analysis, path = column.analysis, column.metric
+    record = _read_group_record(folder, analysis)
+    return number_in(record["result"], path), figure_samples(record, path)
 
 
-def _read_group_result(folder: Path, analysis: str) -> Any:
+def _read_group_record(folder: Path, analysis: str) -> Mapping[str, Any]:
     try:
-        content = read_record_json(folder / f"{analysis}.json")
+        content: Mapping[str, Any] = read_record_json(folder / f"{analysis}.json")
     except (FileNotFoundError, CorruptFileError):
         raise MissingValue("not computed yet") from None
     if reason := content.get("does_not_apply"):
         raise MissingValue(f"{analysis} does not apply: {reason}")
-    return content["result"]
-
-
-PERCENT = 0.01
-
-
-def read_published(
-    published: PublishedTable, study_file: Path | None = None
-) -> list[dict[str, str]]:
-    """Read a published table: a bundled CSV file, or one beside the study file."""
-    user_path = None if study_file is None else study_file.parent / published.file
-    bundled_path = Path(str(resources.files("buttress.studies") / "tables" / published.file))
-    path = user_path if user_path is not None and user_path.is_file() else bundled_path
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            csv_rows = list(csv.DictReader(file))
-    except (OSError, csv.Error, UnicodeDecodeError):
-        raise UserError(f"cannot read the published table {published.file}") from None
-    filters = published.filter.items()
-    return [line for line in csv_rows if all(line.get(k) == v for k, v in filters)]
-
-
-def published_values(
-    published: PublishedTable,
-    csv_rows: Sequence[Mapping[str, str]],
-    axes: Sequence[str],
-    rows: Mapping[RowLabels, Mapping[str, str | float]],
-    columns: Mapping[str, ColumnSpec],
-) -> ValueTable:
-    """The published table with the rows and columns of the measured one; nan if missing."""
-    by_row: dict[RowLabels, Mapping[str, str]] = {}
-    row_keys = set(axes).union(*rows.values())
-    for key in published.rows:
-        if key not in row_keys:
-            raise UserError(
-                f"published.rows: {key!r} is neither an axis nor an attribute of the rows"
-            )
-    for line in csv_rows:
-        for row, attributes in rows.items():
-            about = {**dict(zip(axes, row, strict=True)), **attributes}
-            if all(
-                _matches_label(line.get(c), about.get(key)) for key, c in published.rows.items()
-            ):
-                by_row.setdefault(row, line)
-    names = {name: published.columns.get(name, name) for name in columns}
-    values = {
-        name: np.array(
-            [_published_number(by_row.get(row, {}), names[name], column) for row in rows]
-        )
-        for name, column in columns.items()
-    }
-    return ValueTable(tuple(axes), tuple(rows), values, tuple(rows.values()))
-
-
-def _matches_label(text: str | None, label: str | float | None) -> bool:
-    """Whether two labels are the same text or the same number."""
-    if isinstance(label, float) and text:
-        return text == f"{label:g}"
-    return text == label
-
-
-def _published_number(csv_row: Mapping[str, str], name: str, column: ColumnSpec) -> float:
-    text = (csv_row.get(name) or "").strip()
-    try:
-        value = float(text)
-    except ValueError:
-        return float("nan")
-    return value * PERCENT if column.unit == "percent" else value
+    return content

@@ -85,14 +85,40 @@ class AnalysisRows(Spec):
     row_fields: tuple[str, ...] = Field(min_length=1)  # fields of an item that name its row
 
 
+def _as_tuple(raw: object) -> object:
+    return (raw,) if isinstance(raw, (str, Mapping)) else raw
+
+
+LabelTuple = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
 class PublishedTable(Spec):
     """The published table: a CSV file beside the study, percent in its columns."""
 
     file: str
     rows: dict[str, str]  # axis or attribute -> the CSV column that holds its values
-    filter: dict[str, str] = Field(default_factory=dict)  # CSV column -> value of the rows to use
+    filter: dict[str, LabelTuple] = Field(default_factory=dict)  # CSV column -> values to use
     columns: dict[str, str] = Field(default_factory=dict)  # ours -> theirs, where names differ
     notes: tuple[str, ...] = ()
+
+
+class OtherTable(Spec):
+    """A table by other authors on which claims of this study can be checked too."""
+
+    file: str
+    source: str
+    rows: tuple[str, ...] = Field(min_length=1)  # CSV columns that name a row; all are attributes
+    columns: dict[str, str]  # ours -> theirs
+    filter: dict[str, LabelTuple] = Field(default_factory=dict)  # CSV column -> values to use
+    limits: str  # what differs from the setting of the study
+
+
+class OtherCheck(Spec):
+    """A claim checked on a table by other authors."""
+
+    table: str  # of `other_tables` of the study
+    predicate: ComponentSpec | None = None  # where rows or columns of that table differ
+    limits: str = ""  # of this check alone
 
 
 class ClaimSpec(Spec):
@@ -102,6 +128,7 @@ class ClaimSpec(Spec):
     statement: str
     predicate: ComponentSpec  # a predicate by name, with its arguments
     published: str = ""  # what is known where no table is published: "text only", "figure only"
+    other_tables: tuple[OtherCheck, ...] = ()
 
 
 def _parse_component(raw: object) -> object:
@@ -122,12 +149,7 @@ def _parse_axis_options(raw: object) -> object:
     return {str(label): {} for label in raw} if isinstance(raw, (list, tuple)) else raw
 
 
-def _as_tuple(raw: object) -> object:
-    return (raw,) if isinstance(raw, (str, Mapping)) else raw
-
-
 AxisOptions = Annotated[dict[str, RunSettings], BeforeValidator(_parse_axis_options)]
-LabelTuple = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 AnalysisRowsTuple = Annotated[tuple[AnalysisRows, ...], BeforeValidator(_as_tuple)]
 
 
@@ -179,6 +201,7 @@ class StudySpec(Spec):
     source: str = ""
     description: str = ""  # differences from the publication
     published: PublishedTable | None = None
+    other_tables: dict[str, OtherTable] = Field(default_factory=dict)
     claims: tuple[ClaimSpec, ...] = ()
     grid: dict[str, Any]  # `ScaledStudy`, with values by scale
 

@@ -10,6 +10,7 @@ MIN_COLLAPSE_DROP = 0.08  # ... if it is also larger than this
 DIVERGENCE_FACTOR = 4.0  # times the loss of the first epoch
 CHANCE_FACTOR, CHANCE_MARGIN = 1.5, 0.05  # below chance times or plus this: no learning
 MAX_ROLLBACKS = 3
+TRAINING_FAILED = "training failed"  # first words of the warning about a model that learned nothing
 
 EpochMetrics = dict[str, Any]
 
@@ -44,7 +45,7 @@ def training_warnings(history: Sequence[EpochMetrics], num_classes: int) -> list
         CHANCE_FACTOR * chance, chance + CHANCE_MARGIN
     ):
         warnings.append(
-            f"training failed: validation accuracy never exceeded {max(clean_accuracies):.1%} "
+            f"{TRAINING_FAILED}: validation accuracy never exceeded {max(clean_accuracies):.1%} "
             f"(chance: {1 / num_classes:.1%}); lower the learning rate or set "
             "eps_warmup_epochs"
         )

@@ -1,14 +1,9 @@
-"""Claims: predicates on the table of a study."""
+"""Claims: predicates on the table of a study. A module with a new one is imported here."""
 
-from buttress.studies.claims import groups as _groups  # noqa: F401
-from buttress.studies.claims import groups as _pairs  # noqa: F401
-from buttress.studies.claims import ranking as _top  # noqa: F401
-from buttress.studies.claims import ranking as _values  # noqa: F401
-from buttress.studies.claims import trends as _profile  # noqa: F401
-from buttress.studies.claims import trends as _trends  # noqa: F401
+from buttress.results.study_result import ClaimOutcome
+from buttress.studies.claims import combinations, groups, ranking, trends  # noqa: F401
 from buttress.studies.claims.core import (
     CLAIMS,
-    ClaimOutcome,
     ClaimVerdict,
     Predicate,
     UndecidableClaim,

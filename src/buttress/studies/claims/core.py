@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from buttress.registry import Registry
+from buttress.results.study_result import ClaimOutcome
+from buttress.studies.claims.conditions import Comparison, Condition, Draws
 from buttress.studies.table import ValueTable
 
-ClaimOutcome = Literal["holds", "does not hold", "undecided"]
-REPLICATE_AGREEMENT = 0.95  # fraction of bootstrap tables that must agree
-
-
-class Predicate(Protocol):
-    """A statement about a table: columns, truth value and evidence."""
-
-    def columns(self) -> Sequence[str]:
-        """Columns that the claim needs."""
-        ...
-
-    def holds(self, table: ValueTable) -> bool: ...
-
-    def evidence(self, table: ValueTable) -> str:
-        """Summarize the values that decide the claim."""
-        ...
-
-
-CLAIMS: Registry[type[Predicate]] = Registry("claim")
+FLOOR = 0.005  # accuracies that are all below it, or all above one minus it, decide nothing
+NOT_MEASURED = "not measured yet"
+MAX_LISTED = 3  # rows or comparisons that a reason lists
 
 
 class UndecidableClaim(Exception):
-    """A table lacks values that a claim needs; the text says which."""
+    """A table cannot decide a claim; the text says why."""
+
+
+class Predicate(ABC):
+    """A statement about a table, made of comparisons of its values."""
+
+    def columns(self) -> Sequence[str]:
+        """Columns that the claim needs: its field ``column`` is one of them or several."""
+        column: str | list[str] = getattr(self, "column", [])
+        return [column] if isinstance(column, str) else column
+
+    @abstractmethod
+    def condition(self, table: ValueTable) -> Condition:
+        """The comparisons that decide the claim."""
+
+    @abstractmethod
+    def evidence(self, table: ValueTable) -> str:
+        """Summarize the values that decide the claim, in the units of their columns."""
+
+    def holds(self, table: ValueTable) -> bool:
+        """Whether it is true of the values as they stand, whatever their uncertainty."""
+        for column in self.columns():
+            if column not in table.columns:
+                raise UndecidableClaim(f"there is no column {column}")
+        return bool(self.condition(table).truth()[0])
+
+
+CLAIMS: Registry[type[Predicate]] = Registry("claim")
 
 
 class ClaimVerdict(NamedTuple):
@@ -40,59 +55,103 @@ class ClaimVerdict(NamedTuple):
 
     outcome: ClaimOutcome
     evidence: str
-    replicate_share: float | None  # of the bootstrap tables in which it is true
+    reason: str = ""  # why it is undecided
+    replicate_share: float | None = None  # of the redrawn tables in which it is true
 
 
-def assess_claim(
-    predicate: Predicate, view: ValueTable, replicates: Sequence[ValueTable]
-) -> ClaimVerdict:
-    """Assess a claim: decided if nearly all bootstrap tables agree with the table.
+def assess_claim(predicate: Predicate, table: ValueTable) -> ClaimVerdict:
+    """Assess a claim: a firm verdict is wrong with a probability of 5% at most.
 
-    A replicate that cannot say, such as one whose values are all alike, agrees with neither word.
+    It is undecided, with the reason, if a value is missing, not trustworthy or without uncertainty,
+    if all accuracies are at the floor or the ceiling, or if rows tie within their uncertainty.
     """
+    table = replace(table, used=set())
+    evidence = ""
     try:
-        is_true, evidence = evaluate_predicate(predicate, view), predicate.evidence(view)
+        predicate.holds(table)
+        evidence = predicate.evidence(table)
+        _check_values(table)
+        condition = predicate.condition(table)
     except UndecidableClaim as reason:
-        return ClaimVerdict("undecided", str(reason), None)
-    replicate_results = [_predicate_or_none(predicate, other) for other in replicates]
-    replicate_share = float(
-        np.mean([replicate_result is True for replicate_result in replicate_results])
-    )
-    if (
-        float(np.mean([replicate_result is is_true for replicate_result in replicate_results]))
-        >= REPLICATE_AGREEMENT
-    ):
-        return ClaimVerdict("holds" if is_true else "does not hold", evidence, replicate_share)
-    return ClaimVerdict("undecided", evidence, replicate_share)
+        return ClaimVerdict("undecided", evidence, str(reason))
+    redraws = condition.truth()[1:]
+    share = float(redraws.mean()) if len(redraws) else None
+    if condition.is_firm(True):
+        return ClaimVerdict("holds", evidence, "", share)
+    if condition.is_firm(False):
+        return ClaimVerdict("does not hold", evidence, "", share)
+    return ClaimVerdict("undecided", evidence, _tie_reason(condition), share)
 
 
-def _predicate_or_none(predicate: Predicate, view: ValueTable) -> bool | None:
-    try:
-        return evaluate_predicate(predicate, view)
-    except UndecidableClaim:
-        return None
+def _check_values(table: ValueTable) -> None:
+    """Raise if a value that the claim used cannot decide anything."""
+    problems = [table.problems[key] for key in sorted(table.used) if key in table.problems]
+    if problems:
+        raise UndecidableClaim(_listed(list(dict.fromkeys(problems)), "; "))
+    for column in sorted({column for _, column in table.used} & table.accuracies):
+        rows = [i for i, row in enumerate(table.rows) if (row, column) in table.used]
+        values = table.values(column)[rows]
+        for place, distance in (("floor", values.max()), ("ceiling", 1 - values.min())):
+            if distance <= FLOOR:
+                raise UndecidableClaim(
+                    f"{column} is at the {place} in all {len(rows)} rows "
+                    f"({table.format(column, float(values.mean()))} on average)"
+                )
 
 
-def evaluate_predicate(predicate: Predicate, view: ValueTable) -> bool:
-    """Evaluate a predicate; raise `UndecidableClaim` if values are missing."""
-    for column in predicate.columns():
-        if column not in view.columns:
-            raise UndecidableClaim(f"there is no column {column}")
-    return bool(predicate.holds(view))
+def _tie_reason(condition: Condition) -> str:
+    ties = condition.open_comparisons()
+    if not ties:
+        return "no single comparison is clear enough among so many; more images or seeds are needed"
+    return f"tied within their uncertainty: {_listed(ties, '; ')}"
 
 
-def measured_values(
-    view: ValueTable, column: str, row_mask: np.ndarray | None = None
+def _listed(items: Sequence[object], separator: str = ", ") -> str:
+    more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+    return separator.join(map(str, items[:MAX_LISTED])) + more
+
+
+def measured_draws(
+    table: ValueTable, column: str, row_mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """Values of some rows; raise if one is missing."""
-    values = view.values(column)
+    """(rows, 1 + redraws) values of some rows and their redraws; raise if a value is missing."""
+    values = table.values(column)
     mask = np.ones(len(values), dtype=bool) if row_mask is None else row_mask
     if not mask.any():
         raise UndecidableClaim("no row matches the condition of the claim")
-    missing_rows = [view.row_name(int(i)) for i in np.flatnonzero(mask & np.isnan(values))]
-    if missing_rows:
-        more_text = f" and {len(missing_rows) - 3} more" if len(missing_rows) > 3 else ""
-        raise UndecidableClaim(
-            f"{column} is not measured yet for {', '.join(missing_rows[:3])}{more_text}"
-        )
-    return values[mask]
+    indices = np.flatnonzero(mask)
+    missing = [int(i) for i in indices if np.isnan(values[i])]
+    if missing:
+        reasons = {table.missing.get((table.rows[i], column), NOT_MEASURED) for i in missing}
+        names = _listed([table.row_name(i) for i in missing])
+        raise UndecidableClaim(f"{column} is missing for {names}: {_listed(sorted(reasons), '; ')}")
+    table.used.update((table.rows[i], column) for i in indices)
+    return table.draws(column)[indices]
+
+
+def measured_values(
+    table: ValueTable, column: str, row_mask: np.ndarray | None = None
+) -> np.ndarray:
+    """(rows,) values of some rows; raise if one is missing."""
+    return np.asarray(measured_draws(table, column, row_mask)[:, 0])
+
+
+def mean_draws(table: ValueTable, column: str, where: Mapping[str, Any]) -> Draws:
+    """(1 + redraws,) mean of the rows with these labels."""
+    return np.asarray(measured_draws(table, column, table.mask(where)).mean(axis=0))
+
+
+def split_rows(
+    table: ValueTable, where: Mapping[str, Any], baseline: Mapping[str, Any] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the rows of a kind and of the baseline; without one, of all other rows."""
+    group = table.mask(where)
+    return group, ~group if baseline is None else table.mask(baseline)
+
+
+def row_above(
+    table: ValueTable, column: str, row: tuple[int, Draws], other: tuple[int, Draws]
+) -> Comparison:
+    """Whether one row is above another in a column; each is given by its index and its draws."""
+    name = f"{column} of {table.row_name(row[0])} minus {table.row_name(other[0])}"
+    return Comparison(row[1], other[1], name=name, unit=table.unit(column))

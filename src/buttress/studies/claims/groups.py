@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,18 +10,34 @@ from typing import Any
 import numpy as np
 
 from buttress.statistics import auc
-from buttress.studies.claims.core import CLAIMS, UndecidableClaim, measured_values
+from buttress.studies.claims.conditions import (
+    Comparison,
+    Condition,
+    Draws,
+    all_of,
+    share_of,
+)
+from buttress.studies.claims.core import (
+    CLAIMS,
+    Predicate,
+    UndecidableClaim,
+    mean_draws,
+    measured_draws,
+    row_above,
+    split_rows,
+)
 from buttress.studies.table import ValueTable
 
 
 @CLAIMS.register("higher")
 @dataclass(frozen=True)
-class HigherClaim:
+class HigherClaim(Predicate):
     """The mean of some rows is above that of others, in every column named.
 
     ``margin`` is how much above it must be. With ``majority_of_pairs`` a random pair must also be
     ordered so more often than not, with ``all_pairs`` each pair. Without ``baseline`` it is all
-    other rows.
+    other rows. ``redraw_rows`` says that the rows are a sample of their kinds, so that another
+    sample could give another mean.
     """
 
     column: str | list[str]
@@ -29,102 +46,74 @@ class HigherClaim:
     margin: float = 0.0
     majority_of_pairs: bool = False
     all_pairs: bool = False
+    redraw_rows: bool = False
 
-    def columns(self) -> Sequence[str]:
-        return [self.column] if isinstance(self.column, str) else self.column
+    def condition(self, table: ValueTable) -> Condition:
+        return all_of([part for column in self.columns() for part in self._parts(table, column)])
 
-    def holds(self, view: ValueTable) -> bool:
-        return all(
-            self._mean_difference(view, column) > self.margin and self._pairs_hold(view, column)
-            for column in self.columns()
+    def _parts(self, table: ValueTable, column: str) -> list[Condition]:
+        masks = split_rows(table, self.where, self.baseline)
+        group, baseline = (measured_draws(table, column, mask) for mask in masks)
+        name, unit = (
+            f"mean {column} of the rows claimed higher minus the others",
+            table.unit(column),
         )
+        means = [
+            side.mean(axis=0) + (_row_noise(side) if self.redraw_rows else 0.0)
+            for side in (group, baseline)
+        ]
+        parts: list[Condition] = [Comparison(means[0], means[1], self.margin, name, unit)]
+        if self.majority_of_pairs:
+            parts.append(self._majority(group, baseline, column))
+        if self.all_pairs:
+            indices = [np.flatnonzero(mask).tolist() for mask in masks]
+            parts += [
+                row_above(table, column, row, other)
+                for row in zip(indices[0], group, strict=True)
+                for other in zip(indices[1], baseline, strict=True)
+            ]
+        return parts
 
-    def evidence(self, view: ValueTable) -> str:
+    def _majority(self, group: np.ndarray, baseline: np.ndarray, column: str) -> Comparison:
+        pairs = group[:, None, :] - baseline[None, :, :]
+        ordered = np.asarray(((pairs > 0) + 0.5 * (pairs == 0)).mean(axis=(0, 1)))
+        if self.redraw_rows:
+            interval = auc(group[:, 0], baseline[:, 0]).interval
+            ordered = ordered + _normal_noise(ordered, (interval.high - interval.low) / 3.92)
+        return Comparison(ordered, 0.5, 0.0, f"share of pairs ordered so in {column} minus half")
+
+    def evidence(self, table: ValueTable) -> str:
         parts = []
         for column in self.columns():
-            group, baseline = self._split_rows(view, column)
-            text = f"{column}: {100 * group.mean():.1f} against {100 * baseline.mean():.1f}"
-            parts.append(
-                text
-                + (
-                    f", ordered pairs {auc(group, baseline).value:.2f}"
-                    if self.majority_of_pairs
-                    else ""
-                )
-            )
+            masks = split_rows(table, self.where, self.baseline)
+            group, baseline = (measured_draws(table, column, mask)[:, 0] for mask in masks)
+            means = [table.format(column, float(side.mean())) for side in (group, baseline)]
+            pairs = f", ordered pairs {auc(group, baseline).value:.2f}"
+            text = f"{column}: {means[0]} against {means[1]}"
+            parts.append(text + (pairs if self.majority_of_pairs else ""))
         return "; ".join(parts)
 
-    def _mean_difference(self, view: ValueTable, column: str) -> float:
-        group, baseline = self._split_rows(view, column)
-        return float(group.mean() - baseline.mean())
 
-    def _pairs_hold(self, view: ValueTable, column: str) -> bool:
-        ordered_pairs = auc(*self._split_rows(view, column)).value
-        return (ordered_pairs > 0.5 or not self.majority_of_pairs) and (
-            ordered_pairs == 1 or not self.all_pairs
-        )
-
-    def _split_rows(self, view: ValueTable, column: str) -> tuple[np.ndarray, np.ndarray]:
-        group = view.mask(self.where)
-        baseline = ~group if self.baseline is None else view.mask(self.baseline)
-        return measured_values(view, column, group), measured_values(view, column, baseline)
+def _row_noise(rows: np.ndarray) -> Draws:
+    """What another sample of rows may change in their mean; none in the estimate itself."""
+    count = len(rows)
+    if rows.shape[1] == 1:
+        return np.zeros(1)
+    if count < 2:
+        raise UndecidableClaim("too few rows: a kind needs at least two rows")
+    generator = np.random.default_rng(count)
+    error = float(rows[:, 0].std(ddof=1)) / math.sqrt(count)
+    return np.append(0.0, error * generator.standard_t(count - 1, rows.shape[1] - 1))
 
 
-@CLAIMS.register("paired_higher")
-@dataclass(frozen=True)
-class PairedHigherClaim:
-    """One label of an axis is above another in every pair of rows that is else alike.
-
-    ``min_share`` is the share of pairs, ``margin`` how much above.
-    """
-
-    column: str | list[str]
-    axis: str
-    label: str
-    baseline: str
-    margin: float = 0.0
-    min_share: float = 1.0
-
-    def columns(self) -> Sequence[str]:
-        return [self.column] if isinstance(self.column, str) else self.column
-
-    def holds(self, view: ValueTable) -> bool:
-        gaps = self._differences(view)
-        return float(np.mean([gap > self.margin for _, gap in gaps])) >= self.min_share
-
-    def evidence(self, view: ValueTable) -> str:
-        gaps = self._differences(view)
-        listed = ", ".join(f"{name} {100 * gap:+.1f}" for name, gap in gaps[:8])
-        return f"{self.label} minus {self.baseline}: {listed}" + (" ..." if len(gaps) > 8 else "")
-
-    def _differences(self, view: ValueTable) -> list[tuple[str, float]]:
-        axis_index = view.axes.index(self.axis)
-        rows = {row: i for i, row in enumerate(view.rows)}
-        differences = []
-        for row, index in rows.items():
-            baseline_index = rows.get((*row[:axis_index], self.baseline, *row[axis_index + 1 :]))
-            if row[axis_index] != self.label or baseline_index is None:
-                continue
-            for column in self.columns():
-                pair_mask = np.zeros(len(view.rows), dtype=bool)
-                pair_mask[[index, baseline_index]] = True
-                measured_values(view, column, pair_mask)
-                values = view.values(column)
-                other_labels = " / ".join((*row[:axis_index], *row[axis_index + 1 :]))
-                differences.append(
-                    (
-                        f"{other_labels} {column}".strip(),
-                        float(values[index] - values[baseline_index]),
-                    )
-                )
-        if not differences:
-            measured_values(view, self.columns()[0], np.zeros(len(view.rows), dtype=bool))
-        return differences
+def _normal_noise(draws: Draws, deviation: float) -> Draws:
+    generator = np.random.default_rng(len(draws))
+    return np.append(0.0, deviation * generator.standard_normal(len(draws) - 1))
 
 
 @CLAIMS.register("column_higher")
 @dataclass(frozen=True)
-class ColumnHigherClaim:
+class ColumnHigherClaim(Predicate):
     """One column is above another in every row, or in those of a kind."""
 
     column: str
@@ -135,62 +124,73 @@ class ColumnHigherClaim:
     def columns(self) -> Sequence[str]:
         return (self.column, self.baseline)
 
-    def holds(self, view: ValueTable) -> bool:
-        return bool((self._differences(view) > self.margin).all())
-
-    def evidence(self, view: ValueTable) -> str:
-        gaps = self._differences(view)
-        range_text = f"{100 * gaps.min():+.1f} to {100 * gaps.max():+.1f}"
-        return f"{self.column} minus {self.baseline}: {range_text} points over {len(gaps)} rows"
-
-    def _differences(self, view: ValueTable) -> np.ndarray:
-        row_mask = view.mask(self.where)
-        return measured_values(view, self.column, row_mask) - measured_values(
-            view, self.baseline, row_mask
+    def condition(self, table: ValueTable) -> Condition:
+        mask, unit = table.mask(self.where), table.unit(self.column)
+        sides = [measured_draws(table, column, mask) for column in self.columns()]
+        names = [table.row_name(int(i)) for i in np.flatnonzero(mask)]
+        return all_of(
+            [
+                Comparison(
+                    a, b, self.margin, f"{self.column} minus {self.baseline} of {name}", unit
+                )
+                for name, a, b in zip(names, *sides, strict=True)
+            ]
         )
+
+    def evidence(self, table: ValueTable) -> str:
+        mask = table.mask(self.where)
+        first, second = (measured_draws(table, column, mask)[:, 0] for column in self.columns())
+        ends = [
+            table.format_difference(self.column, float(end))
+            for end in ((first - second).min(), (first - second).max())
+        ]
+        text = ends[0] if len(first) == 1 else f"{ends[0]} to {ends[1]} over {len(first)} rows"
+        return f"{self.column} minus {self.baseline}: {text}"
 
 
 @CLAIMS.register("smaller_column_drop")
 @dataclass(frozen=True)
-class SmallerColumnDropClaim:
-    """From one column to another, some rows fall by less than others do, on average."""
+class SmallerColumnDropClaim(Predicate):
+    """From one column to another, some rows fall by less than others do, on average.
+
+    ``redraw_rows`` says that the rows are a sample of their kinds.
+    """
 
     column: str
     to_column: str
     where: dict[str, Any]
     baseline: dict[str, Any] | None = None
     margin: float = 0.0
+    redraw_rows: bool = False
 
     def columns(self) -> Sequence[str]:
         return (self.column, self.to_column)
 
-    def holds(self, view: ValueTable) -> bool:
-        group_drop, baseline_drop = self._mean_drops(view)
-        return baseline_drop - group_drop > self.margin
-
-    def evidence(self, view: ValueTable) -> str:
-        group_drop, baseline_drop = self._mean_drops(view)
-        step = f"from {self.column} to {self.to_column}"
-        return f"{step}: {100 * group_drop:.1f} points against {100 * baseline_drop:.1f}"
-
-    def _mean_drops(self, view: ValueTable) -> tuple[float, float]:
-        group = view.mask(self.where)
-        baseline = ~group if self.baseline is None else view.mask(self.baseline)
-        first, second = (
-            float(
-                (
-                    measured_values(view, self.column, side)
-                    - measured_values(view, self.to_column, side)
-                ).mean()
-            )
-            for side in (group, baseline)
+    def condition(self, table: ValueTable) -> Condition:
+        drops = self._drops(table)
+        means = [
+            drop.mean(axis=0) + (_row_noise(drop) if self.redraw_rows else 0.0) for drop in drops
+        ]
+        name = (
+            f"drop from {self.column} to {self.to_column} of the others minus that claimed smaller"
         )
-        return first, second
+        return Comparison(means[1], means[0], self.margin, name, table.unit(self.column))
+
+    def evidence(self, table: ValueTable) -> str:
+        drops = [float(drop[:, 0].mean()) for drop in self._drops(table)]
+        texts = [table.format(self.column, drop) for drop in drops]
+        return f"from {self.column} to {self.to_column}: {texts[0]} lost against {texts[1]}"
+
+    def _drops(self, table: ValueTable) -> list[np.ndarray]:
+        return [
+            measured_draws(table, self.column, mask) - measured_draws(table, self.to_column, mask)
+            for mask in split_rows(table, self.where, self.baseline)
+        ]
 
 
 @CLAIMS.register("gain")
 @dataclass(frozen=True)
-class GainClaim:
+class GainClaim(Predicate):
     """Rows of one kind are above those of another that they share some labels with.
 
     ``match_on`` is what a pair shares, ``min_share`` the share of cells (pair and column) that must
@@ -206,89 +206,86 @@ class GainClaim:
     min_share: float = 1.0
     exceptions: list[dict[str, Any]] = field(default_factory=list)
 
-    def columns(self) -> Sequence[str]:
-        return self.column
+    def condition(self, table: ValueTable) -> Condition:
+        return share_of(self.min_share, self._gains(table))
 
-    def holds(self, view: ValueTable) -> bool:
-        gains = np.array([gain for _, gain in self._gains(view)])
-        return bool(np.mean(gains > self.margin) >= self.min_share)
-
-    def evidence(self, view: ValueTable) -> str:
-        gains = self._gains(view)
-        values = 100 * np.array([gain for _, gain in gains])
-        text = (
-            f"{values.mean():+.2f} points in the mean, {values.min():+.2f} to {values.max():+.2f}"
+    def evidence(self, table: ValueTable) -> str:
+        gains, column = self._gains(table), self.column[0]
+        values = np.array([float(gain.difference[0]) for gain in gains])
+        mean, least, most = (
+            table.format_difference(column, float(v))
+            for v in (values.mean(), values.min(), values.max())
         )
-        failing = [f"{name} {100 * gain:+.2f}" for name, gain in gains if gain <= self.margin]
-        text += f", a gain in {len(gains) - len(failing)} of {len(gains)} cells"
-        return text + (f"; not in {', '.join(failing[:6])}" if failing else "")
+        without = [str(gain.name) for gain in gains if not gain.truth()[0]]
+        text = f"{mean} in the mean, {least} to {most}, a gain in {len(gains) - len(without)} "
+        text += f"of {len(gains)} cells"
+        return text + (f"; not in {', '.join(without[:6])}" if without else "")
 
-    def _gains(self, view: ValueTable) -> list[tuple[str, float]]:
-        """What each cell gained, with its name."""
+    def _gains(self, table: ValueTable) -> list[Comparison]:
+        """What each cell gained."""
         gains = []
-        for row, base in self._pairs(view):
+        for row, base in self._pairs(table):
             for column in self.column:
-                if self._is_exception(view, row, column):
+                if self._is_exception(table, row, column):
                     continue
-                pair_mask = np.zeros(len(view.rows), dtype=bool)
-                pair_mask[[row, base]] = True
-                measured_values(view, column, pair_mask)
-                values = view.values(column)
-                gains.append((f"{view.row_name(row)} {column}", float(values[row] - values[base])))
+                pair = np.isin(np.arange(len(table.rows)), [row, base])
+                draws = dict(
+                    zip(sorted([row, base]), measured_draws(table, column, pair), strict=True)
+                )
+                name = f"gain of {table.row_name(row)} in {column}"
+                unit = table.unit(column)
+                gains.append(Comparison(draws[row], draws[base], self.margin, name, unit))
         if not gains:
             raise UndecidableClaim("no row has a matching baseline row")
         return gains
 
-    def _pairs(self, view: ValueTable) -> list[tuple[int, int]]:
-        bases = {
-            self._match_key(view, i): i for i in np.flatnonzero(view.mask(self.baseline)).tolist()
-        }
-        group_rows = np.flatnonzero(view.mask(self.where)).tolist()
-        return [(i, bases[key]) for i in group_rows if (key := self._match_key(view, i)) in bases]
+    def _pairs(self, table: ValueTable) -> list[tuple[int, int]]:
+        group, baseline = (
+            np.flatnonzero(mask).tolist() for mask in split_rows(table, self.where, self.baseline)
+        )
+        bases = {self._match_key(table, i): i for i in baseline}
+        return [(i, bases[key]) for i in group if (key := self._match_key(table, i)) in bases]
 
-    def _match_key(self, view: ValueTable, index: int) -> tuple[str, ...]:
-        about = view.row_attributes(index)
-        return tuple(str(about.get(key)) for key in self.match_on)
+    def _match_key(self, table: ValueTable, index: int) -> tuple[str, ...]:
+        attributes = table.row_attributes(index)
+        return tuple(str(attributes.get(key)) for key in self.match_on)
 
-    def _is_exception(self, view: ValueTable, index: int, column: str) -> bool:
+    def _is_exception(self, table: ValueTable, index: int, column: str) -> bool:
         for case in self.exceptions:
             kind = {key: value for key, value in case.items() if key != "column"}
-            if column in case.get("column", [column]) and view.mask(kind)[index]:
+            if column in case.get("column", [column]) and table.mask(kind)[index]:
                 return True
         return False
 
 
 @CLAIMS.register("smaller_row_drop")
 @dataclass(frozen=True)
-class SmallerRowDropClaim:
+class SmallerRowDropClaim(Predicate):
     """From one row to another a column falls by less than between two others, in every column."""
 
     column: str | list[str]
     from_to: list[dict[str, Any]]
     baseline_from_to: list[dict[str, Any]]
 
-    def columns(self) -> Sequence[str]:
-        return [self.column] if isinstance(self.column, str) else self.column
+    def condition(self, table: ValueTable) -> Condition:
+        return all_of([self._comparison(table, column) for column in self.columns()])
 
-    def holds(self, view: ValueTable) -> bool:
-        return all(
-            drop < baseline_drop
-            for drop, baseline_drop in map(lambda c: self._drops(view, c), self.columns())
-        )
+    def _comparison(self, table: ValueTable, column: str) -> Comparison:
+        drop, baseline = self._drops(table, column)
+        name = f"drop in {column} of the baseline minus that claimed smaller"
+        return Comparison(baseline, drop, 0.0, name, table.unit(column))
 
-    def evidence(self, view: ValueTable) -> str:
+    def evidence(self, table: ValueTable) -> str:
         parts = []
         for column in self.columns():
-            drop, baseline_drop = self._drops(view, column)
-            parts.append(f"{column} falls by {100 * drop:.1f} against {100 * baseline_drop:.1f}")
+            drops = [float(drop[0]) for drop in self._drops(table, column)]
+            texts = [table.format(column, drop) for drop in drops]
+            parts.append(f"{column} falls by {texts[0]} against {texts[1]}")
         return "; ".join(parts)
 
-    def _drops(self, view: ValueTable, column: str) -> tuple[float, float]:
-        return _row_drop(view, column, self.from_to), _row_drop(view, column, self.baseline_from_to)
-
-
-def _row_drop(view: ValueTable, column: str, ends: Sequence[dict[str, Any]]) -> float:
-    before, after = (
-        float(measured_values(view, column, view.mask(where)).mean()) for where in ends
-    )
-    return before - after
+    def _drops(self, table: ValueTable, column: str) -> list[Draws]:
+        drops = []
+        for ends in (self.from_to, self.baseline_from_to):
+            before, after = (mean_draws(table, column, where) for where in ends)
+            drops.append(before - after)
+        return drops

@@ -1,4 +1,4 @@
-"""Claims on rankings, ranges and order."""
+"""Claims on the best rows, on ranges and on the order of columns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from buttress.studies.claims.core import CLAIMS, measured_values
+from buttress.studies.claims.conditions import (
+    AtLeast,
+    Comparison,
+    Condition,
+    Draws,
+    Negation,
+    all_of,
+    any_of,
+)
+from buttress.studies.claims.core import (
+    CLAIMS,
+    Predicate,
+    UndecidableClaim,
+    measured_draws,
+    measured_values,
+    row_above,
+)
 from buttress.studies.table import ValueTable
+
+MAX_ROWS_SHOWN = 6  # rows that evidence lists
 
 
 @CLAIMS.register("top")
 @dataclass(frozen=True)
-class TopRowsClaim:
-    """The ``count`` highest rows of a column are all of a kind; or the rows of a kind are on top.
+class TopRowsClaim(Predicate):
+    """The ``count`` highest rows of a column are all of a kind.
 
-    With ``all_rows`` every row of the kind must be among the highest, with the default every one of
-    the highest must be of the kind.
+    With ``all_rows`` it is the other way round: every row of the kind is among the highest.
     """
 
     column: str
@@ -28,28 +45,47 @@ class TopRowsClaim:
     count: int = 1
     all_rows: bool = False
 
-    def columns(self) -> Sequence[str]:
-        return (self.column,)
+    def condition(self, table: ValueTable) -> Condition:
+        draws = measured_draws(table, self.column)
+        kind = set(np.flatnonzero(table.mask(self.where)).tolist())
+        if len(kind) < (1 if self.all_rows else self.count) or len(draws) <= self.count:
+            raise UndecidableClaim(
+                f"too few rows: {len(kind)} of {len(draws)} are of the kind that is claimed to be "
+                f"among the {self.count} highest"
+            )
+        if self.all_rows:
+            beaten = len(draws) - self.count
+            return all_of(
+                [AtLeast(beaten, self._lead(table, draws, i, range(len(draws)))) for i in kind]
+            )
+        others = [i for i in range(len(draws)) if i not in kind]
+        return AtLeast(self.count, [all_of(self._lead(table, draws, i, others)) for i in kind])
 
-    def holds(self, view: ValueTable) -> bool:
-        best = set(self._best(view))
-        kind = set(np.flatnonzero(view.mask(self.where)).tolist())
-        measured_values(view, self.column, view.mask(self.where))
-        return kind <= best if self.all_rows else best <= kind
+    def _lead(
+        self, table: ValueTable, draws: np.ndarray, row: int, others: Sequence[int]
+    ) -> list[Condition]:
+        return [
+            row_above(table, self.column, (row, draws[row]), (i, draws[i]))
+            for i in others
+            if i != row
+        ]
 
-    def evidence(self, view: ValueTable) -> str:
-        values = view.values(self.column)
-        listed = ", ".join(f"{view.row_name(i)} {100 * values[i]:.1f}" for i in self._best(view))
-        return f"highest in {self.column}: {listed}"
-
-    def _best(self, view: ValueTable) -> list[int]:
-        values = measured_values(view, self.column)
-        return [int(i) for i in np.argsort(-values, kind="stable")[: self.count]]
+    def evidence(self, table: ValueTable) -> str:
+        values = measured_values(table, self.column)
+        best = np.argsort(-values, kind="stable")
+        cut = values[best[min(self.count, len(best)) - 1]]
+        shown = [int(i) for i in best if values[i] >= cut]  # rows that tie with the last are there
+        listed = [
+            f"{table.row_name(i)} {table.format(self.column, float(values[i]))}"
+            for i in shown[: max(self.count, MAX_ROWS_SHOWN)]
+        ]
+        more = " ..." if len(shown) > len(listed) else ""
+        return f"highest in {self.column}: {', '.join(listed)}{more}"
 
 
 @CLAIMS.register("different_best_rows")
 @dataclass(frozen=True)
-class DifferentBestRowsClaim:
+class DifferentBestRowsClaim(Predicate):
     """Two columns have different best rows."""
 
     column: str
@@ -58,50 +94,72 @@ class DifferentBestRowsClaim:
     def columns(self) -> Sequence[str]:
         return (self.column, self.other)
 
-    def holds(self, view: ValueTable) -> bool:
-        return bool(
-            np.argmax(measured_values(view, self.column))
-            != np.argmax(measured_values(view, self.other))
+    def condition(self, table: ValueTable) -> Condition:
+        """No row is unbeaten in both columns."""
+        both = [(column, measured_draws(table, column)) for column in self.columns()]
+        count = len(table.rows)
+        if count < 2:
+            raise UndecidableClaim("too few rows: the best of one row is always the same")
+        return all_of(
+            [
+                any_of(
+                    [
+                        row_above(table, column, (j, draws[j]), (i, draws[i]))
+                        for column, draws in both
+                        for j in range(count)
+                        if j != i
+                    ]
+                )
+                for i in range(count)
+            ]
         )
 
-    def evidence(self, view: ValueTable) -> str:
-        names = [view.row_name(int(np.argmax(measured_values(view, c)))) for c in self.columns()]
+    def evidence(self, table: ValueTable) -> str:
+        names = []
+        for column in self.columns():
+            values = measured_values(table, column)
+            best = np.flatnonzero(values == values.max())
+            names.append(" and ".join(table.row_name(int(i)) for i in best[:MAX_ROWS_SHOWN]))
         return f"best in {self.column}: {names[0]}; best in {self.other}: {names[1]}"
 
 
 @CLAIMS.register("best_within_margin")
 @dataclass(frozen=True)
-class BestWithinMarginClaim:
-    """No other row is above the rows of a kind by more than ``margin``."""
+class BestWithinMarginClaim(Predicate):
+    """No other row is above the best row of a kind by more than ``margin``."""
 
     column: str
     where: dict[str, Any]
     margin: float = 0.0
 
-    def columns(self) -> Sequence[str]:
-        return (self.column,)
+    def condition(self, table: ValueTable) -> Condition:
+        mask = table.mask(self.where)
+        group = measured_draws(table, self.column, mask)
+        others = measured_draws(table, self.column, ~mask)
+        names = [table.row_name(int(i)) for i in np.flatnonzero(~mask)]
+        return all_of(
+            [
+                any_of([Negation(self._lead(table, name, other, row)) for row in group])
+                for name, other in zip(names, others, strict=True)
+            ]
+        )
 
-    def holds(self, view: ValueTable) -> bool:
-        group, others = self._split_rows(view)
-        return bool(others.max() - group.max() <= self.margin)
+    def _lead(self, table: ValueTable, name: str, other: Draws, row: Draws) -> Comparison:
+        text = f"{self.column} of {name} minus the row claimed best"
+        return Comparison(other, row, self.margin, text, table.unit(self.column))
 
-    def evidence(self, view: ValueTable) -> str:
-        group, others = self._split_rows(view)
-        higher_count = int((others > group.max()).sum())
-        best = f"{100 * group.max():.1f} against {100 * others.max():.1f} of the best other row"
-        return f"{self.column}: {best}; {higher_count} of {len(others)} others are above"
-
-    def _split_rows(self, view: ValueTable) -> tuple[np.ndarray, np.ndarray]:
-        kind = view.mask(self.where)
-        return measured_values(view, self.column, kind), measured_values(view, self.column, ~kind)
-
-
-MAX_ROWS_SHOWN = 6  # rows that evidence lists
+    def evidence(self, table: ValueTable) -> str:
+        mask = table.mask(self.where)
+        best = measured_values(table, self.column, mask).max()
+        others = measured_values(table, self.column, ~mask)
+        texts = [table.format(self.column, float(v)) for v in (best, others.max())]
+        count = f"{int((others > best).sum())} of {len(others)} others are above"
+        return f"{self.column}: {texts[0]} against {texts[1]} of the best other row; {count}"
 
 
 @CLAIMS.register("between")
 @dataclass(frozen=True)
-class BetweenClaim:
+class BetweenClaim(Predicate):
     """Every row of a kind has a number above ``low`` and below ``high``, where these are given."""
 
     column: str
@@ -109,26 +167,32 @@ class BetweenClaim:
     high: float = math.inf
     where: dict[str, Any] = field(default_factory=dict)
 
-    def columns(self) -> Sequence[str]:
-        return (self.column,)
+    def condition(self, table: ValueTable) -> Condition:
+        mask, unit, parts = table.mask(self.where), table.unit(self.column), []
+        rows = measured_draws(table, self.column, mask)
+        for index, row in zip(np.flatnonzero(mask).tolist(), rows, strict=True):
+            name = f"{self.column} of {table.row_name(index)}"
+            if self.low > -math.inf:
+                parts.append(Comparison(row, self.low, 0.0, f"{name} minus the lower limit", unit))
+            if self.high < math.inf:
+                name = f"the upper limit minus {name}"
+                parts.append(Comparison(np.full_like(row, self.high), row, 0.0, name, unit))
+        return all_of(parts)
 
-    def holds(self, view: ValueTable) -> bool:
-        values = measured_values(view, self.column, view.mask(self.where))
-        return bool(((values > self.low) & (values < self.high)).all())
-
-    def evidence(self, view: ValueTable) -> str:
-        row_mask = view.mask(self.where)
-        values = measured_values(view, self.column, row_mask)
-        names = [view.row_name(i) for i, is_chosen in enumerate(row_mask) if is_chosen]
-        pairs = [f"{n} {v:.3g}" for n, v in zip(names, values, strict=True)]
-        return f"{self.column}: {', '.join(pairs[:MAX_ROWS_SHOWN])}" + (
-            " ..." if len(pairs) > MAX_ROWS_SHOWN else ""
-        )
+    def evidence(self, table: ValueTable) -> str:
+        mask = table.mask(self.where)
+        values = measured_values(table, self.column, mask)
+        pairs = [
+            f"{table.row_name(int(i))} {table.format(self.column, float(value))}"
+            for i, value in zip(np.flatnonzero(mask), values, strict=True)
+        ]
+        more = " ..." if len(pairs) > MAX_ROWS_SHOWN else ""
+        return f"{self.column}: {', '.join(pairs[:MAX_ROWS_SHOWN])}{more}"
 
 
 @CLAIMS.register("column_order")
 @dataclass(frozen=True)
-class ColumnOrderClaim:
+class ColumnOrderClaim(Predicate):
     """In every row of a kind the columns named are in falling order."""
 
     order: list[str]
@@ -138,33 +202,20 @@ class ColumnOrderClaim:
     def columns(self) -> Sequence[str]:
         return self.order
 
-    def holds(self, view: ValueTable) -> bool:
-        row_mask = view.mask(self.where)
-        values = [measured_values(view, column, row_mask) for column in self.order]
-        return all(bool((a - b > self.margin).all()) for a, b in pairwise(values))
+    def condition(self, table: ValueTable) -> Condition:
+        mask, parts = table.mask(self.where), []
+        names = [table.row_name(int(i)) for i in np.flatnonzero(mask)]
+        for high, low in pairwise(self.order):
+            sides = [measured_draws(table, column, mask) for column in (high, low)]
+            parts += [
+                Comparison(a, b, self.margin, f"{high} minus {low} of {name}", table.unit(high))
+                for name, a, b in zip(names, *sides, strict=True)
+            ]
+        return all_of(parts)
 
-    def evidence(self, view: ValueTable) -> str:
-        row_mask = view.mask(self.where)
-        means = {column: measured_values(view, column, row_mask).mean() for column in self.order}
-        return ", ".join(f"{column} {100 * mean:.1f}" for column, mean in means.items())
-
-
-@CLAIMS.register("not")
-@dataclass(frozen=True)
-class NegatedClaim:
-    """Another claim is false."""
-
-    claim: dict[str, Any]  # its name and args
-
-    def predicate(self) -> Any:
-        return CLAIMS.create(self.claim["name"], self.claim.get("args", {}))
-
-    def columns(self) -> Sequence[str]:
-        columns: Sequence[str] = self.predicate().columns()
-        return columns
-
-    def holds(self, view: ValueTable) -> bool:
-        return not self.predicate().holds(view)
-
-    def evidence(self, view: ValueTable) -> str:
-        return str(self.predicate().evidence(view))
+    def evidence(self, table: ValueTable) -> str:
+        mask = table.mask(self.where)
+        return ", ".join(
+            f"{column} {table.format(column, float(measured_values(table, column, mask).mean()))}"
+            for column in self.order
+        )

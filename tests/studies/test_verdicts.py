@@ -1,0 +1,213 @@
+"""Every predicate on planted true, false, tied, floored, failed, missing and noisy tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from buttress.analysis.uncertainty import FigureSamples
+from buttress.studies.claims import CLAIMS, ClaimVerdict, assess_claim
+from buttress.studies.claims.conditions import AtLeast, Comparison, Negation, all_of, any_of
+from buttress.studies.table import CellKey, MeasuredValue, StudyTable
+
+
+def load_simulation() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "claim_verdicts.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SIMULATION = load_simulation()
+CLAIM_CASES = {**SIMULATION.FIXED, **SIMULATION.SAMPLED}
+CORRELATION = "correlation, above"
+
+
+def planted(effect: float, *, base: float = 0.4, images: int = 4000, seed: int = 0) -> StudyTable:
+    accuracies = {
+        name: np.clip(base + effect * pattern, 0, 0.98)
+        for name, pattern in SIMULATION.PATTERNS.items()
+    }
+    generator = np.random.default_rng(seed)
+    table: StudyTable = SIMULATION.draw_table(accuracies, images, 3, generator)
+    return table
+
+
+def verdict(table: StudyTable, title: str) -> ClaimVerdict:
+    name, args = CLAIM_CASES[title]
+    return assess_claim(CLAIMS.create(name, args), table.as_values(500))
+
+
+TRUE, FALSE = planted(0.05), planted(-0.05)
+NARROW = ("monotone, diminishing",)  # steps of steps: 4,000 images show them only when it is false
+# With a negative effect too; tested below.
+ALSO_TRUE = ("correlation, above", "correlation, below", "value_range, above", "value_range, below")
+
+
+def test_every_predicate_is_tested() -> None:
+    assert {name for name, _ in CLAIM_CASES.values()} == set(CLAIMS.names())
+
+
+@pytest.mark.parametrize("title", [t for t in CLAIM_CASES if t not in (*NARROW, *ALSO_TRUE)])
+def test_what_is_true_holds(title: str) -> None:
+    assert verdict(TRUE, title).outcome == "holds"
+
+
+@pytest.mark.parametrize(
+    "title", [t for t in CLAIM_CASES if t not in (*ALSO_TRUE, "different_best_rows", "peak")]
+)
+def test_what_is_false_does_not_hold(title: str) -> None:
+    assert verdict(FALSE, title).outcome == "does not hold"
+
+
+def test_ranges_and_correlations() -> None:
+    assert verdict(TRUE, "value_range, above").outcome == "holds"
+    assert verdict(TRUE, "value_range, below").outcome == "does not hold"
+    flat = planted(0.0)
+    assert verdict(flat, "value_range, above").outcome in ("undecided", "does not hold")
+    assert verdict(flat, "value_range, below").outcome in ("undecided", "holds")
+    perfect = verdict(TRUE, CORRELATION)  # of eight rows
+    assert perfect.outcome == "holds"
+    assert verdict(TRUE, "correlation, below").outcome == "does not hold"
+
+
+@pytest.mark.parametrize("title", [t for t in CLAIM_CASES if "value_range" not in t])
+def test_rows_that_tie_are_undecided_and_said_to_tie(title: str) -> None:
+    """All rows fail on the same images, so that no redraw tells them apart but by its noise."""
+    table = planted(0.0, images=500)
+    first = table.values[table.rows[0], "a"]
+    tied = replace(table, values=dict.fromkeys(table.values, first))
+    found = verdict(tied, title)
+    assert found.outcome == "undecided"
+    assert "tied within their uncertainty" in found.reason or "constant" in found.reason
+
+
+@pytest.mark.parametrize("title", CLAIM_CASES)
+@pytest.mark.parametrize(("base", "place"), [(0.0, "floor"), (1.0, "ceiling")])
+def test_the_floor_and_the_ceiling_decide_nothing(title: str, base: float, place: str) -> None:
+    table = planted(0.0)
+    scores = tuple(np.full(4000, base) for _ in range(3))
+    flat = {key: replace(value, scores=scores) for key, value in table.values.items()}
+    found = verdict(replace(table, values=flat), title)
+    assert found.outcome == "undecided"
+    assert f"at the {place} in all" in found.reason or "constant" in found.reason
+
+
+@pytest.mark.parametrize("title", CLAIM_CASES)
+def test_a_failed_training_decides_nothing(title: str) -> None:
+    last = TRUE.rows[-1] if "sawtooth" not in title else TRUE.rows[0]
+    values = {
+        key: replace(value, problem="training failed") if key[0] == last else value
+        for key, value in TRUE.values.items()
+    }
+    found = verdict(replace(TRUE, values=values), title)
+    assert found.outcome == "undecided"
+    assert "training failed" in found.reason
+    assert found.evidence
+
+
+@pytest.mark.parametrize("title", CLAIM_CASES)
+def test_a_missing_value_is_named_with_its_reason(title: str) -> None:
+    last = TRUE.rows[-1] if "sawtooth" not in title else TRUE.rows[0]
+    values = {key: value for key, value in TRUE.values.items() if key[0] != last}
+    gaps = {key: "the run failed" for key in TRUE.values if key[0] == last}
+    found = verdict(replace(TRUE, values=values, missing=gaps), title)
+    assert found.outcome == "undecided"
+    assert f"is missing for {last[0]}: the run failed" in found.reason
+
+
+@pytest.mark.parametrize("title", CLAIM_CASES)
+def test_numbers_without_uncertainty_decide_nothing(title: str) -> None:
+    def bare(is_exact: bool) -> StudyTable:
+        values = {
+            key: MeasuredValue((0,), values_per_seed=(value.value,), is_exact=is_exact)
+            for key, value in TRUE.values.items()
+        }
+        return replace(TRUE, values=values)
+
+    found = verdict(bare(is_exact=False), title)
+    assert found.outcome == "undecided"
+    assert "has no uncertainty with one seed" in found.reason
+    assert verdict(bare(is_exact=True), title).outcome != "undecided"
+
+
+@pytest.mark.parametrize("title", CLAIM_CASES)
+def test_twenty_images_with_a_small_effect_are_never_wrong_and_mostly_open(title: str) -> None:
+    outcomes = [verdict(planted(0.002, images=20, seed=s), title).outcome for s in range(6)]
+    assert outcomes.count("undecided") >= 4
+
+
+def test_figures_of_analyses_are_redrawn_over_their_images() -> None:
+    def table(noise: float) -> StudyTable:
+        generator = np.random.default_rng(0)
+        cells: dict[CellKey, MeasuredValue] = {}
+        for name, value in (("a", 1.0), ("b", 2.0)):
+            samples = value + noise * generator.standard_normal((1, 50))
+            figure = FigureSamples("image", samples, unit_set="same")
+            cells[(name,), "sharpness"] = MeasuredValue(
+                (0,), values_per_seed=(figure.value,), figures=(figure,)
+            )
+        return StudyTable(("net",), (("a",), ("b",)), cells, ("sharpness",),
+                          units={"sharpness": "number"})  # fmt: skip
+
+    args = {"column": "sharpness", "rows": [{"net": "b"}, {"net": "a"}]}
+    predicate = CLAIMS.create("row_order", args)
+    assert assess_claim(predicate, table(0.5).as_values()).outcome == "holds"
+    noisy = assess_claim(predicate, table(10.0).as_values())
+    assert noisy.outcome == "undecided"
+    assert "points" not in noisy.evidence + noisy.reason
+
+
+def test_evidence_is_in_the_units_of_the_column() -> None:
+    table = replace(TRUE, units={"a": "number"})
+    assert verdict(table, "row_order").evidence.startswith("a: 0.7")
+    assert "points" in verdict(TRUE, "gain").evidence
+    assert verdict(TRUE, "row_order").evidence.startswith("a: 7")
+
+
+def comparison(p_value: float, is_true: bool = True) -> Comparison:
+    """One whose redraws contradict it this often."""
+    draws = np.ones(2000)
+    draws[: round(2000 * p_value)] = -1
+    return Comparison(np.append(1.0, draws) * (1 if is_true else -1), 0.0)
+
+
+def test_levels_of_conditions() -> None:
+    """All are true at the level of one; one of many needs a level divided by their number."""
+    sure, likely = comparison(0.005), comparison(0.02)
+    assert all_of([likely, likely, likely]).is_firm(True)
+    assert any_of([likely, comparison(0.5)]).is_firm(True) is False
+    assert any_of([sure, comparison(0.5)]).is_firm(True)
+    assert all_of([comparison(0.02, is_true=False), comparison(0.5)]).is_firm(False) is False
+    assert all_of([comparison(0.005, is_true=False), comparison(0.5)]).is_firm(False)
+    assert AtLeast(2, [likely, likely, comparison(0.5)]).is_firm(True) is False
+    assert AtLeast(2, [sure, sure, comparison(0.5)]).is_firm(True)
+    assert Negation(all_of([comparison(0.005, is_true=False)])).is_firm(True)
+    assert not comparison(0.05).is_firm(True)
+
+
+def test_levels_beyond_the_redraws_are_extrapolated() -> None:
+    draws = np.append(3.5, 3.5 + np.random.default_rng(0).standard_normal(2000))
+    assert Comparison(draws, 0.0).is_firm(True, 0.003)
+    assert not Comparison(draws, 0.0).is_firm(True, 0.00001)
+    assert Comparison(np.ones(2001), 0.0).is_firm(True, 1e-9)
+
+
+def test_wrong_firm_verdicts_of_a_small_simulation() -> None:
+    """Of 24 claims on 12 tables at the edge of truth."""
+    wrong = count = 0
+    for situation in ("barely true", "tied", "barely false"):
+        tallies = SIMULATION.simulate_fixed_rows(situation, 100, 1, 4)
+        wrong += sum(tally.wrong for tally in tallies.values())
+        count += sum(tally.count for tally in tallies.values())
+    assert wrong <= 0.05 * count
