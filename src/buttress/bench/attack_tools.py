@@ -175,14 +175,9 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
         model, nn.CrossEntropyLoss(), tuple(x.shape[1:]), classes, clip_values=(0, 1)
     )
     attack = ProjectedGradientDescentPyTorch(
-        wrapped,
-        eps=threat.eps,
-        eps_step=REL_STEP * threat.eps,
-        max_iter=STEPS,
-        num_random_init=1,
-        batch_size=len(x),
-        verbose=False,
-    )
+        wrapped, eps=threat.eps, eps_step=REL_STEP * threat.eps, max_iter=STEPS,
+        num_random_init=1, batch_size=len(x), verbose=False,
+    )  # fmt: skip
     return ToolOutput(torch.from_numpy(attack.generate(x.numpy(), y.numpy())))
 
 
@@ -196,14 +191,5 @@ def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutpu
         sys.modules["visdom"] = stub
     from adv_lib.attacks import pgd_linf
 
-    x_adv = pgd_linf(
-        model,
-        x,
-        y,
-        threat.eps,
-        steps=STEPS,
-        random_init=True,
-        restarts=1,
-        relative_step_size=REL_STEP,
-    )
-    return ToolOutput(x_adv)
+    options = {"random_init": True, "restarts": 1, "relative_step_size": REL_STEP}
+    return ToolOutput(pgd_linf(model, x, y, threat.eps, steps=STEPS, **options))

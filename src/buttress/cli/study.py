@@ -144,6 +144,7 @@ def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int
 
     The command can be interrupted and resumed, and run on several machines at once.
     """
+    from buttress.report import write_study_report
     from buttress.studies import parse_label_filter
     from buttress.studies.runner import RunnerOptions, parse_shard, run_study
 
@@ -152,7 +153,7 @@ def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int
     runner = RunnerOptions(shard=shard, label_filter=only, **options)
     with show_progress() as progress:
         outcome = run_study(expanded, out, runner, progress)
-        page = None if outcome.other_shards else _write_report(outcome.answer, out, progress)
+        page = None if outcome.other_shards else write_study_report(outcome.answer, out, progress)
     failures = {f.job.key: f.message for f in outcome.failed_jobs}
     if as_json:
         content = {"failed_here": failures, "answer": outcome.answer.model_dump(mode="json")}
@@ -271,31 +272,16 @@ def _print_status(study_status: StudyStatus) -> None:
 @study_options
 def report(study: str, scale: str, out: Path, as_json: bool) -> None:
     """Write the answer and report of a study from its finished runs; STUDY is a name or file."""
+    from buttress.report import write_study_report
     from buttress.results.attack_record import cache_records
     from buttress.studies import write_study_answer
 
     gc.freeze()  # keeps the collector from scanning the modules while records load
     with show_progress() as progress, cache_records():
         answer = write_study_answer(_expand(study, scale), out, progress=progress)
-        page = _write_report(answer, out, progress)
+        page = write_study_report(answer, out, progress)
     if as_json:
         print_json({"report": str(page), "answer": answer.model_dump(mode="json")})
     else:
         _print_answer(answer)
         print_line(f"report: {page}")
-
-
-def _write_report(answer: StudyResult, root: Path, progress: Any) -> Path:
-    """Write the report of a study beside its answer."""
-    from buttress.report import write_report
-    from buttress.results.run import Run
-    from buttress.results.study_result import study_result_path
-
-    file = study_result_path(root, answer.study, answer.scale)
-    study_folder = file.parent
-    keys = dict.fromkeys(key for row in answer.lines for key in row.runs)
-    folders = [root / "runs" / key for key in keys if Run(root / "runs" / key).exists]
-    return write_report(
-        folders or [study_folder], study_folder / "report", title=answer.title,
-        subtitle=answer.question, study_results=[file], progress=progress,
-    )  # fmt: skip

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from buttress.report.write import write_report
+from buttress.report.write import write_report, write_study_report
 
-__all__ = ["write_report"]
+__all__ = ["write_report", "write_study_report"]

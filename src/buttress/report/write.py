@@ -12,6 +12,8 @@ from buttress.report.pages import PageRenderer, SiteIndex, comparison_groups
 from buttress.report.run_results import RunResults
 from buttress.report.study_page import StudyPageData, read_study_results
 from buttress.results.robustbench import read_leaderboard_entries
+from buttress.results.run import Run
+from buttress.results.study_result import StudyResult, study_result_path
 from buttress.system.files import write_text
 from buttress.system.progress import Progress, SilentProgress
 
@@ -61,6 +63,17 @@ def write_report(
     task.advance(note="index.html")
     task.close()
     return index
+
+
+def write_study_report(answer: StudyResult, root: Path, progress: Progress = SILENT) -> Path:
+    """Write the report of a study beside its answer below ``root``; return its first page."""
+    file = study_result_path(root, answer.study, answer.scale)
+    keys = dict.fromkeys(key for row in answer.lines for key in row.runs)
+    folders = [root / "runs" / key for key in keys if Run(root / "runs" / key).exists]
+    return write_report(
+        folders or [file.parent], file.parent / "report", title=answer.title,
+        subtitle=answer.question, study_results=[file], progress=progress,
+    )  # fmt: skip
 
 
 def render_model_pages(

@@ -8,7 +8,6 @@ the rest is ``test``: the usual number of 30 for training, drawn by hashes of th
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 from buttress.data.core import DATASETS, Dataset
 from buttress.data.datasets.folder_dataset import (
@@ -32,14 +31,10 @@ NUM_CLASSES = 102
 TRAIN_PER_CLASS, VAL_PER_CLASS = 30, 3  # of each class
 
 
-def get_caltech101(progress: Progress) -> Path:
-    return download_folder("caltech101", KEPT_FOLDER, (ARCHIVE,), progress)
-
-
 @DATASETS.register(
     "caltech101",
     tags=("download", "natural", "large"),
-    get=get_caltech101,
+    get=lambda progress: download_folder("caltech101", KEPT_FOLDER, (ARCHIVE,), progress),
     facts=imagenet_facts(2_754, 306, 6_084, 102),
 )
 def caltech101(split: str, image_size: int | None, progress: Progress) -> Dataset:

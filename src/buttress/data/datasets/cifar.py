@@ -316,14 +316,10 @@ CIFAR100 = CifarSource(
 )
 
 
-def get_cifar100(progress: Progress) -> Path:
-    return get_cifar(CIFAR100, progress, {})
-
-
 @DATASETS.register(
     "cifar100",
     tags=("download", "natural"),
-    get=get_cifar100,
+    get=lambda progress: get_cifar(CIFAR100, progress, {}),
     facts=DatasetFacts(49_000, 1_000, 10_000, 100, (3, 32, 32), CIFAR100.mean, CIFAR100.std),
 )
 def cifar100(split: str, image_size: int | None, progress: Progress) -> Dataset:

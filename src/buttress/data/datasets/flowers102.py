@@ -51,14 +51,10 @@ CLASS_NAMES_TEXT = """
 CLASSES = tuple(" ".join(name.split()) for name in CLASS_NAMES_TEXT.split(";"))
 
 
-def get_flowers102(progress: Progress) -> Path:
-    return download_folder("flowers102", ALL_FILES, SOURCES, progress)
-
-
 @DATASETS.register(
     "flowers102",
     tags=("download", "natural", "large"),
-    get=get_flowers102,
+    get=lambda progress: download_folder("flowers102", ALL_FILES, SOURCES, progress),
     facts=imagenet_facts(1_020, 1_020, 6_149, 102),
 )
 def flowers102(split: str, image_size: int | None, progress: Progress) -> Dataset:

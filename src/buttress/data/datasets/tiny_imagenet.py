@@ -35,14 +35,10 @@ IMAGE_SIZE = 64
 VAL_FRACTION_DENOMINATOR = 20  # training images held out as val
 
 
-def get_tiny_imagenet(progress: Progress) -> Path:
-    return download_folder("tiny-imagenet", KEPT_FOLDER, (ARCHIVE,), progress)
-
-
 @DATASETS.register(
     "tiny-imagenet",
     tags=("download", "natural"),
-    get=get_tiny_imagenet,
+    get=lambda progress: download_folder("tiny-imagenet", KEPT_FOLDER, (ARCHIVE,), progress),
     facts=DatasetFacts(95_000, 5_000, 10_000, 200, (3, IMAGE_SIZE, IMAGE_SIZE), MEAN, STD),
 )
 def tiny_imagenet(split: str, image_size: int | None, progress: Progress) -> Dataset:
