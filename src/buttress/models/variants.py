@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
-from torch import nn
+from torch import Tensor, nn
 
 from buttress.errors import UserError
 from buttress.models.building_blocks import Activation, activation_layer
@@ -159,27 +159,6 @@ def stage_config(name: str) -> StageConfig:
     return config
 
 
-def residual_stages(
-    block: Callable[[int, int, int, StageConfigT], nn.Module],
-    config: StageConfigT,
-    in_channels: int,
-    expansion: int = 1,
-) -> tuple[nn.Sequential, int]:
-    """The stages of a residual network, and the channels that leave them.
-
-    The first block of each stage but the first halves the map; a block puts out ``expansion`` times
-    the channels of its stage.
-    """
-    stages = []
-    for index, (depth, width) in enumerate(zip(config.depths, config.channels, strict=True)):
-        blocks = []
-        for position in range(depth):
-            blocks.append(block(in_channels, width, 2 if index and not position else 1, config))
-            in_channels = expansion * width
-        stages.append(nn.Sequential(*blocks))
-    return nn.Sequential(*stages), in_channels
-
-
 def imagenet_stem(
     in_channels: int, width: int, act: Activation, bias: bool = False
 ) -> nn.Sequential:
@@ -236,3 +215,46 @@ def scale_widths(config: StageConfigT, factor: float) -> StageConfigT:
     """The configuration with all its stages ``factor`` times as wide; the stem stays."""
     scaled = (max(1, round(width * factor / config.channel_multiple)) for width in config.channels)
     return replace(config, channels=tuple(steps * config.channel_multiple for steps in scaled))
+
+
+class ResidualNetwork(nn.Module):
+    """A stem, stages of residual blocks, pooling and a linear classifier.
+
+    The first block of each stage but the first halves the map; a block puts out ``expansion`` times
+    the channels of its stage. A norm and an activation may follow the last stage.
+    """
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        stem_channels: int,
+        block: Callable[[int, int, int, StageConfigT], nn.Module],
+        config: StageConfigT,
+        num_classes: int,
+        *,
+        expansion: int = 1,
+        has_last_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        stages, width = [], stem_channels
+        for index, (depth, channels) in enumerate(zip(config.depths, config.channels, strict=True)):
+            blocks = []
+            for position in range(depth):
+                blocks.append(block(width, channels, 2 if index and not position else 1, config))
+                width = expansion * channels
+            stages.append(nn.Sequential(*blocks))
+        self.stem = stem
+        self.stages = nn.Sequential(*stages)
+        if has_last_norm:
+            self.norm = nn.BatchNorm2d(width)
+            self.act = activation_layer(config.activation)()
+        self.has_last_norm = has_last_norm
+        self.pool = global_pool()
+        self.head = nn.Linear(width, num_classes)
+        initialize_he(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stages(self.stem(x))
+        if self.has_last_norm:
+            x = self.act(self.norm(x))
+        return self.head(self.pool(x))

@@ -16,12 +16,10 @@ from buttress.models.core import ImageSizes
 from buttress.models.variants import (
     MAX_SMALL_IMAGE,
     ModelFamily,
+    ResidualNetwork,
     StageConfig,
     Variant,
-    global_pool,
     imagenet_stem,
-    initialize_he,
-    residual_stages,
 )
 
 EXPANSION = 4
@@ -64,28 +62,19 @@ class PreActBlock(nn.Module):
         return y + (x if self.shortcut is None else self.shortcut(activated))
 
 
-class PreActResNet(nn.Module):
+def build_preact_resnet(
+    config: PreActResNetConfig, num_classes: int, image_size: int, in_channels: int
+) -> ResidualNetwork:
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
-
-    def __init__(
-        self, config: PreActResNetConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
-        super().__init__()
-        stem = config.stem_channels
-        self.stem: nn.Module = nn.Conv2d(in_channels, stem, 3, config.stem_stride, 1, bias=False)
-        if image_size > MAX_SMALL_IMAGE:
-            self.stem = imagenet_stem(in_channels, stem, config.activation)
-        self.stages, width = residual_stages(PreActBlock, config, config.stem_channels, EXPANSION)
-        self.pool = global_pool()
-        self.head = nn.Linear(width, num_classes)
-        initialize_he(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pool(self.stages(self.stem(x))))
+    width = config.stem_channels
+    stem: nn.Module = nn.Conv2d(in_channels, width, 3, config.stem_stride, 1, bias=False)
+    if image_size > MAX_SMALL_IMAGE:
+        stem = imagenet_stem(in_channels, width, config.activation)
+    return ResidualNetwork(stem, width, PreActBlock, config, num_classes, expansion=EXPANSION)
 
 
 PREACT_RESNET_FAMILY = ModelFamily(
-    "preact_resnet", "arXiv:1603.05027", "cnn", ImageSizes(8), PreActResNet
+    "preact_resnet", "arXiv:1603.05027", "cnn", ImageSizes(8), build_preact_resnet
 )
 
 PREACT_RESNET_FAMILY.register(

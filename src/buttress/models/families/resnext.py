@@ -15,12 +15,10 @@ from buttress.models.core import ImageSizes
 from buttress.models.variants import (
     MAX_SMALL_IMAGE,
     ModelFamily,
+    ResidualNetwork,
     StageConfig,
     Variant,
-    global_pool,
     imagenet_stem,
-    initialize_he,
-    residual_stages,
 )
 
 EXPANSION = 2
@@ -67,21 +65,12 @@ class ResNeXtBlock(nn.Module):
         return self.act3(self.norm3(self.conv3(y)) + self.shortcut(x))
 
 
-class ResNeXt(nn.Module):
+def build_resnext(
+    config: ResNeXtConfig, num_classes: int, image_size: int, in_channels: int
+) -> ResidualNetwork:
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
-
-    def __init__(
-        self, config: ResNeXtConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
-        super().__init__()
-        self.stem = _build_stem(config, image_size, in_channels)
-        self.stages, width = residual_stages(ResNeXtBlock, config, config.stem_channels, EXPANSION)
-        self.pool = global_pool()
-        self.head = nn.Linear(width, num_classes)
-        initialize_he(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pool(self.stages(self.stem(x))))
+    stem, width = _build_stem(config, image_size, in_channels), config.stem_channels
+    return ResidualNetwork(stem, width, ResNeXtBlock, config, num_classes, expansion=EXPANSION)
 
 
 def _build_stem(config: ResNeXtConfig, image_size: int, in_channels: int) -> nn.Sequential:
@@ -95,7 +84,7 @@ def _build_stem(config: ResNeXtConfig, image_size: int, in_channels: int) -> nn.
     return nn.Sequential(conv, norm, act)
 
 
-RESNEXT_FAMILY = ModelFamily("resnext", "arXiv:1611.05431", "cnn", ImageSizes(8), ResNeXt)
+RESNEXT_FAMILY = ModelFamily("resnext", "arXiv:1611.05431", "cnn", ImageSizes(8), build_resnext)
 
 RESNEXT_FAMILY.register(
     Variant(

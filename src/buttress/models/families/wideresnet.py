@@ -18,12 +18,10 @@ from buttress.models.variants import (
     MAX_SMALL_IMAGE,
     ROBUST_WRN_PAPER,
     ModelFamily,
+    ResidualNetwork,
     StageConfig,
     Variant,
-    global_pool,
     imagenet_stem,
-    initialize_he,
-    residual_stages,
     scale_widths,
     shrink_last_stage,
 )
@@ -90,33 +88,22 @@ class WideResNetBlock(nn.Module):
         return self.conv2(self.dropout(y)) + shortcut
 
 
-class WideResNet(nn.Module):
+def build_wideresnet(
+    config: WideResNetConfig, num_classes: int, image_size: int, in_channels: int
+) -> ResidualNetwork:
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
-
-    def __init__(
-        self, config: WideResNetConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
-        super().__init__()
-        self.stem = _build_stem(config, image_size, in_channels)
-        self.stages, width = residual_stages(WideResNetBlock, config, config.stem_channels)
-        self.norm = nn.BatchNorm2d(width)
-        self.act = activation_layer(config.activation)()
-        self.pool = global_pool()
-        self.head = nn.Linear(width, num_classes)
-        initialize_he(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stages(self.stem(x))
-        return self.head(self.pool(self.act(self.norm(x))))
-
-
-def _build_stem(config: WideResNetConfig, image_size: int, in_channels: int) -> nn.Module:
+    width, bias = config.stem_channels, config.bias
+    stem: nn.Module
     if image_size > MAX_SMALL_IMAGE:
-        return imagenet_stem(in_channels, config.stem_channels, config.activation, config.bias)
-    return nn.Conv2d(in_channels, config.stem_channels, 3, config.stem_stride, 1, bias=config.bias)
+        stem = imagenet_stem(in_channels, width, config.activation, bias)
+    else:
+        stem = nn.Conv2d(in_channels, width, 3, config.stem_stride, 1, bias=bias)
+    return ResidualNetwork(stem, width, WideResNetBlock, config, num_classes, has_last_norm=True)
 
 
-WIDERESNET_FAMILY = ModelFamily("wideresnet", "arXiv:1605.07146", "cnn", ImageSizes(8), WideResNet)
+WIDERESNET_FAMILY = ModelFamily(
+    "wideresnet", "arXiv:1605.07146", "cnn", ImageSizes(8), build_wideresnet
+)
 
 WRN_34_10 = WideResNetConfig((5, 5, 5), stage_channels(10, 10, 10))
 
