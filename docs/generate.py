@@ -56,6 +56,7 @@ def write_architectures(folder: Path) -> None:
     from buttress.models import describe_models
 
     write(folder / "attack_pages.md", attack_pages())
+    write(folder / "analysis_pages.md", analysis_pages(HERE / "analyses"))
     models = describe_models()
     published = [model for model in models if model.size == "published"]
     write(folder / "architectures.md", catalogue.published_table(published))
@@ -77,6 +78,20 @@ def attack_pages() -> str:
         text = inspect.cleandoc(entry.value.__doc__ or "")
         pieces.append(f"### `{entry.name}`\n\n{'; '.join(f for f in facts if f)}.\n\n")
         pieces.append(f"```{{eval-rst}}\n{text}\n```\n\n")
+    return "".join(pieces)
+
+
+def analysis_pages(written: Path) -> str:
+    """The docstring of each analysis that has no page of its own."""
+    from buttress.analysis import ANALYSES
+
+    pieces = []
+    for entry in ANALYSES:
+        if not (written / f"{entry.name}.md").is_file():
+            text = inspect.cleandoc(entry.value.__doc__ or "")
+            command = f"```\nbuttress analyze {entry.name} runs/r1\n```"
+            pieces.append(f"### `{entry.name}`\n\n{command}\n\n")
+            pieces.append(f"```{{eval-rst}}\n{text}\n```\n\n")
     return "".join(pieces)
 
 

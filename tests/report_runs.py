@@ -165,10 +165,16 @@ DRAWING = (
 
 
 def write_analysis(
-    run: Run, name: str, result: Mapping[str, Any], kind: str = "", *, says: str = "", svg: str = ""
+    run: Run,
+    name: str,
+    result: Mapping[str, Any],
+    kind: str = "",
+    *,
+    summary: str = "",
+    svg: str = "",
 ) -> Path:
     path = run.analysis_file(name)
-    write_record_json(path, {"analysis": kind or name, "result": dict(result), "says": says})
+    write_record_json(path, {"analysis": kind or name, "result": dict(result), "summary": summary})
     if svg:
         path.with_suffix(".svg").write_text(svg)
     return path
@@ -206,18 +212,18 @@ def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> StudyResult:
     )  # fmt: skip
 
 
-def sparsity(ratio: float = 0.4) -> dict[str, Any]:
+def sparsity(fraction: float = 0.4) -> dict[str, Any]:
     edges = [round(-1 + k / 20, 3) for k in range(41)]
     bell = [round(20_000 * math.exp(-((e / 0.15) ** 2))) for e in edges[1:]]
     half = [c // 2 for c in bell]
     return {
         "threshold": 0.01,
-        "largest": 1.25,
-        "ratio": ratio,
-        "weights_digest": sum(bell),
+        "largest_weight": 1.25,
+        "sparsity": fraction,
+        "weights": sum(bell),
         "components": [
-            {"component": "convolution", "ratio": ratio / 2, "weights_digest": sum(half)},
-            {"component": "attention", "ratio": ratio * 1.2, "weights_digest": sum(half)},
+            {"component": "convolution", "sparsity": fraction / 2, "weights": sum(half)},
+            {"component": "attention", "sparsity": fraction * 1.2, "weights": sum(half)},
         ],
         "edges": edges,
         "counts": {"all": bell, "convolution": half, "attention": half[::-1]},

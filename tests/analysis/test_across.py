@@ -24,12 +24,13 @@ from buttress.analysis import (
     analyze_group,
     is_group_analysis,
 )
+from buttress.analysis.core import Predictor
 from buttress.analysis.cost import PassCount
 from buttress.analysis.group import AccuracyInterval, RunScore
-from buttress.analysis.methods.predictors import PREDICTORS, MetricReader, number_at
-from buttress.analysis.predict import PredictionResult, correlate, says_predict
-from buttress.analysis.tradeoff import TradeoffResult, says_tradeoff
-from buttress.analysis.transferability import measure_transfer, says_transferability
+from buttress.analysis.methods.predictors import MetricReader, number_at
+from buttress.analysis.predict import PredictionResult, correlate
+from buttress.analysis.tradeoff import TradeoffResult
+from buttress.analysis.transferability import measure_transfer
 from buttress.attacks import create_attack
 from buttress.cli.main import main
 from buttress.config import ComponentSpec
@@ -94,17 +95,19 @@ def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
     found = analyze_group("tradeoff", runs, tmp_path / "out")
     assert isinstance(found, TradeoffResult)
     label = {run.path.name: p for run, p in zip(runs, RunGroup(tuple(runs)).labels, strict=True)}
-    assert [p.robust.value for p in found.points] == [0.5, 0.4, 0.3, 0.0]
-    assert found.front("clean").runs == (label["b"], label["a"], label["d"])
-    assert found.front("clean").within_chance == (label["c"],)  # ten images prove little
+    assert [p.robust_accuracy.value for p in found.points] == [0.5, 0.4, 0.3, 0.0]
+    assert found.front("clean_accuracy").runs == (label["b"], label["a"], label["d"])
+    assert found.front("clean_accuracy").not_significantly_worse == (
+        label["c"],
+    )  # ten images prove little
     assert found.front("parameters").runs == (label["b"],)
     assert found.missing == (label["e"],)
     assert "not evaluated" in found.notes[0]
     point = found.points[0]
     history = trained.history
-    assert point.seconds == pytest.approx(sum(e["seconds"] for e in history))
+    assert point.train_seconds == pytest.approx(sum(e["seconds"] for e in history))
     assert point.parameters > 0 < point.macs
-    assert label["b"] in says_tradeoff(found)
+    assert label["b"] in found.summary()
     one = analyze_group("tradeoff", runs, tmp_path / "out", args={"attack": "pgd-linf"})
     assert isinstance(one, TradeoffResult)
     assert one.attack == "pgd-linf"
@@ -208,22 +211,22 @@ def test_identical_models_transfer_as_the_white_box() -> None:
     )
     share = out.fooled[4:].float().mean().item()
     assert 0 < share < 1
-    assert found.right == (12, 12)
-    assert [v for row in found.fooled for v in row] == pytest.approx([share] * 4)
-    assert found.masked == ()
+    assert found.num_correct == (12, 12)
+    assert [v for row in found.attack_success_rate for v in row] == pytest.approx([share] * 4)
+    assert found.likely_gradient_masking == ()
 
 
 def test_unrelated_models_do_not_fool_each_other_and_masking_shows() -> None:
     data = halves()
     group = planted(data, Half(True), Half(False), Half(True, blind=True))
     found = measure_transfer(group, data, Threat("Linf", EPS), "pgd", {"steps": 5})
-    assert found.fooled[0] == (1.0, 0.0, 1.0)
-    assert found.fooled[1] == (0.0, 1.0, 0.0)
-    assert found.fooled[2] == (0.0, 0.0, 0.0)  # its gradient is zero
-    assert found.masked == ("c",)
+    assert found.attack_success_rate[0] == (1.0, 0.0, 1.0)
+    assert found.attack_success_rate[1] == (0.0, 1.0, 0.0)
+    assert found.attack_success_rate[2] == (0.0, 0.0, 0.0)  # its gradient is zero
+    assert found.likely_gradient_masking == ("c",)
     assert found.mean_transfer_rate == (0.5, 0.0, 0.0)
     assert found.mean_received_rate == (0.0, 0.0, 0.5)
-    assert "gradient masking" in says_transferability(found)
+    assert "gradient masking" in found.summary()
     assert found.low[0][0] == pytest.approx(0.757, abs=1e-3)  # Wilson, 12 of 12
 
 
@@ -239,10 +242,12 @@ def test_the_planted_figure_is_found_and_nulls_are_not() -> None:
     columns["planted"] = tuple(-(r**3) for r in robust)
     columns["some"] = (*(None,) * 11, 1.0, 2.0, 3.0)
     columns["constant"] = (1.0,) * 14
-    found, left_out = correlate(columns, robust, frozenset({"planted"}))
-    assert [c.figure for c in found if c.is_significant] == ["planted"]
+    found, left_out = correlate(
+        columns, robust, {"planted": Predictor("planted", (), uses_attack=True)}
+    )
+    assert [c.metric for c in found if c.is_significant] == ["planted"]
     assert found[0].value == pytest.approx(-1)
-    assert found[0].attacks
+    assert found[0].uses_attack
     assert all(c.p <= c.p_holm and c.low <= c.value <= c.high for c in found)
     assert "3 of 14 runs" in left_out["some"]
     assert "the same in all runs" in left_out["constant"]
@@ -253,7 +258,7 @@ def test_a_lucky_null_is_not_real_after_the_correction() -> None:
     source = np.random.default_rng(0)
     robust = source.random(8).tolist()
     nulls = {str(k): tuple(source.random(8).tolist()) for k in range(20)}
-    found, _ = correlate(nulls, robust)
+    found, _ = correlate(nulls, robust, {})
     assert min(c.p for c in found) < 0.05
     assert not any(c.is_significant for c in found)
 
@@ -271,22 +276,22 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
     runs = copies(trained, tmp_path, "abcdef")
     for number, run in enumerate(runs):
         evaluate_as(run, 10 - number, number)
-        saved = {"analysis": "stability", "result": {"stable": {"share": number / 20}}}
+        saved = {"analysis": "stability", "result": {"stable": {"fraction": number / 20}}}
         write_record_json(run.analysis_file("stability"), saved)
     (runs[0].path / "analysis" / "lipschitz.json").write_text("{broken")
     found = analyze_group("predict", runs, tmp_path / "out")
     assert isinstance(found, PredictionResult)
-    by_name = {c.figure: c for c in found.correlations}
+    by_name = {c.metric: c for c in found.correlations}
     assert by_name["stability"].value == pytest.approx(1)
     assert by_name["stability"].is_significant
     assert by_name["stability"].values == (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
     assert by_name["clean accuracy"].value == pytest.approx(-1)
-    assert "same in all runs" in found.left_out["parameters"]
-    assert "same in all runs" in found.left_out["weights near zero, initial"]  # it was computed
-    assert "buttress analyze lipschitz" in found.left_out["Lipschitz L1/Linf"]
-    assert "compute=[lipschitz]" in found.left_out["Lipschitz L1/Linf, initial"]
-    assert "compute=[sharpness]" in found.left_out["sharpness (in filters), initial"]
-    assert "stability +1.00" in says_predict(found)
+    assert "same in all runs" in found.skipped["parameters"]
+    assert "same in all runs" in found.skipped["weights near zero, initial"]  # it was computed
+    assert "buttress analyze lipschitz" in found.skipped["Lipschitz L1/Linf"]
+    assert "compute=[lipschitz]" in found.skipped["Lipschitz L1/Linf, initial"]
+    assert "compute=[sharpness]" in found.skipped["sharpness (in filters), initial"]
+    assert "stability +1.00" in found.summary()
     assert found.notes == ()
 
 
@@ -297,13 +302,13 @@ def test_initial_weights_are_looked_at_as_the_trained_ones_were(
     evaluate_as(run, 9, 3)
     analyze("stability", run, args={"limit": 3, "args": {"steps": 1}})
     half = AccuracyInterval(value=0.5, low=0.4, high=0.6)
-    score = RunScore("a", run, half, half, images=10)
+    score = RunScore("a", run, half, half, num_images=10)
     reader = MetricReader(score, ("stability",), SilentProgress())
     assert reader.cost() == PassCount(3 * 4, 3)  # the attack on three images, for the initial ones
-    now, before = (p for p in PREDICTORS if p.analysis == "stability")
+    now, before = (p for p in ANALYSES.predictors() if p.analysis == "stability")
     assert reader.value(now) in (0, 1 / 3, 2 / 3, 1)
     assert reader.value(before) in (0, 1 / 3, 2 / 3, 1)
-    with pytest.raises(UserError, match="`compute` must name analyses among sparsity, lipschitz"):
+    with pytest.raises(UserError, match="`compute` must name analyses among lipschitz, sharpness"):
         analyze_group("predict", [run, run], tmp_path / "out", args={"compute": ["gallery"]})
 
 
@@ -328,12 +333,12 @@ def test_every_analysis_of_runs_saves_draws_and_answers_on_the_command_line(
     assert ended.value.code in (0, None)
     (result,) = json.loads(capsys.readouterr().out).values()
     entry = ANALYSES.entry(name)
-    again = entry.metadata["result"].model_validate(result)
+    again = ANALYSES.spec(entry.name).result.model_validate(result)
     assert plot.stat().st_size > 2000
     assert (out / f"{name}.svg").is_file()
-    assert entry.metadata["says"](again)
+    assert again.summary()
     figure = Figure(figsize=(8, 4))
-    entry.metadata["plot"]({"a": again, "b": again}, figure)
+    ANALYSES.spec(entry.name).result.plot({"a": again, "b": again}, figure)
     figure.savefig(tmp_path / "two.png")
 
 
@@ -356,7 +361,7 @@ def test_analyses_of_runs_take_every_architecture(tmp_path: Path) -> None:
         if is_group_analysis(entry):
             args = SHORT.get(entry.name)
             found = analyze_group(entry.name, runs, tmp_path / "out", args=args, limit=2)
-            assert entry.metadata["says"](found)
+            assert found.summary()
             if hasattr(found, "runs"):
                 assert len(found.runs) == len(runs)
 

@@ -24,8 +24,9 @@ from buttress.analysis import (
     is_group_analysis,
     is_standalone_analysis,
 )
-from buttress.analysis.core import resolve_args
-from buttress.analysis.sparsity import says_sparsity, sparsity, weight_groups
+from buttress.analysis.core import AnalysisResult, resolve_args
+from buttress.analysis.sparsity import SparsityResult, sparsity, weight_groups
+from buttress.analysis.uncertainty import figure_samples, resolve_path
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models
@@ -35,11 +36,6 @@ from buttress.training import train
 from conftest import Linear
 from families import WITHOUT_MAPS
 
-# Arguments that make an analysis short, for those that have them, and for single ones.
-FEW = {"points": 5, "directions": 2, "lanczos_steps": 4, "classes": 2, "limit": 6, "steps": 3}
-SMALL: dict[str, dict[str, Any]] = {
-    "convergence": {"ks": (1, 2), "reference": 3, "seeds": 2, "limit": 4},
-}
 OF_ONE_RUN = [
     e.name for e in ANALYSES if not is_group_analysis(e) and not is_standalone_analysis(e)
 ]
@@ -58,18 +54,69 @@ def test_sparsity_of_known_weights() -> None:
         model[0].bias.fill_(100.0)  # biases do not count
         model[2].weight.copy_(torch.tensor([[0.0, -0.001]] * 4))
     found = sparsity(subject(model), bins=4)
-    assert found.largest == 1.0
+    assert found.largest_weight == 1.0
     assert found.weights == 14
-    assert found.ratio == pytest.approx((2 + 8) / 14)
+    assert found.sparsity == pytest.approx((2 + 8) / 14)
     parts = {p.component: p for p in found.components}
-    assert parts["convolution"].ratio == pytest.approx(2 / 6)
+    assert parts["convolution"].sparsity == pytest.approx(2 / 6)
     assert parts["convolution"].weights == 6
     assert sum(found.counts["all"]) == 14
     assert found.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
     assert [(p.name, p.component, p.weights) for p in found.layers] == [
         ("0.weight", "convolution", 6), ("2.weight", "other", 8),
     ]  # fmt: skip
-    assert [p.ratio for p in found.layers] == [pytest.approx(2 / 6), 1.0]
+    assert [p.sparsity for p in found.layers] == [pytest.approx(2 / 6), 1.0]
+
+
+def outlier_subject(outliers: int) -> AnalysisSubject:
+    """100,000 weights of deviation 1, a few of them 100 times as large."""
+    model: Any = nn.Sequential(nn.Flatten(), nn.Linear(1000, 100, bias=False))
+    weight = torch.randn(100, 1000, generator=torch.Generator().manual_seed(0))
+    weight.view(-1)[:outliers] = 100.0
+    with torch.no_grad():
+        model[1].weight.copy_(weight)
+    return subject(model)
+
+
+def test_a_few_outliers_decide_the_largest_weight_but_not_a_quantile() -> None:
+    """One weight of 100 deviations makes two thirds of all others small."""
+    plain, planted = sparsity(outlier_subject(0)), sparsity(outlier_subject(1))
+    assert plain.sparsity < 0.05
+    assert planted.sparsity > 0.65
+    assert planted.by_largest["max"] == planted.by_largest["per_tensor"] == planted.sparsity
+    assert planted.by_largest["quantile"] == pytest.approx(plain.by_largest["max"], abs=0.01)
+    chosen = sparsity(outlier_subject(1), largest=0.99999)
+    assert chosen.sparsity == planted.by_largest["quantile"]
+    assert chosen.largest_weight < 6 < planted.largest_weight == 100.0
+    assert "the 0.99999 quantile" in chosen.summary()
+
+
+def test_the_largest_of_each_tensor_leaves_other_tensors_alone() -> None:
+    model: Any = nn.Sequential(
+        nn.Flatten(), nn.Linear(4, 2, bias=False), nn.Linear(2, 2, bias=False)
+    )
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[100.0, 0.5, 0.5, 0.5], [0.5] * 4]))
+        model[2].weight.copy_(torch.tensor([[1.0, 0.5], [0.005, 1.0]]))
+    found = sparsity(subject(model), largest="per_tensor")
+    assert [layer.sparsity for layer in found.layers] == [7 / 8, 1 / 4]
+    assert (found.sparsity, found.by_largest["max"]) == (8 / 12, 9 / 12)
+    for wrong in (0.0, 1.0, "min"):
+        with pytest.raises(UserError, match="`largest` must be max, per_tensor or a quantile"):
+            sparsity(subject(model), largest=wrong)  # type: ignore[arg-type]
+
+
+def test_the_order_of_models_says_when_it_depends_on_the_largest() -> None:
+    results = {"plain": sparsity(outlier_subject(0)), "planted": sparsity(outlier_subject(1))}
+    flipped = {
+        "plain": results["plain"],
+        "planted": results["planted"].model_copy(
+            update={"by_largest": {"max": 0.7, "quantile": 0.01, "per_tensor": 0.7}}
+        ),
+    }
+    said = SparsityResult.compare(flipped)
+    assert "depends on the choice of `largest`: by max: planted > plain; by quantile: plain" in said
+    assert "same for every choice" in SparsityResult.compare({"plain": results["plain"]})
 
 
 class Begun(AnalysisSubject):
@@ -89,12 +136,13 @@ def test_sparsity_of_the_initial_weights_is_against_their_own_largest() -> None:
     bare = subject(model)
     found = sparsity(Begun(model, bare.data, bare.threat))
     assert found.initial is not None
-    assert (found.ratio, found.initial.ratio, found.initial.largest) == (9 / 12, 0.0, 0.5)
-    assert "before training 0.0%" in says_sparsity(found)
+    initial = found.initial
+    assert (found.sparsity, initial.sparsity, initial.largest_weight) == (9 / 12, 0.0, 0.5)
+    assert "before training 0.0%" in found.summary()
     without = sparsity(bare)
     assert without.initial is None
-    assert "bare model" in without.no_initial
-    assert "bare model" in says_sparsity(without)
+    assert "bare model" in without.initial_unavailable
+    assert "bare model" in without.summary()
 
 
 @pytest.mark.parametrize("name", list_models("tiny"))
@@ -121,44 +169,75 @@ DO_NOT_APPLY = {"attention": WITHOUT_MAPS}
 def test_every_analysis_runs_saves_and_draws(name: str, model: str, tmp_path: Path) -> None:
     """Its cost is known before, and it does not meet a network it cannot take unprepared."""
     entry = ANALYSES.entry(name)
-    few = {k: v for k, v in FEW.items() if k in inspect.signature(entry.value).parameters}
-    args = resolve_args(entry, {**few, **SMALL.get(name, {})})
+    args = resolve_args(entry, ANALYSES.spec(name).example_args)
     given = subject(create_model(model, seed=0))
-    cost = entry.metadata["cost"](given, **args)
+    cost = ANALYSES.spec(entry.name).cost(given.scope, **args)
     assert cost.forward + cost.backward > 0 or entry.tags == ("weights",)  # of the weights alone
     if model in DO_NOT_APPLY.get(name, ()):
         with pytest.raises(AnalysisNotApplicable):
             ANALYSES.create(name, {"subject": given, **args})
         return
     result = ANALYSES.create(name, {"subject": given, **args})
-    again = entry.metadata["result"].model_validate_json(result.model_dump_json())
+    again = ANALYSES.spec(entry.name).result.model_validate_json(result.model_dump_json())
     assert again == result
-    assert entry.metadata["says"](result).endswith(".")
+    assert result.summary().endswith(".")
+    check_samples(name, result)
     figure = Figure(figsize=(8, 4))
-    entry.metadata["plot"]({"a": result, "b": again}, figure)
+    ANALYSES.spec(entry.name).result.plot({"a": result, "b": again}, figure)
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 2000
 
 
-@pytest.mark.parametrize("name", ANALYSES.names())
-def test_every_analysis_has_a_page_with_a_picture_and_its_command(name: str) -> None:
+def check_samples(name: str, result: AnalysisResult) -> None:
+    """Every figure with samples is their statistic; every other one says why it has none."""
+    notes = [n.model_dump(mode="json") for n in ANALYSES.spec(name).uncertainty]
+    record = {"result": result.model_dump(mode="json"), "uncertainty": notes}
+    for path in result.samples:
+        value: Any = record["result"]
+        for key in resolve_path(value, path):
+            value = value[key]
+        assert figure_samples(record, path).value == pytest.approx(value, rel=1e-4, abs=1e-5), path
+    for path in ("images", "threat"):
+        if path in record["result"]:
+            assert figure_samples(record, path).reason
+
+
+@pytest.mark.parametrize("name", OF_ONE_RUN)
+def test_every_analysis_has_samples_or_says_why_not(name: str) -> None:
+    spec, given = ANALYSES.spec(name), subject(create_model("vit_tiny", seed=0))
+    result = ANALYSES.create(name, {"subject": given, **spec.example_args})
+    assert result.samples or {note.pattern for note in spec.uncertainty} == {"*"}
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted((DOCS / "analyses").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_of_an_analysis_has_a_picture_and_its_command(page: Path) -> None:
     """A page says what the numbers mean, and how its picture was made."""
-    folder = Path(__file__).parents[2] / "docs"
-    page = (folder / "analyses" / f"{name}.md").read_text()
-    assert f"buttress analyze {name} " in page
-    pictures = re.findall(r"!\[.+\]\((.+)\)", page)
+    text = page.read_text()
+    assert f"buttress analyze {ANALYSES.entry(page.stem).name} " in text
+    pictures = re.findall(r"!\[.+\]\((.+)\)", text)
     assert pictures
-    assert all((folder / "analyses" / picture).is_file() for picture in pictures)
-    assert f"\nanalyses/{name}\n" in (folder / "analysis.md").read_text()
+    assert all((page.parent / picture).is_file() for picture in pictures)
+
+
+def test_every_analysis_has_a_page_or_is_explained_by_its_docstring() -> None:
+    assert len(PAGES) >= 19
+    assert "\nanalyses/*\n" in (DOCS / "analysis.md").read_text()
+    written = {page.stem for page in PAGES}
+    for entry in ANALYSES:
+        assert entry.name in written or entry.summary
 
 
 @pytest.mark.parametrize("name", ANALYSES.names())
 def test_a_cost_takes_arguments_of_the_analysis_and_has_no_defaults_of_its_own(name: str) -> None:
     entry = ANALYSES.entry(name)
     own = set(inspect.signature(entry.value).parameters)
-    asked = inspect.signature(entry.metadata["cost"]).parameters.values()
+    asked = inspect.signature(ANALYSES.spec(entry.name).cost).parameters.values()
     named = [p for p in asked if p.kind is not p.VAR_KEYWORD]
-    assert {p.name for p in named} <= own
+    assert {p.name for p in named} <= own | {"scope"}
     assert all(p.default is p.empty for p in named)
 
 
@@ -207,7 +286,7 @@ def test_an_argument_that_does_not_fit_is_an_error_before_the_cost() -> None:
 def test_the_gallery_shows_the_same_images_for_every_model() -> None:
     first, second = (
         ANALYSES.create(
-            "gallery", {"subject": subject(create_model("vit_tiny", seed=s)), "count": 3}
+            "gallery", {"subject": subject(create_model("vit_tiny", seed=s)), "examples": 3}
         )
         for s in (0, 1)
     )
@@ -219,7 +298,7 @@ def test_the_gallery_shows_the_same_images_for_every_model() -> None:
 def test_a_result_is_saved_under_its_defaults_too() -> None:
     """A default that changes later must not pass an old result off as a new one."""
     entry = ANALYSES.entry("sparsity")
-    assert resolve_args(entry, {"bins": 5}) == {"threshold": 0.01, "bins": 5}
+    assert resolve_args(entry, {"bins": 5}) == {"threshold": 0.01, "largest": "max", "bins": 5}
     assert resolve_args(entry, None) == resolve_args(entry, {"threshold": 0.01})
     for other in ANALYSES:
         whole = resolve_args(other, {})
@@ -248,5 +327,5 @@ def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
     assert found.eps == pytest.approx((0.0, 0.01, 0.025, 0.05))
     assert found.accuracy == pytest.approx([float((falls > e).float().mean()) for e in found.eps])
     assert 0 < found.accuracy[2] < found.accuracy[1] < 1 == found.accuracy[0]
-    said = ANALYSES.entry("curve").metadata["says"](found)
+    said = found.summary()
     assert "is 100.0% at eps 0" in said

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.analysis import AnalysisNotApplicable, AnalysisSubject
-from buttress.analysis.attention import attention, says_attention
+from buttress.analysis.attention import attention
 from buttress.analysis.methods.attention_maps import (
     AttentionCapture,
     AttentionMap,
-    attention_change,
+    attention_changes,
+    attention_distances,
     attention_maps,
     attention_rollout,
-    mean_attention_distance,
     token_grid,
     token_layout,
 )
@@ -31,7 +31,7 @@ SIDE = 32
 
 
 def as_map(weights: Tensor, *, is_strided: bool = False) -> AttentionMap:
-    return AttentionMap("layer", weights, between_channels=False, is_strided=is_strided)
+    return AttentionMap("layer", weights, is_over_channels=False, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -40,9 +40,9 @@ def test_uniform_attention_looks_as_far_as_the_grid_is_wide(extra: int) -> None:
     weights = torch.full((3, 2, tokens, tokens), 1 / tokens)
     layout = token_layout(as_map(weights), 3, (SIDE, SIDE))
     assert layout is not None
-    assert (layout.queries, layout.keys) == (extra, extra)
+    assert (layout.num_class_queries, layout.num_class_keys) == (extra, extra)
     expected = (0 + 16 + 16 + 16 * math.sqrt(2)) / 4
-    assert mean_attention_distance(weights, layout).tolist() == pytest.approx([expected] * 2)
+    assert attention_distances(weights, layout).mean(0).tolist() == pytest.approx([expected] * 2)
 
 
 def test_attention_to_oneself_has_no_distance_and_a_neighbour_is_one_cell_away() -> None:
@@ -50,7 +50,7 @@ def test_attention_to_oneself_has_no_distance_and_a_neighbour_is_one_cell_away()
     weights = torch.stack([torch.eye(4), neighbour])[None]
     layout = token_layout(as_map(weights), 1, (SIDE, SIDE))
     assert layout is not None
-    assert mean_attention_distance(weights, layout).tolist() == pytest.approx([0, 16])
+    assert attention_distances(weights, layout)[0].tolist() == pytest.approx([0, 16])
 
 
 def test_windows_are_their_share_of_the_image_but_strided_groups_span_it() -> None:
@@ -96,11 +96,8 @@ def test_rollout_of_uniform_attention_is_uniform_and_class_attention_reads_it() 
 
 def test_moved_attention_is_a_share() -> None:
     one, other = torch.eye(4).expand(1, 1, 4, 4), torch.eye(4).roll(1, 0).expand(1, 1, 4, 4)
-    assert (
-        attention_change(one, one),
-        attention_change(one, other),
-        attention_change(one, (one + other) / 2),
-    ) == (0, 1, 0.5)
+    changes = [attention_changes(one, x, 1).item() for x in (one, other, (one + other) / 2)]
+    assert changes == [0, 1, 0.5]
 
 
 CASES: list[dict[str, Any]] = [
@@ -148,7 +145,7 @@ def test_maps_sum_to_one_and_give_what_the_network_gives(name: str) -> None:
         torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-5)
     for found in maps:
         torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
-    assert bool([m for m in maps if not m.between_channels]) == (
+    assert bool([m for m in maps if not m.is_over_channels]) == (
         name == "torch" or MODELS.entry(name).metadata["attention"] != "none"
     )
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -160,18 +157,18 @@ def of_digits(name: str) -> AnalysisSubject:
 
 
 def test_a_vision_transformer_is_looked_into() -> None:
-    found = attention(of_digits("vit_tiny"), steps=2, count=2)
+    found = attention(of_digits("vit_tiny"), steps=2, examples=2)
     assert len(found.layers) == 2
-    assert all(0 < a.moved < 1 and len(a.distance) == 4 for a in found.layers)
+    assert all(0 < a.attention_change < 1 and len(a.distance) == 4 for a in found.layers)
     assert len(found.examples) == 2
-    assert found.rollout_moved is not None
-    assert f"{found.rollout_moved:.1%} of the rollout" in says_attention(found)
+    assert found.rollout_change is not None
+    assert f"{found.rollout_change:.1%} of the rollout" in found.summary()
 
 
 def test_windows_have_distances_but_no_rollout() -> None:
     found = attention(of_digits("swin_tiny"), steps=1, limit=4)
-    assert found.rollout_moved is None
-    assert "not the same" in found.no_rollout
+    assert found.rollout_change is None
+    assert "differ from layer to layer" in found.rollout_unavailable
     assert [a.groups for a in found.layers] == [4, 4, 1, 1]
 
 
@@ -189,4 +186,4 @@ def test_networks_without_attention_between_places_are_told_so(name: str, why: s
 def test_every_transformer_is_looked_into(name: str) -> None:
     found = attention(of_digits(name), steps=1, limit=3)
     assert any(a.distance for a in found.layers)
-    assert says_attention(found)
+    assert found.summary()

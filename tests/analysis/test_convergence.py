@@ -15,7 +15,6 @@ from buttress.analysis.convergence import (
     ConvergenceResult,
     convergence,
     convergence_step,
-    says_convergence,
 )
 from buttress.analysis.methods.attack_convergence import losses_per_step
 from buttress.attacks.pgd import PGD
@@ -40,7 +39,15 @@ def linear_subject(classes: int = 2) -> AnalysisSubject:
 
 def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
     subject = linear_subject()
-    found = convergence(subject, ks=(1, 2), reference=6, reach=2.0, rel_step=2.0, seeds=2, limit=10)
+    found = convergence(
+        subject,
+        short_steps=(1, 2),
+        reference_steps=6,
+        total_step_length=2.0,
+        rel_step=2.0,
+        seeds=2,
+        limit=10,
+    )
     (point,) = found.checkpoints
     # log(1 + exp(m + eps |w|_1)) with the margin m of the wrong class: the maximum over the cube.
     x, y, _ = subject.data.take(range(10))
@@ -51,28 +58,36 @@ def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
         margin = logits[torch.arange(10), 1 - y] - logits[torch.arange(10), y]
         best = F.softplus(margin + rise).mean().item()
         clean = F.softplus(margin).mean().item()
-    assert point.long_loss == pytest.approx(best, rel=1e-5)
+    assert point.reference_loss == pytest.approx(best, rel=1e-5)
     assert point.clean_loss == pytest.approx(clean, rel=1e-5)
     assert [g.gap for g in point.gaps] == pytest.approx([0, 0], abs=1e-3)
-    assert point.training is None
-    assert found.behind == pytest.approx(0, abs=1e-3)
-    assert found.settled == 1
+    assert point.training_attack is None
+    assert found.long_attack_gap == pytest.approx(0, abs=1e-3)
+    assert found.converged_after == 1
     assert all(curve[1] == pytest.approx(best, rel=1e-5) for curve in found.curves)
     assert found.curves[0][0] != found.curves[1][0]  # other seeds start elsewhere
 
 
 def test_a_step_that_is_too_short_has_the_gap_of_its_length() -> None:
     subject = linear_subject()
-    found = convergence(subject, ks=(1,), reference=8, reach=0.5, rel_step=1.0, seeds=1, limit=10)
+    found = convergence(
+        subject,
+        short_steps=(1,),
+        reference_steps=8,
+        total_step_length=0.5,
+        rel_step=1.0,
+        seeds=1,
+        limit=10,
+    )
     (gap,) = found.checkpoints[0].gaps
-    long = found.checkpoints[0].long_loss
+    long = found.checkpoints[0].reference_loss
     assert gap.loss < long
     assert gap.gap == pytest.approx(100 * (long - gap.loss) / long)
     # Eight steps of eps reach every corner; the long attack, half an eps in all, does not.
-    assert found.behind == pytest.approx(100 * (1 - long / found.curves[0][-1]), abs=1e-3)
-    assert found.behind > 1
-    assert "PGD-k differs from PGD-8" in says_convergence(found)
-    assert "below the curve" in says_convergence(found)
+    assert found.long_attack_gap == pytest.approx(100 * (1 - long / found.curves[0][-1]), abs=1e-3)
+    assert found.long_attack_gap > 1
+    assert "PGD-k differs from PGD-8" in found.summary()
+    assert "below the curve" in found.summary()
 
 
 def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
@@ -101,10 +116,10 @@ def test_settled_is_the_step_after_the_last_one_that_is_off() -> None:
 
 def test_mistakes_and_models_without_gradients_are_told() -> None:
     subject = linear_subject()
-    with pytest.raises(UserError, match="seeds >= 1"):
+    with pytest.raises(UserError, match="`seeds` must be an integer of at least 1"):
         convergence(subject, seeds=0)
-    with pytest.raises(UserError, match="`ks`"):
-        convergence(subject, ks=())
+    with pytest.raises(UserError, match="`short_steps`"):
+        convergence(subject, short_steps=())
     model: Any = subject.model
     model.has_gradients = False
     with pytest.raises(AnalysisNotApplicable, match="gradients"):
@@ -114,7 +129,7 @@ def test_mistakes_and_models_without_gradients_are_told() -> None:
 def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) -> None:
     run = train("resnet_tiny", "digits", "quickstart-at", tmp_path / "r", limit=64,
                 overrides=("epochs=2", "validation.limit=16"))  # fmt: skip
-    args = {"ks": [1], "reference": 3, "seeds": 1, "limit": 4}
+    args = {"short_steps": [1], "reference_steps": 3, "seeds": 1, "limit": 4}
     if run.summary["best_epoch"] == 2:  # make them differ
         shutil.copy(run.checkpoint("best"), run.checkpoint("last"))
         run.finish({**run.summary, "best_epoch": 1})
@@ -122,8 +137,8 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
     assert isinstance(found, ConvergenceResult)
     assert [(c.name, c.epoch) for c in found.checkpoints] == [("best", 1), ("last", 2)]
     for point in found.checkpoints:
-        assert point.training is not None
-        assert point.training.loss > point.clean_loss
+        assert point.training_attack is not None
+        assert point.training_attack.loss > point.clean_loss
     assert (tmp_path / "r" / "analysis" / "convergence.svg").is_file()
 
 
@@ -137,10 +152,10 @@ def test_kept_epochs_are_looked_at_too(tmp_path: Path) -> None:
     last = load_checkpoint(run.checkpoint("last"))["model"]
     assert all(torch.equal(weights[1][k], last[k]) for k in last)
     assert any(not torch.equal(weights[0][k], last[k]) for k in last)
-    args = {"limit": 4, "seeds": 1, "reference": 4, "ks": [1, 2]}
+    args = {"limit": 4, "seeds": 1, "reference_steps": 4, "short_steps": [1, 2]}
     found = analyze("convergence", run, args=args)
     assert isinstance(found, ConvergenceResult)
     assert sorted(c.epoch or 0 for c in found.checkpoints) == [1, 2, 3]
     losses = {c.epoch: c.clean_loss for c in found.checkpoints}
     assert len(set(losses.values())) == 3  # three networks, not one thrice
-    assert "From epoch 1 to epoch 3" in says_convergence(found)
+    assert "From epoch 1 to epoch 3" in found.summary()

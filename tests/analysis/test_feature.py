@@ -14,7 +14,6 @@ from buttress.analysis import AnalysisSubject
 from buttress.analysis.feature import (
     FeatureStart,
     feature,
-    says_feature,
     spatial_mean,
     total_variation,
 )
@@ -56,7 +55,7 @@ def test_a_linear_network_is_shown_its_weights() -> None:
         torch.testing.assert_close(pixels(picture.targeted), best)  # five steps of 0.225 cross it
         assert ((pixels(picture.direct) > 0.5).float() == best).all()
         assert picture.probability == pytest.approx(float((0.4 * best.sum()).sigmoid()), abs=1e-5)
-    assert f"{found.probability:.1%}" in says_feature(found)
+    assert f"{found.probability:.1%}" in found.summary()
 
 
 class Wary(Linear):

@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 from buttress.analysis import ANALYSES, AnalysisNotApplicable, AnalysisSubject
 from buttress.analysis.core import resolve_args
-from buttress.analysis.input_landscape import input_landscape, landscape_axes, says_input_landscape
+from buttress.analysis.input_landscape import input_landscape, landscape_axes
 from buttress.analysis.landscape import (
+    LandscapeResult,
     landscape,
     landscape_cost,
-    plot_landscape,
-    says_landscape,
 )  # fmt: skip
 from buttress.analysis.methods.weight_directions import (
     clip_to_filter_ball,
@@ -48,14 +47,14 @@ def subject(name: str = "resnet_tiny", limit: int = 12) -> AnalysisSubject:
 
 
 def test_a_bowl_has_the_landscape_of_its_formula() -> None:
-    found = landscape(bowl(), radius=0.8, points=5, directions=2, adversarial="none")
+    found = landscape(bowl(), radius=0.8, points=5, directions=2, adversarial_mode="none")
     square = 25 + 1 + 4  # of the length of every filter-normalised direction
     curve = [math.log1p(math.exp(square * a * a)) for a in (-0.8, -0.4, 0.0, 0.4, 0.8)]
     for row in found.clean.curves:
         assert row == pytest.approx(curve, rel=1e-5)
     assert found.clean.rise == pytest.approx(curve[1] - math.log(2), rel=1e-5)
-    assert found.at == pytest.approx(0.4)
-    assert found.attacked is None
+    assert found.rise_radius == pytest.approx(0.4)
+    assert found.adversarial is None
     plane = torch.tensor(found.clean.plane)
     assert torch.allclose(plane, plane.flip(0, 1))  # F(a, b) = F(-a, -b)
     assert plane[2].tolist() == pytest.approx(found.clean.curves[1])  # a = 0: the second direction
@@ -70,14 +69,14 @@ def test_rescaled_filters_before_batchnorm_change_no_curve() -> None:
     one, other = (
         landscape(AnalysisSubject(m, data, threat), points=5, steps=2) for m in (first, second)
     )
-    for kind in ("clean", "attacked"):
+    for kind in ("clean", "adversarial"):
         a, b = getattr(one, kind), getattr(other, kind)
         for left, right in zip([*a.curves, *a.plane], [*b.curves, *b.plane], strict=True):
             assert left == pytest.approx(right, rel=2e-3)
-    assert max(one.clean.curves[0]) > 1.2 * one.clean.centre  # something moved
+    assert max(one.clean.curves[0]) > 1.2 * one.clean.center  # something moved
 
 
-def test_the_centre_is_the_plain_loss_and_nothing_is_left_changed() -> None:
+def test_the_center_is_the_plain_loss_and_nothing_is_left_changed() -> None:
     given = subject()
     given.model.train()
     before = {name: t.clone() for name, t in given.model.state_dict().items()}
@@ -91,13 +90,13 @@ def test_the_centre_is_the_plain_loss_and_nothing_is_left_changed() -> None:
     x, y, _ = given.data.take(torch.arange(8))
     with torch.no_grad():
         plain = float(F.cross_entropy(given.model(x), y))
-    assert found["landscape"].clean.centre == pytest.approx(plain, rel=1e-5)
+    assert found["landscape"].clean.center == pytest.approx(plain, rel=1e-5)
     assert found["sharpness"].clean.loss == pytest.approx(plain, rel=1e-5)
     assert found["input_landscape"].loss[2][2] == pytest.approx(plain, rel=1e-5)
     worse = attack_sample(given, load_sample(given.model, given.first_images(8)), 2)
     with torch.no_grad():
         attacked_loss = float(F.cross_entropy(given.model(worse.x), y))
-    assert found["landscape"].attacked.centre == pytest.approx(attacked_loss, rel=1e-5)
+    assert found["landscape"].adversarial.center == pytest.approx(attacked_loss, rel=1e-5)
     assert attacked_loss > plain
 
 
@@ -108,17 +107,17 @@ def _small(name: str) -> dict[str, int]:
 def test_attacks_made_anew_at_each_point_are_no_weaker() -> None:
     given = subject("mlp_mixer_tiny", 6)
     fixed, anew = (
-        landscape(given, points=3, directions=1, radius=0.6, adversarial=kind, steps=10)
-        for kind in ("centre", "each")
+        landscape(given, points=3, directions=1, radius=0.6, adversarial_mode=kind, steps=10)
+        for kind in ("center", "each")
     )
     assert fixed.clean == anew.clean
     assert fixed.clean.plane == ()
-    assert fixed.attacked is not None
-    assert anew.attacked is not None
-    assert anew.attacked.centre == pytest.approx(fixed.attacked.centre)
-    for here, there in zip(fixed.attacked.curves[0], anew.attacked.curves[0], strict=True):
+    assert fixed.adversarial is not None
+    assert anew.adversarial is not None
+    assert anew.adversarial.center == pytest.approx(fixed.adversarial.center)
+    for here, there in zip(fixed.adversarial.curves[0], anew.adversarial.curves[0], strict=True):
         assert there >= here - 1e-3
-    assert anew.attacked.curves[0][0] > fixed.attacked.curves[0][0]
+    assert anew.adversarial.curves[0][0] > fixed.adversarial.curves[0][0]
 
 
 @pytest.mark.parametrize("name", ["wrn_tiny", "coatnet_tiny", "vit_tiny"])
@@ -215,7 +214,7 @@ def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: Norm) ->
         assert found.slice_along(found.loss, attack=False) == pytest.approx(
             [expected[2]] * 5, rel=5e-3
         )
-    assert found.unmoved == 0
+    assert found.unperturbed == 0
 
 
 def test_the_axes_around_images_are_orthogonal_and_of_one_length() -> None:
@@ -244,7 +243,7 @@ def test_the_landscape_of_one_image_and_of_many_agree() -> None:
     mean = torch.tensor([one.loss for one in each]).mean(0)
     assert torch.allclose(mean, torch.tensor(many.loss), rtol=1e-4)
     assert each[0].images == 1
-    assert f"image {each[1].image}" in says_input_landscape(each[1])
+    assert f"image {each[1].image}" in each[1].summary()
     with pytest.raises(UserError, match="but got image=999999"):
         input_landscape(given, image=999_999)
 
@@ -254,7 +253,7 @@ def test_the_landscape_of_one_image_and_of_many_agree() -> None:
     [
         ("landscape", {"points": 4}, "odd"),
         ("landscape", {"radius": -1}, "radius > 0"),
-        ("landscape", {"adversarial": "some"}, "centre, each, none"),
+        ("landscape", {"adversarial_mode": "some"}, "center, each, none"),
         ("landscape", {"limit": "many"}, "an integer"),
         ("landscape", {"radius": 1e30, "points": 3, "limit": 2, "steps": 1}, "smaller `radius`"),
         ("input_landscape", {"steps": 0}, "an integer"),
@@ -269,7 +268,7 @@ def test_mistakes_in_arguments_are_said(name: str, args: dict[str, object], said
     if "1e+30" not in str(args) and "radius" not in args:
         entry = ANALYSES.entry(name)
         with pytest.raises(UserError, match=said):  # the cost is asked for before
-            entry.metadata["cost"](given, **resolve_args(entry, args))
+            ANALYSES.spec(entry.name).cost(given.scope, **resolve_args(entry, args))
 
 
 class Counting(nn.Module):
@@ -284,7 +283,7 @@ class Counting(nn.Module):
         return self.net(x)
 
 
-@pytest.mark.parametrize("adversarial", ["centre", "each", "none"])
+@pytest.mark.parametrize("adversarial", ["center", "each", "none"])
 @pytest.mark.parametrize("directions", [1, 3])
 def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: int) -> None:
     net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
@@ -292,17 +291,17 @@ def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: 
         net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1)
     )
     args: dict[str, Any]
-    args = {"points": 5, "directions": directions, "limit": 4, "adversarial": adversarial}
-    said = landscape_cost(given, steps=3, radius=1.0, **args)
+    args = {"points": 5, "directions": directions, "limit": 4, "adversarial_mode": adversarial}
+    said = landscape_cost(given.scope, steps=3, radius=1.0, **args)
     landscape(given, steps=3, **args)
     assert net.images == pytest.approx(said.forward + said.backward, rel=0.1)
 
 
 def test_the_picture_without_an_attack_and_without_a_plane(tmp_path: Path) -> None:
-    clean = landscape(bowl(), points=3, directions=2, radius=0.3, adversarial="none")
-    line = landscape(bowl(), points=3, directions=1, radius=0.3, adversarial="none")
+    clean = landscape(bowl(), points=3, directions=2, radius=0.3, adversarial_mode="none")
+    line = landscape(bowl(), points=3, directions=1, radius=0.3, adversarial_mode="none")
     for results in ({"": clean}, {"": line}, {"a": clean, "b": line}):
         figure = Figure()
-        plot_landscape(results, figure)
+        LandscapeResult.plot(results, figure)
         figure.savefig(tmp_path / "x.png")
-    assert "images attacked" not in says_landscape(clean)
+    assert "images attacked" not in clean.summary()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.analysis import AnalysisSubject
-from buttress.analysis.lipschitz import LipschitzResult, lipschitz, says_lipschitz, table_lipschitz
+from buttress.analysis.lipschitz import LipschitzResult, lipschitz
 from buttress.analysis.methods.gaussian_bound import convolution_bound, dense_bound, gaussian_bound
 from buttress.analysis.methods.lipschitz_bound import lipschitz_upper_bounds, max_derivative
 from buttress.analysis.methods.lipschitz_ratio import (
@@ -73,10 +73,10 @@ def test_a_linear_map_in_l1_over_linf() -> None:
     exact = float((signs @ weight.T).abs().sum(1).max())  # a convex function: best at a corner
     found = lipschitz(subject(linear(weight), (2, 2, 2))).logits.l1_linf
     assert 0.9 * exact <= found.largest <= exact * (1 + 1e-4)
-    assert found.result <= found.attack * (1 + 1e-5)
+    assert found.at_attack_result <= found.attack_max * (1 + 1e-5)
     positive = linear(weight.abs())
     found = lipschitz(subject(positive, (2, 2, 2))).logits.l1_linf
-    assert found.ascent == pytest.approx(float(weight.abs().sum()), rel=1e-4)
+    assert found.ascent_max == pytest.approx(float(weight.abs().sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("threat", ["Linf:0.1", "L2:0.2", "L1:1"])
@@ -87,7 +87,7 @@ def test_a_linear_map_in_l2_has_its_spectral_norm(threat: str) -> None:
     assert 0.99 * exact <= found.logits.l2_l2.largest <= exact * (1 + 1e-4)
     assert found.logits.bound_log10 == pytest.approx(math.log10(exact), abs=1e-6)
     assert found.layers[0].spectral == pytest.approx(exact, rel=1e-6)
-    assert found.no_bound == ""
+    assert found.bound_unavailable == ""
 
 
 def test_orthogonal_layers_have_the_constant_one() -> None:
@@ -99,9 +99,9 @@ def test_orthogonal_layers_have_the_constant_one() -> None:
         layers.append(turn)
     model = nn.Sequential(*layers).eval()
     found = lipschitz(subject(model, (3, 2, 2)))
-    for place in found.places:  # every layer is a block here
+    for place in found.blocks:  # every layer is a block here
         assert place.l2_l2.largest == pytest.approx(1, abs=1e-3)
-        assert place.l2_l2.result == pytest.approx(1, abs=1e-3)
+        assert place.l2_l2.at_attack_result == pytest.approx(1, abs=1e-3)
         assert place.bound_log10 == pytest.approx(0, abs=1e-5)
     assert found.layers[-1].product_log10 == pytest.approx(0, abs=1e-5)
 
@@ -142,14 +142,16 @@ def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() ->
     ).eval()  # fmt: skip
     x = torch.zeros(1, 3, 4, 4)
     rows = layer_norms(model, x, SpectralNorms(model, x))
-    assert [(r.name, r.kind, r.norm) for r in rows] == [
+    assert [(r.name, r.kind, r.batchnorm) for r in rows] == [
         ("0", "convolution", "1"), ("3", "norm", ""), ("5", "linear", ""),
     ]  # fmt: skip
     first, second, third = rows
-    assert first.with_norm == pytest.approx(first.spectral * (1 + 1e-5) ** -0.5, rel=1e-4)
+    assert first.spectral_with_batchnorm == pytest.approx(
+        first.spectral * (1 + 1e-5) ** -0.5, rel=1e-4
+    )
     assert second.gaussian is None
-    assert first.with_norm is not None
-    product = first.with_norm * second.spectral * third.spectral
+    assert first.spectral_with_batchnorm is not None
+    product = first.spectral_with_batchnorm * second.spectral * third.spectral
     assert third.product_log10 == pytest.approx(math.log10(product))
     assert first.gaussian is not None
     assert third.gaussian is not None
@@ -214,9 +216,9 @@ def test_attention_and_products_of_activations_have_no_bound() -> None:
         AnalysisSubject(create_model("vit_tiny", seed=0).eval(), digits(2), Threat("Linf", 0.1)),
         steps=2,
     )
-    assert "attention" in found.no_bound
+    assert "attention" in found.bound_unavailable
     assert found.logits.bound_log10 is None
-    assert "no upper bound" in says_lipschitz(found)
+    assert "no upper bound" in found.summary()
 
     class Square(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -252,11 +254,11 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
             assert module.running_var is not None
             module.running_var.uniform_(0.05, 0.5)
     found = lipschitz(AnalysisSubject(model.eval(), digits(3), Threat("Linf", 0.1)), steps=5)
-    assert found.no_bound == ""
-    for place in found.places:
+    assert found.bound_unavailable == ""
+    for place in found.blocks:
         assert place.bound_log10 is not None
         assert math.log10(place.l2_l2.largest) <= place.bound_log10 + 1e-4
-        assert place.l1_linf.largest >= max(place.l1_linf.ascent, place.l1_linf.attack)
+        assert place.l1_linf.largest >= max(place.l1_linf.ascent_max, place.l1_linf.attack_max)
 
 
 @pytest.mark.slow
@@ -270,8 +272,8 @@ def test_it_runs_on_every_family_and_leaves_it_as_it_was(name: str) -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks for m in model.modules())
-    assert found.logits.l1_linf.ascent > 0
-    assert bool(found.no_bound) == (found.logits.bound_log10 is None)
+    assert found.logits.l1_linf.ascent_max > 0
+    assert bool(found.bound_unavailable) == (found.logits.bound_log10 is None)
 
 
 def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
@@ -283,8 +285,8 @@ def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
             layer.weight.copy_(0.3 * drawn(outputs, inputs, seed=seed))
         layers += [layer, nn.ReLU()]
     found = lipschitz(subject(nn.Sequential(*layers[:-1]).eval(), (3, 2, 2)))
-    header, rows = table_lipschitz(found)
-    assert [row[0] for row in rows] == [p.name for p in found.places]
+    header, rows = found.table()
+    assert [row[0] for row in rows] == [p.name for p in found.blocks]
     assert all(len(row) == len(header) for row in rows)
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     for name in ("bound", "product of norms", "Gaussian weights"):
@@ -297,7 +299,7 @@ def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
 def test_the_ascent_finds_more_than_the_attack() -> None:
     model = create_model("resnet_tiny", seed=0).eval()
     found = lipschitz(AnalysisSubject(model, digits(3), Threat("Linf", 0.1))).logits.l1_linf
-    assert found.ascent > found.attack >= found.result > 0
+    assert found.ascent_max > found.attack_max >= found.at_attack_result > 0
     with pytest.raises(UserError, match="radii"):
         RatioAscent(radii=(1.0, 2.0))
 
@@ -308,14 +310,13 @@ def test_images_do_not_depend_on_each_other() -> None:
 
     def ratios(data: Dataset) -> RatioMeasurements:
         one = AnalysisSubject(model, data, Threat("Linf", 0.1))
-        return measure_ratios(
-            one, create_measurement(one, create_attack("pgd"), 5, (1.0, 0.1)), places, 64
-        )[LOGITS]
+        measurement = create_measurement(one, create_attack("pgd"), 5, (1.0, 0.1))
+        return measure_ratios(one, measurement, places, data)[LOGITS]
 
     together = ratios(digits(3))
     for row in range(3):
         alone = ratios(digits(3).select([row]))
-        for part in ("result", "attack", "ascent"):
+        for part in ("at_attack_result", "attack_max", "ascent_max"):
             expected = getattr(together, part)[:, row : row + 1]
             torch.testing.assert_close(getattr(alone, part), expected, rtol=1e-3, atol=0)
 
@@ -330,6 +331,6 @@ def test_curves_have_their_known_slopes() -> None:
 def test_an_image_that_the_attack_does_not_move_is_left_out() -> None:
     model = linear(torch.zeros(4, 12))
     found = lipschitz(subject(model, (3, 2, 2)))
-    assert found.moved == 0
-    assert found.logits.l1_linf.result == found.logits.l1_linf.largest == 0
+    assert found.num_perturbed == 0
+    assert found.logits.l1_linf.at_attack_result == found.logits.l1_linf.largest == 0
     assert found.logits.bound_log10 is None or found.logits.bound_log10 == -math.inf

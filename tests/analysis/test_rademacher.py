@@ -22,7 +22,6 @@ from buttress.analysis.rademacher import (
     RademacherResult,
     log_log_slope,
     rademacher,
-    says_rademacher,
 )
 from buttress.errors import UserError
 from buttress.system.progress import SilentProgress
@@ -85,7 +84,7 @@ def test_the_limits_of_the_lemma_hold_exactly(p: float, eps: float) -> None:
         assert allowed.lower <= attacked <= allowed.upper + 1e-12
         # the two steps of the proof of the lower limit
         assert attacked >= natural - 1e-12
-        assert attacked >= LEMMA_CONSTANT * allowed.term - 1e-12
+        assert attacked >= LEMMA_CONSTANT * allowed.dimension_term - 1e-12
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +97,11 @@ def test_only_the_l1_class_does_not_grow_with_dimension(found: RademacherResult)
     assert abs(slopes["1"].adversarial_slope) < 1e-9
     assert slopes["2"].adversarial_slope > 0.1
     assert slopes["inf"].adversarial_slope > 0.8
-    assert 0.95 < slopes["inf"].last_slope < 1  # from below: a natural part is left
-    assert [round(c.term_slope, 9) for c in found.classes] == [0.0, 0.5, 1.0]
+    assert 0.95 < slopes["inf"].largest_dimensions_slope < 1  # from below: a natural part is left
+    assert [round(c.dimension_term_slope, 9) for c in found.classes] == [0.0, 0.5, 1.0]
     assert all(abs(c.natural_slope) < 1e-9 for c in found.classes)
-    assert "9 of 9" in says_rademacher(found)
-    assert "+0.00 for p = 1" in says_rademacher(found)
+    assert "9 of 9" in found.summary()
+    assert "+0.00 for p = 1" in found.summary()
 
 
 def test_pixels_make_the_natural_class_grow_too() -> None:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from buttress.analysis.semantics import (
     SemanticsResult,
+    label_ranks,
     perturbations_as_images,
-    plot_semantics,
-    says_semantics,
     semantics,
     top_accuracy,
 )
@@ -41,7 +40,7 @@ class Fixed(nn.Module):
 
 def test_ranks_of_known_logits() -> None:
     batch = Batch(torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 4, 5]), torch.arange(4))
-    found = top_accuracy(Fixed(), batch)
+    found = top_accuracy(label_ranks(Fixed(), batch))
     assert (found.top1, found.top5) == (0.25, 0.75)
 
 
@@ -93,18 +92,18 @@ def test_a_judge_that_sees_the_class_is_always_right_and_its_opposite_never() ->
     assert list(found.by_run) == ["robust_maker-key"]
     scores = found.by_run["robust_maker-key"].judges
     assert {name: s.top1 for name, s in scores.items()} == {"sees_it": 1, "sees_the_opposite": 0}
-    assert found.by_run["robust_maker-key"].is_robust
+    assert found.by_run["robust_maker-key"].is_adversarially_trained
     figure = Figure(figsize=(6, 4))
-    plot_semantics({"a": found}, figure)
+    SemanticsResult.plot({"a": found}, figure)
     assert len(figure.axes[0].patches) == 2
     said = "50.0% for those of robust models (top-5: 100.0%) (8 images"
-    assert said in says_semantics(found)
+    assert said in found.summary()
 
 
 def test_no_run_judges_itself() -> None:
     found = judged()
     assert list(found.by_run["sees_it-key"].judges) == ["sees_the_opposite"]
-    assert [row.is_robust for row in found.by_run.values()] == [True, False, False]
+    assert [row.is_adversarially_trained for row in found.by_run.values()] == [True, False, False]
     assert sorted(found.by_run["robust_maker-key"].judges) == ["sees_it", "sees_the_opposite"]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from buttress.analysis.methods.gaussian_bound import gaussian_bound
-from buttress.analysis.size_bound import log10_bound, says_size_bound, size_bound, wideresnet_layers
+from buttress.analysis.size_bound import log10_bound, size_bound, wideresnet_layers
 from buttress.errors import UserError
 from buttress.models import create_model
 from buttress.system.progress import SilentProgress
@@ -53,12 +53,12 @@ def test_steps_are_those_of_the_formula() -> None:
 def test_whether_it_grows_depends_on_the_variance() -> None:
     found = size_bound(SilentProgress(), depths=(1, 3))
     assert all(one.smallest_step > 0 for one in found.directions)
-    assert "grows in every direction" in says_size_bound(found)
+    assert "grows in every direction" in found.summary()
     assert found.directions[3].smallest_step_he < 0  # its inputs make its weights smaller
     needed = max(one.sigma_needed for one in found.directions)
     less = size_bound(SilentProgress(), depths=(1, 3), widths=(4, 10), sigma=0.99 * needed)
     assert min(one.smallest_step for one in less.directions) < 0
-    assert "does not grow with depth of stage 3" in says_size_bound(less)
+    assert "does not grow with depth of stage 3" in less.summary()
     more = size_bound(SilentProgress(), depths=(1, 3), widths=(4, 10), sigma=1.01 * needed)
     assert min(one.smallest_step for one in more.directions) > 0
 

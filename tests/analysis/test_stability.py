@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.analysis import AnalysisSubject
-from buttress.analysis.stability import StabilityResult, says_stability, stability
+from buttress.analysis.stability import StabilityResult, stability
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
@@ -38,7 +38,7 @@ def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
     assert found.correct_and_unstable.count == 1
     assert found.wrong_and_stable.count == 1
     assert found.wrong_and_unstable.count == 1
-    assert found.stable_if_correct.share == 0.5
+    assert found.stable_if_correct.fraction == 0.5
     assert [c.images for c in found.per_class] == [4, 0, 0]
     assert (found.per_class[0].correct, found.per_class[0].stable) == (2, 2)
 
@@ -64,9 +64,9 @@ def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str) -> 
             break
     judged = evaluate(model, data, ["clean", f"pgd:Linf:{eps}"], seed=3)
     assert 0 < found.correct_and_stable.count < found.correct.count < 48
-    assert found.correct.share == judged.accuracy["clean"]
-    assert found.correct_and_stable.share == judged.accuracy[f"pgd:Linf:{eps}"]
-    assert found.correct_and_stable.share == judged.worst_case
+    assert found.correct.fraction == judged.accuracy["clean"]
+    assert found.correct_and_stable.fraction == judged.accuracy[f"pgd:Linf:{eps}"]
+    assert found.correct_and_stable.fraction == judged.worst_case
 
 
 def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
@@ -77,7 +77,7 @@ def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
     kinds = ("correct_and_stable", "correct_and_unstable", "wrong_and_stable", "wrong_and_unstable")
     assert sum(getattr(found, k).count for k in kinds) == found.images == 10
     assert found.stable.count == found.correct_and_stable.count + found.wrong_and_stable.count
-    assert f"{found.correct_and_stable.share:.1%}" in says_stability(found)
+    assert f"{found.correct_and_stable.fraction:.1%}" in found.summary()
     assert model.training
     assert StabilityResult.model_validate_json(found.model_dump_json()) == found
 

@@ -32,11 +32,11 @@ def test_every_standalone_analysis_runs_saves_and_draws(name: str, tmp_path: Pat
     entry = ANALYSES.entry(name)
     result = analyze_standalone(name, tmp_path, args=SMALL[name])
     written = json.loads((tmp_path / f"{name}.json").read_text())
-    assert entry.metadata["result"].parse(written["result"], "file") == result
-    assert written["says"] == entry.metadata["says"](result)
+    assert ANALYSES.spec(entry.name).result.parse(written["result"], "file") == result
+    assert written["summary"] == result.summary()
     assert (tmp_path / f"{name}.json").stat().st_size < 300_000
     assert (tmp_path / f"{name}.svg").stat().st_size > 2000
-    entry.metadata["plot"]({"a": result, "b": result}, Figure())
+    ANALYSES.spec(entry.name).result.plot({"a": result, "b": result}, Figure())
 
 
 def test_a_saved_result_is_used_again_if_it_answers_the_question(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_saved_result_is_used_again_if_it_answers_the_question(tmp_path: Path)
 
 
 def test_each_kind_of_analysis_is_asked_for_in_its_own_way(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="looks at runs"):
+    with pytest.raises(UserError, match="takes one run; call analyze"):
         analyze_standalone("sparsity", tmp_path)
     with pytest.raises(UserError, match="needs no run"):
         analyze("rademacher", tmp_path)

@@ -19,7 +19,6 @@ from buttress.analysis.methods.generalization_bound import (
 )  # fmt: skip
 from buttress.analysis.transformer_bound import (
     TransformerBoundResult,
-    says_transformer_bound,
     transformer_bound,
 )  # fmt: skip
 from buttress.data import load_dataset
@@ -27,7 +26,7 @@ from buttress.errors import UserError
 from buttress.system.progress import SilentProgress
 
 NORMS = BlockNorms(inner_spectral=2.0, outer_spectral=3.0, inner_l1=5.0, outer_l1=7.0)
-SAMPLE = BoundSample(count=100, squares=4.0, width=50, eps=0.1, delta=0.05)
+SAMPLE = BoundSample(count=100, mean_squared_norm=4.0, width=50, eps=0.1, delta=0.05)
 
 
 def test_the_block_is_a_matrix_a_relu_and_a_matrix() -> None:
@@ -127,14 +126,14 @@ def test_l1_makes_every_norm_and_the_bound_smaller(found: TransformerBoundResult
     assert sparse.terms["adversary"] < plain.terms["adversary"]
     assert sparse.bound < plain.bound
     assert sum(plain.terms.values()) == pytest.approx(plain.bound)
-    assert "above 1 and therefore vacuous" in says_transformer_bound(found)
+    assert "above 1 and therefore vacuous" in found.summary()
 
 
 def test_what_is_certified_withstands_the_attack(found: TransformerBoundResult) -> None:
     assert found.blocks[1].certified_accuracy > 0.1  # else the test says nothing
     for block in found.blocks:
-        assert block.certified_accuracy <= block.attacked_accuracy <= block.test_accuracy
-        assert 0 < block.change_at_least <= block.change
+        assert block.certified_accuracy <= block.robust_accuracy <= block.test_accuracy
+        assert 0 < block.margin_change_lower <= block.margin_change
 
 
 def test_far_more_margin_leaves_the_first_and_last_term(found: TransformerBoundResult) -> None:

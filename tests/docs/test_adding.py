@@ -35,12 +35,6 @@ SMALL = {
     "evaluate": ["--limit", "8"],
     "study": ["--workers", "1"],
 }
-ANALYSIS_PAGE = """# Number of weights
-
-![One network](weight_count.svg)
-
-Made by `buttress analyze weight_count runs/mine`.
-"""
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +55,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with (folder / "src" / package.replace(".", "/") / "__init__.py").open("a") as file:
             file.write(f"{line}\n")
     shorten(folder)
-    (folder / "docs/analyses/weight_count.md").write_text(ANALYSIS_PAGE, encoding="utf-8")
-    contents = folder / "docs/analysis.md"
-    old = contents.read_text(encoding="utf-8")
-    contents.write_text(old.replace("\nanalyses/", "\nanalyses/weight_count\nanalyses/", 1))
     return folder
 
 

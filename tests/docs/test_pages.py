@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -49,16 +49,6 @@ SMALL = {
     "doctor": ["--limit", "8"],
     "search": ["--workers", "1"],
     "study run": ["--workers", "1"],
-}
-# Arguments that make an analysis short, where it has them; and of single ones.
-FEW = {"limit": 4, "steps": 2, "points": 3, "directions": 1, "lanczos_steps": 2, "classes": 2,
-       "count": 2, "reference": 12, "seeds": 1}  # fmt: skip
-FEW_OF_ONE: dict[str, list[str]] = {
-    "rademacher": ["dimensions=[4, 8]", "draws=20"],
-    "transformer_bound": ["penalties=[0.0]", "limit=20"],
-    "predict": ["compute=[sparsity]"],
-    "sharpness": ["radii=[0.01]"],
-    "lipschitz": ["radii=[1.0]"],
 }
 QUICKSTART = ("resnet_tiny", "vit_tiny", "pvt_v2_tiny")
 MINI = {"wrn_mini": "wrn_mini", "coatnet_mini": "coatnet_tiny"}
@@ -314,11 +304,8 @@ def few(args: list[str]) -> list[str]:
     """Options that make the analysis of a command short."""
     if args[0] != "analyze":
         return []
-    known = inspect.signature(ANALYSES.get(args[1])).parameters
-    numbers = [k for k, p in known.items() if isinstance(p.default, int)]
-    changes = [f"{k}={v}" for k, v in FEW.items() if k in numbers]
-    changes += ["args.steps=2"] if "args" in known else []
-    return [w for change in (*changes, *FEW_OF_ONE.get(args[1], [])) for w in ("--set", change)]
+    short = ANALYSES.spec(args[1]).example_args
+    return [w for name, value in short.items() for w in ("--set", f"{name}={json.dumps(value)}")]
 
 
 def prepared_quickstart(args: list[str], place: Path) -> int:

@@ -140,15 +140,15 @@ ANALYSES: dict[str, Any] = {
     "analysis a list": {"analysis": [1], "result": {}},
     "result None": {"analysis": "sparsity", "result": None},
     "result a text": {"analysis": "curve", "result": EVIL},
-    "ratio a text": analysis("sparsity", sparsity(), ratio="x"),
-    "ratio huge": analysis("sparsity", sparsity(), ratio=1e300),
+    "sparsity a text": analysis("sparsity", sparsity(), sparsity="x"),
+    "sparsity huge": analysis("sparsity", sparsity(), sparsity=1e300),
     "edges a number": analysis("sparsity", sparsity(), edges=5),
     "edges of texts": analysis("sparsity", sparsity(), edges=["a", "b"]),
     "counts below zero": analysis("sparsity", sparsity(), counts={"all": [-5] * 40}),
     "counts a list": analysis("sparsity", sparsity(), counts=[1]),
     "components of numbers": analysis("sparsity", sparsity(), components=[1, 2]),
     "components with markup": analysis(
-        "sparsity", sparsity(), components=[{"component": EVIL, "ratio": 0.1, "weights": 3}]
+        "sparsity", sparsity(), components=[{"component": EVIL, "sparsity": 0.1, "weights": 3}]
     ),
     "weights huge": analysis("sparsity", sparsity(), weights=10**400),
     "eps of two lengths": analysis("curve", curve(), eps=[0.0]),

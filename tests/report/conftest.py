@@ -36,7 +36,7 @@ def runs(tmp_path: Path) -> Path:
         write_analysis(run, "curve", curve(0.9, 4.0 + index))
         write_analysis(run, "gallery", gallery())
         write_analysis(run, "lipschitz", {"constant": 3})
-        write_analysis(run, "stability", {}, says="Images move 0.4 on average", svg=DRAWING)
+        write_analysis(run, "stability", {}, summary="Images move 0.4 on average", svg=DRAWING)
     return root
 
 
@@ -45,7 +45,7 @@ def study(runs: Path) -> Path:
     """The root of three runs and of a study about the first of them, with a picture of its own."""
     root = runs.parent
     path = write_study_result(root, make_answer(keys=(Run(runs / "a").header["key"], "gone-123")))
-    about = {"analysis": "across", "result": {}, "says": "All runs in one picture"}
+    about = {"analysis": "across", "result": {}, "summary": "All runs in one picture"}
     write_record_json(path.parent / "across.json", about)
     (path.parent / "across.svg").write_text(DRAWING)
     return root

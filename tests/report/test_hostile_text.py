@@ -79,7 +79,7 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     write_flags(run, "clean", flags, split=text, **made)
     write_flags(run, "pgd-l1", flags, threat=text, attack=text, args={text: text}, **made)
     write_analysis(run, "gallery", {**gallery(1), "classes": [text] * 5, "attack": text})
-    write_analysis(run, "stability", {}, says=text, svg=DRAWING)
+    write_analysis(run, "stability", {}, summary=text, svg=DRAWING)
     write_record_json(run.analysis_file("other"), {"analysis": text, "does_not_apply": text})
     other = make_run(runs / "d", spec_of(text, seed=2), category=text, origin={"source": text})
     write_flags(other, "clean", flags, split=text, **made)

@@ -81,7 +81,7 @@ def test_a_study_links_the_pages_of_its_runs_and_shows_their_pictures(
 
 def test_pictures_of_analyses_are_on_the_page_of_the_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a", make_spec(), ROBUST)
-    write_analysis(run, "stability", {}, says="It is stable", svg=DRAWING)
+    write_analysis(run, "stability", {}, summary="It is stable", svg=DRAWING)
     write_analysis(run, "other", {}, svg="no drawing at all")
     reason = {"analysis": "sparsity", "result": None, "does_not_apply": "it has no weights"}
     write_record_json(run.analysis_file("sparsity"), reason)

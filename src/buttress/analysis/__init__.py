@@ -22,7 +22,9 @@ from buttress.analysis import transformer_bound as _transformer_bound  # noqa: F
 from buttress.analysis.core import (
     ANALYSES,
     AnalysisFunction,
-    PlotFunction,
+    AnalysisResult,
+    AnalysisSpec,
+    Predictor,
     analyze,
     analyze_group,
     analyze_standalone,
@@ -30,7 +32,7 @@ from buttress.analysis.core import (
     is_standalone_analysis,
     list_analyses,
 )
-from buttress.analysis.figures import save_figure
+from buttress.analysis.figures import PlotFunction, save_figure
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import FigureSamples, figure_samples
 
@@ -38,9 +40,12 @@ __all__ = [
     "ANALYSES",
     "AnalysisFunction",
     "AnalysisNotApplicable",
+    "AnalysisResult",
+    "AnalysisSpec",
     "AnalysisSubject",
     "FigureSamples",
     "PlotFunction",
+    "Predictor",
     "RunGroup",
     "analyze",
     "analyze_group",

@@ -6,31 +6,33 @@ Zuidema, "Quantifying attention flow in transformers", arXiv:2005.00928.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
 from buttress.analysis.methods.attention_maps import (
     AttentionMap,
     TokenLayout,
-    attention_change,
+    attention_changes,
+    attention_distances,
     attention_maps,
     attention_rollout,
-    mean_attention_distance,
     token_layout,
 )
 from buttress.analysis.subject import (
     AnalysisNotApplicable,
     AnalysisSubject,
+    CostScope,
     ImageSample,
     attack_sample,
     load_sample,
 )
+from buttress.analysis.uncertainty import FORMULA, SampleUnits
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.models.eval_mode import eval_mode
@@ -49,9 +51,9 @@ class AttentionLayer(Spec):
     groups: int  # windows, or other groups of tokens that attend to each other only
     tokens: int  # keys of a query
     distance: tuple[float, ...]  # of each head; None where only class tokens are queries
-    attacked_distance: tuple[float, ...]
+    adversarial_distance: tuple[float, ...]
     uniform_distance: float | None  # for uniform attention
-    moved: float  # fraction of attention that the attack moves
+    attention_change: float  # fraction of attention that the attack moves
 
 
 class AttentionExample(Spec):
@@ -60,44 +62,70 @@ class AttentionExample(Spec):
     id: int
     label: int
     image: str
-    clean: str
-    attacked: str
+    clean_rollout: str
+    adversarial_rollout: str
 
 
-class AttentionResult(Spec):
+class AttentionResult(AnalysisResult):
     """Attention distances, their change under attack, and rollouts of a few images."""
 
     attack: str
     threat: str
     images: int
     layers: tuple[AttentionLayer, ...]
-    rollout_moved: float | None
+    rollout_change: float | None
     examples: tuple[AttentionExample, ...]
-    no_rollout: str  # why there is none
+    rollout_unavailable: str  # why there is none
 
+    @staticmethod
+    def plot(results: Mapping[str, AttentionResult], figure: Figure) -> None:
+        """Plot distances by head, attention change by layer, and rollouts if there are any."""
+        with_examples = [(label, r) for label, r in results.items() if r.examples]
+        rows = 1 + len(with_examples)
+        heights = [1.6] + [1.0] * len(with_examples)
+        subfigures = figure.subfigures(rows, 1, squeeze=False, height_ratios=heights)[:, 0]
+        distance_axes, change_axes = subfigures[0].subplots(1, 2)
+        _draw_distances(results, distance_axes)
+        for label, result in results.items():
+            places = range(1, len(result.layers) + 1)
+            change_axes.plot(
+                places, [a.attention_change for a in result.layers], marker="o", label=label
+            )
+        _label_axes(change_axes, "attention change (fraction)", "change under attack")
+        if any(results):
+            change_axes.legend(fontsize="x-small")
+        for part, (label, result) in zip(subfigures[1:], with_examples, strict=True):
+            axes = part.subplots(1, 3 * len(result.examples), squeeze=False)[0]
+            part.suptitle(
+                f"{label} image, rollout, rollout under attack".strip(), fontsize="x-small"
+            )
+            for number, example in enumerate(result.examples):
+                pictures = (example.image, example.clean_rollout, example.adversarial_rollout)
+                for axis, picture in zip(axes[3 * number :], pictures, strict=False):
+                    show_png(axis, picture)
+                    axis.set_axis_off()
 
-def plot_attention(results: Mapping[str, AttentionResult], figure: Figure) -> None:
-    """Plot distances by head, attention change by layer, and rollouts if there are any."""
-    with_examples = [(label, r) for label, r in results.items() if r.examples]
-    rows = 1 + len(with_examples)
-    heights = [1.6] + [1.0] * len(with_examples)
-    subfigures = figure.subfigures(rows, 1, squeeze=False, height_ratios=heights)[:, 0]
-    distance_axes, change_axes = subfigures[0].subplots(1, 2)
-    _draw_distances(results, distance_axes)
-    for label, result in results.items():
-        places = range(1, len(result.layers) + 1)
-        change_axes.plot(places, [a.moved for a in result.layers], marker="o", label=label)
-    _label_axes(change_axes, "attention change (fraction)", "change under attack")
-    if any(results):
-        change_axes.legend(fontsize="x-small")
-    for part, (label, result) in zip(subfigures[1:], with_examples, strict=True):
-        axes = part.subplots(1, 3 * len(result.examples), squeeze=False)[0]
-        part.suptitle(f"{label} image, rollout, rollout under attack".strip(), fontsize="x-small")
-        for number, example in enumerate(result.examples):
-            pictures = (example.image, example.clean, example.attacked)
-            for axis, picture in zip(axes[3 * number :], pictures, strict=False):
-                show_png(axis, picture)
-                axis.set_axis_off()
+    def summary(self) -> str:
+        """Summarize attention distances and their change under attack."""
+        spatial_layers = [a for a in self.layers if a.distance]
+        sentence = ""
+        if spatial_layers:
+            first, last = (
+                sum(a.distance) / len(a.distance) for a in (spatial_layers[0], spatial_layers[-1])
+            )
+            sentence = (
+                f"Mean attention distance: {first:.1f} pixels in the first layer and {last:.1f} "
+                f"in the last (uniform attention: {spatial_layers[0].uniform_distance:.1f} and "
+                f"{spatial_layers[-1].uniform_distance:.1f}). "
+            )
+        most_changed = max(self.layers, key=lambda a: a.attention_change)
+        sentence += (
+            f"{self.attack} in {self.threat} changes {most_changed.attention_change:.1%} of the "
+            f"attention in {most_changed.name}, the most affected layer ({self.images} images)"
+        )
+        if self.rollout_change is not None:
+            return f"{sentence}, and {self.rollout_change:.1%} of the rollout."
+        return f"{sentence}."
 
 
 def _draw_distances(results: Mapping[str, AttentionResult], axes: Axes) -> None:
@@ -110,7 +138,7 @@ def _draw_distances(results: Mapping[str, AttentionResult], axes: Axes) -> None:
         for layer_position, height in uniform:
             if height is not None:
                 axes.hlines(
-                    height, layer_position - 0.3, layer_position + 0.3, colors="grey", lw=0.8
+                    height, layer_position - 0.3, layer_position + 0.3, colors="gray", lw=0.8
                 )
     _label_axes(
         axes, "distance (pixels)", "mean attention distance per head; gray: uniform attention"
@@ -125,47 +153,19 @@ def _label_axes(axes: Axes, height: str, title: str) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def attention_cost(
-    subject: AnalysisSubject, *, attack: str, steps: int, limit: int, **_: Any
-) -> PassCount:
+def attention_cost(scope: CostScope, *, attack: str, steps: int, limit: int, **_: Any) -> PassCount:
     """Cost: the attack, and a forward pass of each image before and after."""
-    images = min(limit, len(subject.data))
-    return attack_passes(create_attack(attack, steps=steps), subject, images) + PassCount(
-        2 * images
-    )
-
-
-def says_attention(result: AttentionResult) -> str:
-    """Summarize attention distances and their change under attack."""
-    spatial_layers = [a for a in result.layers if a.distance]
-    sentence = ""
-    if spatial_layers:
-        first, last = (
-            sum(a.distance) / len(a.distance) for a in (spatial_layers[0], spatial_layers[-1])
-        )
-        sentence = (
-            f"Mean attention distance: {first:.1f} pixels in the first layer and {last:.1f} "
-            f"in the last (uniform attention: {spatial_layers[0].uniform_distance:.1f} and "
-            f"{spatial_layers[-1].uniform_distance:.1f}). "
-        )
-    most_changed = max(result.layers, key=lambda a: a.moved)
-    sentence += (
-        f"{result.attack} in {result.threat} changes {most_changed.moved:.1%} of the "
-        f"attention in {most_changed.name}, the most affected layer ({result.images} images)"
-    )
-    if result.rollout_moved is not None:
-        return f"{sentence}, and {result.rollout_moved:.1%} of the rollout."
-    return f"{sentence}."
+    images = min(limit, scope.num_images)
+    return attack_passes(create_attack(attack, steps=steps), scope, images, looks=2)
 
 
 @ANALYSES.register(
     "attention",
     paper="arXiv:2010.11929",
     tags=("attack", "transformer"),
-    result=AttentionResult,
-    plot=plot_attention,
     cost=attention_cost,
-    says=says_attention,
+    example_args={"steps": 2, "limit": 4, "examples": 2},
+    uncertainty=(FORMULA.model_copy(update={"pattern": "*.uniform_distance"}),),
 )
 def attention(
     subject: AnalysisSubject,
@@ -173,7 +173,7 @@ def attention(
     attack: str = "pgd",
     steps: int = 20,
     limit: int = 32,
-    count: int = 3,
+    examples: int = 3,
 ) -> AttentionResult:
     r"""Mean attention distance of each head, clean and under attack, and attention rollout.
 
@@ -187,78 +187,82 @@ def attention(
     heads are mixed once more.
     """
     require_integers(1, steps=steps, limit=limit)
-    require_integers(0, count=count)
+    require_integers(0, examples=examples)
     sample = load_sample(subject.model, subject.first_images(limit))
     with eval_mode(subject.model):
         _require_spatial_attention(attention_maps(subject.model, sample.x[:1])[1])
     adversarial = attack_sample(subject, sample, steps, attack)
     task = subject.progress.add_task("attention maps", len(sample))
-    sums: list[LayerAccumulator] = []
+    size = (sample.x.shape[-2], sample.x.shape[-1])
+    layers: list[LayerMeasurements] = []
     rollouts: list[tuple[Tensor, Tensor] | None] = []
     for part in torch.arange(len(sample)).split(MAP_BATCH):
         with eval_mode(subject.model):
-            clean, adversarial_maps = (
+            clean, attacked = (
                 attention_maps(subject.model, s.x[part])[1] for s in (sample, adversarial)
             )
-        size = (sample.x.shape[-2], sample.x.shape[-1])
-        for index, (clean_map, adversarial_map) in enumerate(
-            zip(clean, adversarial_maps, strict=True)
-        ):
-            if index == len(sums):
-                sums.append(LayerAccumulator(clean_map, token_layout(clean_map, len(part), size)))
-            sums[index].add(clean_map, adversarial_map, len(part))
-        ratio = size[0] / size[1]
-        rollouts.append(_rollouts(clean, adversarial_maps, len(part), ratio))
+        if not layers:
+            layers = [LayerMeasurements(m, token_layout(m, len(part), size)) for m in clean]
+        for layer, clean_map, attacked_map in zip(layers, clean, attacked, strict=True):
+            layer.add(clean_map, attacked_map, len(part))
+        rollouts.append(_rollouts(clean, attacked, len(part), size[0] / size[1]))
         task.advance(len(part))
     task.close()
-    available_rollouts = [r for r in rollouts if r is not None]
-    rollout_pair = None
-    if len(available_rollouts) == len(rollouts):
-        rollout_pair = (
-            torch.cat([r[0] for r in available_rollouts]),
-            torch.cat([r[1] for r in available_rollouts]),
-        )
+    known = [r for r in rollouts if r is not None]
+    has_rollout = len(known) == len(rollouts)
+    pair = [torch.cat([r[k] for r in known]) for k in (0, 1)] if has_rollout else []
+    changes = attention_changes(pair[0], pair[1], len(sample)) if has_rollout else None
+    units = SampleUnits(sample.ids.tolist())
+    samples = {} if changes is None else {"rollout_change": units.store(changes)}
+    for number, layer in enumerate(layers):
+        samples |= {f"layers[{number}].{k}": units.store(v) for k, v in layer.figures().items()}
     return AttentionResult(
         attack=attack,
         threat=str(subject.threat),
         images=len(sample),
-        layers=tuple(s.to_result() for s in sums),
-        rollout_moved=attention_change(*rollout_pair) if rollout_pair else None,
-        examples=_examples(sample, rollout_pair, count) if rollout_pair else (),
-        no_rollout="" if rollout_pair else "the tokens are not the same from layer to layer",
+        layers=tuple(layer.to_result() for layer in layers),
+        rollout_change=None if changes is None else float(changes.mean()),
+        examples=_examples(sample, pair, examples) if has_rollout else (),
+        rollout_unavailable="" if has_rollout else "the tokens differ from layer to layer",
+        samples=samples,
     )
 
 
-class LayerAccumulator:
-    """Running means of one layer."""
+class LayerMeasurements:
+    """Distances and changes of one layer, image by image."""
 
     def __init__(self, first: AttentionMap, layout: TokenLayout | None) -> None:
         self.first, self.layout = first, layout
-        self.images = 0
-        self.change_sum = 0.0
-        self.distance = torch.zeros(2, first.weights.shape[1], dtype=torch.float64)
-        self.keys = first.weights.shape[-1]
-        self.groups = layout.groups if layout else 1
+        self.changes: list[Tensor] = []  # (n,) each
+        self.distances: list[Tensor] = []  # (2, n, heads) each: clean and adversarial
 
     def add(self, clean: AttentionMap, adversarial: AttentionMap, images: int) -> None:
-        self.images += images
-        self.change_sum += images * attention_change(clean.weights, adversarial.weights)
+        self.changes.append(attention_changes(clean.weights, adversarial.weights, images))
         if self.layout is not None:
-            distances = [
-                mean_attention_distance(m.weights, self.layout) for m in (clean, adversarial)
-            ]
-            self.distance += images * torch.stack(distances)
+            maps = (clean.weights, adversarial.weights)
+            distances = [attention_distances(weights, self.layout) for weights in maps]
+            self.distances.append(torch.stack(distances))
+
+    def figures(self) -> dict[str, Tensor]:
+        """(N,) values of each figure."""
+        figures = {"attention_change": torch.cat(self.changes)}
+        if self.layout is not None:
+            by_head = torch.cat(self.distances, 1).unbind()
+            for name, values in zip(("distance", "adversarial_distance"), by_head, strict=True):
+                figures |= {f"{name}[{head}]": v for head, v in enumerate(values.unbind(1))}
+        return figures
 
     def to_result(self) -> AttentionLayer:
-        mean = (self.distance / self.images).tolist() if self.layout else [[], []]
+        has_distance = self.layout is not None
+        mean = torch.cat(self.distances, 1).mean(1).tolist() if has_distance else [[], []]
         return AttentionLayer(
             name=self.first.name,
-            groups=self.groups,
-            tokens=self.keys,
+            groups=self.layout.groups if self.layout else 1,
+            tokens=self.first.weights.shape[-1],
             distance=tuple(mean[0]),
-            attacked_distance=tuple(mean[1]),
+            adversarial_distance=tuple(mean[1]),
             uniform_distance=float(self.layout.distance.mean()) if self.layout else None,
-            moved=self.change_sum / self.images,
+            attention_change=float(torch.cat(self.changes).mean()),
         )
 
 
@@ -267,7 +271,7 @@ def _require_spatial_attention(maps: list[AttentionMap]) -> None:
         raise AnalysisNotApplicable(
             "the model has no softmax attention layers, so attention maps are not defined for it"
         )
-    if any(m.between_channels for m in maps):
+    if any(m.is_over_channels for m in maps):
         raise AnalysisNotApplicable(
             "the model attends over channels, not over image positions, so attention "
             "distance and rollout are not defined for it"
@@ -286,7 +290,7 @@ def _rollouts(
 
 
 def _examples(
-    sample: ImageSample, rollouts: tuple[Tensor, Tensor], count: int
+    sample: ImageSample, rollouts: Sequence[Tensor], count: int
 ) -> tuple[AttentionExample, ...]:
     def render(values: Tensor, image: Tensor) -> str:
         """The image, darkened where the rollout is low."""
@@ -303,8 +307,8 @@ def _examples(
             id=int(sample.ids[i]),
             label=int(sample.y[i]),
             image=encode_png(x[i]),
-            clean=render(rollouts[0][i], x[i]),
-            attacked=render(rollouts[1][i], x[i]),
+            clean_rollout=render(rollouts[0][i], x[i]),
+            adversarial_rollout=render(rollouts[1][i], x[i]),
         )
         for i in rows
     )

@@ -10,22 +10,26 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import PassCount
 from buttress.analysis.curve import EpsCurve, eps_curve, eps_curve_cost
 from buttress.analysis.methods.attack_convergence import (
-    EPOCH_PREFIX,
     TINY,
     AttackLengths,
     AttackTrajectories,
     CheckpointGaps,
     checkpoint_gaps,
     checkpoint_model,
-    run_checkpoints,
 )
-from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject
-from buttress.config import Spec
+from buttress.analysis.subject import (
+    EPOCH_PREFIX,
+    AnalysisNotApplicable,
+    AnalysisSubject,
+    CostScope,
+)
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.errors import UserError
 from buttress.models.eval_mode import is_differentiable
 
@@ -39,47 +43,82 @@ MIN_EPOCHS_TO_PLOT = 2  # checkpoints: more were kept on purpose
 CONVERGED_TOLERANCE = 0.01  # of the last loss
 
 
-class ConvergenceResult(Spec):
+class ConvergenceResult(AnalysisResult):
     """Loss under attacks with an increasing number of steps."""
 
     threat: str
     images: int
     seeds: int
     rel_step: float  # of the curves: the same for every number of steps
-    reach: float  # of the gaps: steps times their length, in eps
-    long_steps: int
+    total_step_length: float  # of the gaps: steps times their length, in eps
+    reference_steps: int
     curves: tuple[tuple[float, ...], ...]  # [seed][steps]: mean over images
-    behind: float  # how far the long attack of the gaps ends below the curves, in percent
-    settled: int  # steps after which the loss stays within 1% of its last value
+    long_attack_gap: float  # how far the long attack of the gaps ends below the curves, in percent
+    converged_after: int  # steps after which the loss stays within 1% of its last value
     checkpoints: tuple[CheckpointGaps, ...]
-    by_eps: EpsCurve
+    eps_curve: EpsCurve
 
-
-def plot_convergence(results: Mapping[str, ConvergenceResult], figure: Figure) -> None:
-    """Plot the loss per step, the gap of short attacks, and robust accuracy against eps."""
-    is_by_epoch = any(
-        len(_checkpoints_by_epoch(result)) > MIN_EPOCHS_TO_PLOT for result in results.values()
-    )
-    curve_axes, gaps, eps_axes, *epoch_axes = figure.subplots(1, 4 if is_by_epoch else 3)
-    for number, (label, result) in enumerate(results.items()):
-        color = f"C{number}"
-        for seed, losses in enumerate(result.curves):
-            curve_axes.plot(losses, color=color, linewidth=1, label=label if seed == 0 else None)
-        _draw_gaps(result, label, color, gaps)
-        eps = result.by_eps
-        eps_axes.plot(eps.eps, eps.accuracy, marker="o", color=color, label=label)
-        eps_axes.fill_between(eps.eps, eps.low, eps.high, alpha=0.15, color=color)
+    @staticmethod
+    def plot(results: Mapping[str, ConvergenceResult], figure: Figure) -> None:
+        """Plot the loss per step, the gap of short attacks, and robust accuracy against eps."""
+        is_by_epoch = any(
+            len(_checkpoints_by_epoch(result)) > MIN_EPOCHS_TO_PLOT for result in results.values()
+        )
+        curve_axes, gaps, eps_axes, *epoch_axes = figure.subplots(1, 4 if is_by_epoch else 3)
+        for number, (label, result) in enumerate(results.items()):
+            color = f"C{number}"
+            for seed, losses in enumerate(result.curves):
+                curve_axes.plot(
+                    losses, color=color, linewidth=1, label=label if seed == 0 else None
+                )
+            _draw_gaps(result, label, color, gaps)
+            eps = result.eps_curve
+            eps_axes.plot(eps.eps, eps.accuracy, marker="o", color=color, label=label)
+            eps_axes.fill_between(eps.eps, eps.low, eps.high, alpha=0.15, color=color)
+            for axes in epoch_axes:
+                _draw_epochs(result, label, color, axes)
         for axes in epoch_axes:
-            _draw_epochs(result, label, color, axes)
-    for axes in epoch_axes:
-        axes.set(xlabel="epoch", ylabel="gap to the long attack (%)", title="while training")
-    curve_axes.set(xlabel="steps", ylabel="loss (a line per seed)", title="along one attack")
-    curve_axes.set_xscale("symlog", linthresh=1)
-    gaps.set(xlabel="steps of the short attack", ylabel="gap to the long attack (%)", xscale="log")
-    gaps.set_title("shorter attacks (star: of training, - - last)", fontsize="medium")
-    eps_axes.set(xlabel="eps", ylabel="accuracy", ylim=(-0.02, 1.02), title="larger balls")
-    if any(results):
-        curve_axes.legend(fontsize="small")
+            axes.set(xlabel="epoch", ylabel="gap to the long attack (%)", title="while training")
+        curve_axes.set(xlabel="steps", ylabel="loss (a line per seed)", title="along one attack")
+        curve_axes.set_xscale("symlog", linthresh=1)
+        gaps.set(
+            xlabel="steps of the short attack", ylabel="gap to the long attack (%)", xscale="log"
+        )
+        gaps.set_title("shorter attacks (star: of training, - - last)", fontsize="medium")
+        eps_axes.set(xlabel="eps", ylabel="accuracy", ylim=(-0.02, 1.02), title="larger balls")
+        if any(results):
+            curve_axes.legend(fontsize="small")
+
+    def summary(self) -> str:
+        """Summarize the number of steps needed, and the strength of the training attack."""
+        best = self.checkpoints[0]
+        short = ", ".join(f"{g.gap:.1f}% (k={g.name.removeprefix('pgd-')})" for g in best.gaps)
+        training_note = "".join(
+            f" The training attack ends {c.training_attack.gap:.1f}% "
+            f"{'below' if c.training_attack.loss < c.reference_loss else 'above'} ({c.name} epoch)."
+            for c in _best_and_last(self)
+            if c.training_attack is not None
+        ) + _gap_trend(self)
+        lowest, radius = min(self.eps_curve.accuracy), self.eps_curve.eps[-1]
+        zero_note = (
+            ""
+            if lowest == 0
+            else (" Robust accuracy that does not reach zero suggests a weak attack.")
+        )
+        reference_note = (
+            f" PGD-{self.reference_steps} itself, whose steps are {self.total_step_length:g} eps "
+            f"together, ends {self.long_attack_gap:.1f}% below the curve: the gaps are too small "
+            "by about as much."
+            if self.long_attack_gap > 100 * CONVERGED_TOLERANCE
+            else ""
+        )
+        return (
+            f"The loss under PGD converges (within 1%) after {self.converged_after} of "
+            f"{self.reference_steps} steps of {self.rel_step:g} eps; PGD-k differs from "
+            f"PGD-{self.reference_steps} by {short} ({self.images} images, {self.seeds} "
+            f"seeds).{reference_note}{training_note} Robust accuracy falls to {lowest:.1%} at eps "
+            f"{radius:.3g}.{zero_note}"
+        )
 
 
 def _best_and_last(result: ConvergenceResult) -> list[CheckpointGaps]:
@@ -96,7 +135,7 @@ def _checkpoints_by_epoch(result: ConvergenceResult) -> list[CheckpointGaps]:
 def _draw_epochs(result: ConvergenceResult, label: str, color: str, axes: Axes) -> None:
     """The gap of the attack of training, else of the shortest one, after each kept epoch."""
     points = _checkpoints_by_epoch(result)
-    gaps = [(point.training or point.gaps[0]).gap for point in points]
+    gaps = [(point.training_attack or point.gaps[0]).gap for point in points]
     axes.plot([point.epoch or 0 for point in points], gaps, marker="o", ms=4, color=color,
               label=label)  # fmt: skip
 
@@ -106,74 +145,43 @@ def _draw_gaps(result: ConvergenceResult, label: str, color: str, axes: Axes) ->
         steps = [int(g.name.removeprefix("pgd-")) for g in point.gaps]
         axes.plot(steps, [g.gap for g in point.gaps], style, marker="o", ms=4, color=color)
         axes.fill_between(
-            steps, [g.least for g in point.gaps], [g.most for g in point.gaps],
+            steps, [g.lowest for g in point.gaps], [g.highest for g in point.gaps],
             alpha=0.15, color=color,
         )  # fmt: skip
-        if point.training is not None:
-            axes.axhline(point.training.gap, color=color, linestyle=":", linewidth=1)
-            axes.plot(steps[0], point.training.gap, "*", ms=11, color=color, label=label)
+        if point.training_attack is not None:
+            axes.axhline(point.training_attack.gap, color=color, linestyle=":", linewidth=1)
+            axes.plot(steps[0], point.training_attack.gap, "*", ms=11, color=color, label=label)
 
 
 def convergence_cost(
-    subject: AnalysisSubject,
+    scope: CostScope,
     *,
-    ks: tuple[int, ...],
-    reference: int,
+    short_steps: tuple[int, ...],
+    reference_steps: int,
     seeds: int,
     limit: int,
     **_: Any,
 ) -> PassCount:
     """The curves, for each checkpoint the short attacks and the long one, and the larger balls."""
-    images = seeds * min(limit, len(subject.data))
-    steps_per_checkpoint = reference + sum(ks)
+    images = seeds * min(limit, scope.num_images)
+    steps = reference_steps + (reference_steps + sum(short_steps)) * scope.num_checkpoints
     eps_cost = eps_curve_cost(
-        subject, attack="pgd", factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS
+        scope, attack="pgd", factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS
     )
-    return eps_cost + PassCount(
-        0, images * (reference + steps_per_checkpoint * len(run_checkpoints(subject)))
-    )
+    return eps_cost + PassCount(0, images * steps)
 
 
 def _gap_trend(result: ConvergenceResult) -> str:
     """Sentence on the gap of the training attack over the kept epochs."""
-    points = [point for point in _checkpoints_by_epoch(result) if point.training is not None]
+    points = [point for point in _checkpoints_by_epoch(result) if point.training_attack is not None]
     if len(points) <= MIN_EPOCHS_TO_PLOT:
         return ""
     first, last = points[0], points[-1]
-    assert first.training is not None
-    assert last.training is not None
+    assert first.training_attack is not None
+    assert last.training_attack is not None
     return (
         f" From epoch {first.epoch} to epoch {last.epoch} its gap went from "
-        f"{first.training.gap:.1f}% to {last.training.gap:.1f}%."
-    )
-
-
-def says_convergence(result: ConvergenceResult) -> str:
-    """Summarize the number of steps needed, and the strength of the training attack."""
-    best = result.checkpoints[0]
-    short = ", ".join(f"{g.gap:.1f}% (k={g.name.removeprefix('pgd-')})" for g in best.gaps)
-    training_note = "".join(
-        f" The training attack ends {c.training.gap:.1f}% "
-        f"{'below' if c.training.loss < c.long_loss else 'above'} ({c.name} epoch)."
-        for c in _best_and_last(result)
-        if c.training is not None
-    ) + _gap_trend(result)
-    lowest, radius = min(result.by_eps.accuracy), result.by_eps.eps[-1]
-    zero_note = (
-        "" if lowest == 0 else (" Robust accuracy that does not reach zero suggests a weak attack.")
-    )
-    reference_note = (
-        f" PGD-{result.long_steps} itself, whose steps reach {result.reach:g} eps together, ends "
-        f"{result.behind:.1f}% below the curve: the gaps are too small by about as much."
-        if result.behind > 100 * CONVERGED_TOLERANCE
-        else ""
-    )
-    return (
-        f"The loss under PGD converges (within 1%) after {result.settled} of "
-        f"{result.long_steps} steps of {result.rel_step:g} eps; PGD-k differs from "
-        f"PGD-{result.long_steps} by {short} ({result.images} images, {result.seeds} "
-        f"seeds).{reference_note}{training_note} Robust accuracy falls to {lowest:.1%} at eps "
-        f"{radius:.3g}.{zero_note}"
+        f"{first.training_attack.gap:.1f}% to {last.training_attack.gap:.1f}%."
     )
 
 
@@ -181,18 +189,16 @@ def says_convergence(result: ConvergenceResult) -> str:
     "convergence",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=ConvergenceResult,
-    plot=plot_convergence,
     cost=convergence_cost,
-    says=says_convergence,
+    example_args={"short_steps": (1, 2), "reference_steps": 3, "seeds": 2, "limit": 4},
 )
 def convergence(
     subject: AnalysisSubject,
     *,
-    ks: tuple[int, ...] = (1, 2, 5, 10),
-    reference: int = 200,
+    short_steps: tuple[int, ...] = (1, 2, 5, 10),
+    reference_steps: int = 200,
     rel_step: float = 0.15,
-    reach: float = 1.5,
+    total_step_length: float = 1.5,
     seeds: int = 3,
     limit: int = 16,
 ) -> ConvergenceResult:
@@ -201,55 +207,87 @@ def convergence(
     .. math:: r_k = 100\, |L_{200} - L_k| / L_{200}
 
     L is the mean cross-entropy at the last iterate. Along the curves every step is ``rel_step``
-    times eps; an attack of k steps in the gaps has steps of ``reach / k`` times eps. Where best and
-    last epoch of a run differ, both are evaluated, and so are epochs that ``--log epochs`` kept.
+    times eps; an attack of k steps in the gaps has steps of ``total_step_length / k`` times eps.
+    Where best and last epoch of a run differ, both are evaluated, and so are epochs that ``--log
+    epochs`` kept.
 
     Departures from the published code: the same images serve for curves and gaps, and misclassified
     images are not left out.
     """
-    for name, value in {"reference": reference, "seeds": seeds, "limit": limit}.items():
-        if value < 1:
-            raise UserError(f"`{name} >= 1` must hold, but got {name}={value}")
-    if not ks or any(k < 1 for k in ks):
-        raise UserError(
-            "`ks` must be a list of step counts of at least 1, such as [1, 2, "
-            f"5], but got {list(ks)}"
-        )
-    if not is_differentiable(subject.model):
-        raise AnalysisNotApplicable(
-            "PGD needs gradients, but this model provides none (black-box model)"
-        )
-    checkpoint_names = run_checkpoints(subject)
+    _check_arguments(subject, short_steps, reference_steps, seeds, limit)
+    checkpoints = subject.checkpoints()
     batch = subject.first_images(limit).take(torch.arange(min(limit, len(subject.data))))
-    total = (reference + (reference + sum(ks)) * len(checkpoint_names)) * seeds
-    task = subject.progress.add_task("convergence", total)
+    total = reference_steps + (reference_steps + sum(short_steps)) * len(checkpoints)
+    task = subject.progress.add_task("convergence", total * seeds)
     seed_list = tuple(subject.seed + s for s in range(seeds))
-    ascents = AttackTrajectories(batch, subject.threat, seed_list, task)
-    curves = ascents.losses(subject.model, reference, rel_step)
-    checkpoints = tuple(
-        checkpoint_gaps(
-            name,
-            checkpoint_model(subject, checkpoint),
-            ascents,
-            subject,
-            AttackLengths(tuple(ks), reference, reach),
-        )
-        for name, checkpoint in checkpoint_names.items()
-    )
+    trajectories = AttackTrajectories(batch, subject.threat, seed_list, task)
+    losses = trajectories.losses(subject.model, reference_steps, rel_step)
+    lengths = AttackLengths(tuple(short_steps), reference_steps, total_step_length)
+    gaps, image_losses = [], []
+    for name, checkpoint in checkpoints.items():
+        model = checkpoint_model(subject, checkpoint)
+        gap, by_attack = checkpoint_gaps(name, model, trajectories, subject, lengths)
+        gaps.append(gap)
+        image_losses.append(by_attack)
     task.close()
+    curves, units = losses.mean(2), SampleUnits(batch.ids.tolist())
+    by_eps = eps_curve(subject, factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS)
+    samples = _gap_samples(image_losses, losses[:, -1].mean(0), units)
+    reference_loss = gaps[0].reference_loss
     return ConvergenceResult(
         threat=str(subject.threat),
         images=len(batch.x),
         seeds=seeds,
         rel_step=rel_step,
-        reach=reach,
-        long_steps=reference,
+        total_step_length=total_step_length,
+        reference_steps=reference_steps,
         curves=tuple(tuple(round(v, 6) for v in row) for row in curves.tolist()),
-        behind=100 * (1 - checkpoints[0].long_loss / max(float(curves[:, -1].mean()), TINY)),
-        settled=convergence_step(curves.mean(0).tolist()),
-        checkpoints=checkpoints,
-        by_eps=eps_curve(subject, factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS),
+        long_attack_gap=100 * (1 - reference_loss / max(float(curves[:, -1].mean()), TINY)),
+        converged_after=convergence_step(curves.mean(0).tolist()),
+        checkpoints=tuple(gaps),
+        eps_curve=by_eps.model_copy(update={"samples": {}}),
+        samples=samples | {f"eps_curve.{path}": v for path, v in by_eps.samples.items()},
     )
+
+
+def _check_arguments(
+    subject: AnalysisSubject,
+    short_steps: Sequence[int],
+    reference_steps: int,
+    seeds: int,
+    limit: int,
+) -> None:
+    require_integers(1, reference_steps=reference_steps, seeds=seeds, limit=limit)
+    if not short_steps or any(k < 1 for k in short_steps):
+        raise UserError(
+            "`short_steps` must be a list of step counts of at least 1, such as [1, 2, 5], but "
+            f"got {list(short_steps)}"
+        )
+    if not is_differentiable(subject.model):
+        raise AnalysisNotApplicable(
+            "PGD needs gradients, but this model provides none (black-box model)"
+        )
+
+
+def _gap_samples(
+    image_losses: Sequence[Mapping[str, Tensor]], curve_end: Tensor, units: SampleUnits
+) -> dict[str, StoredSamples]:
+    """Losses of each image from which the gaps can be drawn again."""
+    long = image_losses[0]["reference"]
+    samples = {
+        "long_attack_gap": units.store(long, curve_end, statistic="relative_shortfall"),
+    }
+    for number, losses in enumerate(image_losses):
+        place = f"checkpoints[{number}]"
+        samples[f"{place}.reference_loss"] = units.store(losses["reference"])
+        for index, (attack, values) in enumerate(losses.items()):
+            part = "training_attack" if attack == "training" else f"gaps[{index - 1}]"
+            if attack != "reference":
+                samples[f"{place}.{part}.loss"] = units.store(values)
+                samples[f"{place}.{part}.gap"] = units.store(
+                    losses["reference"], values, statistic="relative_gap"
+                )
+    return samples
 
 
 def convergence_step(losses: Sequence[float]) -> int:

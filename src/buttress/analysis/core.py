@@ -1,25 +1,25 @@
-"""Registry of analyses: a function from trained models to a frozen result, and its figure.
+"""Registry of analyses: a function from trained models to a frozen result that can draw itself.
 
-A registration says: ``result``, the class of the result; ``plot``, what draws results of several
-runs in one figure; ``cost``, what it will take, from the same arguments, all of them given;
-``says``, a summary sentence of a result; ``table``, where there is one, the header and rows of its
-numbers; ``together=True`` for an analysis of a group of runs; and ``standalone=True`` for one
-without a run: its function takes ``progress`` instead.
-
-``cost`` gives the passes for a subject; for a group, the passes of each model; and without a model,
-a sentence.
+``ANALYSES.register`` takes all that is asked about an analysis: what its docs, its tests, ``plan``
+and ``predict`` need is in its `AnalysisSpec`, and its sentence, figure and table are methods of its
+result. So a new analysis is one file and one import line.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hints
+
+from pydantic import Field
 
 from buttress.analysis.cost import format_cost
+from buttress.analysis.figures import save_figure
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup, load_subject
+from buttress.analysis.uncertainty import StoredSamples, UncertaintyNote
 from buttress.config import Spec
 from buttress.errors import CorruptFileError, OutdatedFileError, UserError
 from buttress.models.loading.checkpoint import content_digest
@@ -31,24 +31,82 @@ from buttress.system.progress import Progress, SilentProgress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Table = tuple[list[str], list[list[str]]]  # header and rows
+
+
+class AnalysisResult(Spec):
+    """Base of the results of analyses."""
+
+    samples: dict[str, StoredSamples] = Field(default_factory=dict, repr=False)  # by path of figure
+
+    def summary(self) -> str:
+        """Summarize the result in a sentence."""
+        raise NotImplementedError
+
+    @staticmethod
+    def plot(results: Mapping[str, Any], figure: Figure) -> None:
+        """Plot the results of one or several runs, by their labels, into a figure."""
+        raise NotImplementedError
+
+    @staticmethod
+    def compare(results: Mapping[str, Any]) -> str:
+        """Say what only several results together show; empty where there is nothing."""
+        return ""
+
+    def table(self) -> Table | None:
+        """The numbers as a table, where a sentence is too short for them."""
+        return None
+
 
 class AnalysisFunction(Protocol):
     """Compute a result from a subject, a group or nothing; keyword arguments are options."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Spec: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> AnalysisResult: ...
 
 
-class PlotFunction(Protocol):
-    """Plot the results of one or several runs into a figure."""
+@dataclass(frozen=True)
+class Predictor:
+    """A metric in the result of an analysis that may predict robust accuracy."""
 
-    def __call__(self, results: Mapping[str, Any], figure: Figure) -> None: ...
+    name: str
+    key_path: tuple[str | int, ...]
+    uses_attack: bool = False  # needs an attack itself, so that it is close to what it predicts
+    also_initial: bool = False  # the same of the initial weights is a metric too
+    is_initial: bool = False
+    analysis: str = ""  # the name it is registered under
+
+
+SubjectKind = Literal["run", "group", "none"]
+CostFunction = Callable[..., Any]  # passes; passes of several models; or a sentence
+
+
+@dataclass(frozen=True)
+class AnalysisSpec:
+    """What the registration of an analysis carries beside its function.
+
+    Attributes:
+        result: the class of its result.
+        cost: its passes, from a `CostScope` and all arguments; of an analysis of a group, the
+            subject and passes of each model; of one without a run, a sentence.
+        subject: whether it takes a run, a group of runs (``group``) or nothing (``progress``).
+        predictors: metrics of its result for ``predict``.
+        example_args: arguments that make it short, for tests and examples.
+        uncertainty: why figures have no samples, by pattern of their path; the first one counts.
+    """
+
+    result: type[AnalysisResult]
+    cost: CostFunction
+    subject: SubjectKind = "run"
+    predictors: tuple[Predictor, ...] = ()
+    example_args: Mapping[str, Any] = field(default_factory=dict)
+    uncertainty: tuple[UncertaintyNote, ...] = ()
 
 
 A = TypeVar("A", bound=AnalysisFunction)
 
 
 class Analyses(Registry[AnalysisFunction]):
-    """Registry of analyses that keeps each function's signature for type checkers."""
+    """Registry of analyses; the class of the result is what the function returns."""
 
     if TYPE_CHECKING:
 
@@ -62,8 +120,21 @@ class Analyses(Registry[AnalysisFunction]):
             **metadata: Any,
         ) -> Callable[[A], A]: ...
 
+    def spec(self, name: str) -> AnalysisSpec:
+        entry = self.entry(name)
+        result = get_type_hints(entry.value)["return"]
+        return AnalysisSpec(result, **entry.metadata)
 
-CostFunction = Callable[..., Any]  # passes, passes of several models, or a sentence
+    def predictors(self) -> Iterator[Predictor]:
+        """The metrics of all analyses, trained and initial."""
+        for entry in self:
+            for metric in self.spec(entry.name).predictors:
+                yield replace(metric, analysis=entry.name)
+                if metric.also_initial:
+                    name = f"{metric.name}, initial"
+                    yield replace(metric, name=name, analysis=entry.name, is_initial=True)
+
+
 ANALYSES = Analyses("analysis")
 PROVIDED_PARAMETERS = ("subject", "group", "progress")  # parameters that are not the user's
 
@@ -79,7 +150,7 @@ def analyze(
     args: Mapping[str, Any] | None = None,
     subject: AnalysisSubject | None = None,
     progress: Progress | None = None,
-) -> Spec:
+) -> AnalysisResult:
     """Compute an analysis of a run and save it in the run; a saved result is reused.
 
     Args:
@@ -90,29 +161,23 @@ def analyze(
         progress: where to report the cost, and what is recomputed.
 
     Raises:
-        DoesNotApply: the analysis has no meaning for this model.
+        AnalysisNotApplicable: the analysis has no meaning for this model.
     """
     run = run if isinstance(run, Run) else Run(run)
-    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
-    args = resolve_args(entry, args)
-    if is_group_analysis(entry):
-        raise UserError(f"analysis {entry.name!r} compares runs: use analyze_group")
-    if is_standalone_analysis(entry):
-        raise UserError(f"analysis {entry.name!r} needs no run; call analyze_standalone")
-    subject = subject or load_subject(run, progress=progress)
+    job = _create_job(name, "run", args, progress)
+    subject = subject or load_subject(run, progress=job.progress)
     identity = {
-        "analysis": entry.name,
-        "args": args,
         "weights": content_digest(subject.model.state_dict()),
         "data": subject.data.fingerprint(),
         "threat": str(subject.threat),
     }
-    path = run.analysis_file(entry.name)
-
-    def describe_cost(cost: CostFunction) -> str:
-        return format_cost([(subject, cost(subject, **args))])
-
-    result = _load_or_compute(path, identity, entry, {"subject": subject}, describe_cost, progress)
+    path = run.analysis_file(job.entry.name)
+    result = job.load_or_compute(
+        path,
+        identity,
+        {"subject": subject},
+        lambda cost: format_cost([(subject, cost(subject.scope, **job.args))]),
+    )
     run.mend([path])
     return result
 
@@ -125,22 +190,17 @@ def analyze_group(
     args: Mapping[str, Any] | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
-) -> Spec:
+) -> AnalysisResult:
     """Compute an analysis of several runs and save it as ``out/<name>.json``."""
-    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
-    args = resolve_args(entry, args)
-    if not is_group_analysis(entry):
-        raise UserError(f"analysis {entry.name!r} takes one run; call analyze")
-    group = RunGroup(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, progress)
+    job = _create_job(name, "group", args, progress)
+    group = RunGroup(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, job.progress)
     group.require_one_dataset()
     keys = [[run.path.name, run.spec.key(), record_timestamps(run)] for run in group.runs]
-    identity = {"analysis": entry.name, "args": args, "runs": keys, "limit": limit}
-
-    def describe_cost(cost: CostFunction) -> str:
-        return format_cost(cost(group, **args))
-
-    return _load_or_compute(
-        out / f"{entry.name}.json", identity, entry, {"group": group}, describe_cost, progress
+    return job.load_or_compute(
+        out / f"{job.entry.name}.json",
+        {"runs": keys, "limit": limit},
+        {"group": group},
+        lambda cost: format_cost(cost(group, **job.args)),
     )
 
 
@@ -150,19 +210,22 @@ def analyze_standalone(
     *,
     args: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> Spec:
+) -> AnalysisResult:
     """Compute an analysis that needs no run and save it as ``out/<name>.json``."""
-    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
-    args = resolve_args(entry, args)
-    if not is_standalone_analysis(entry):
-        raise UserError(f"analysis {entry.name!r} looks at runs: use analyze or analyze_group")
-    identity = {"analysis": entry.name, "args": args}
+    job = _create_job(name, "none", args, progress)
+    return job.load_or_compute(
+        out / f"{job.entry.name}.json",
+        {},
+        {"progress": job.progress},
+        lambda cost: str(cost(**job.args)),
+    )
 
-    def describe_cost(cost: CostFunction) -> str:
-        return str(cost(**args))
 
-    path, inputs = out / f"{entry.name}.json", {"progress": progress}
-    return _load_or_compute(path, identity, entry, inputs, describe_cost, progress)
+HOW_TO_CALL = {
+    "run": "takes one run; call analyze",
+    "group": "compares runs; call analyze_group",
+    "none": "needs no run; call analyze_standalone",
+}
 
 
 def resolve_args(
@@ -181,12 +244,12 @@ def resolve_args(
 
 def is_group_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
     """Whether an analysis compares several runs."""
-    return bool(entry.metadata.get("together"))
+    return ANALYSES.spec(entry.name).subject == "group"
 
 
 def is_standalone_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
     """Whether an analysis needs no run."""
-    return bool(entry.metadata.get("standalone"))
+    return ANALYSES.spec(entry.name).subject == "none"
 
 
 def record_timestamps(run: Run) -> dict[str, float]:
@@ -198,71 +261,65 @@ def record_timestamps(run: Run) -> dict[str, float]:
     }
 
 
-def _load_or_compute(
-    path: Path,
-    identity: Mapping[str, Any],
-    entry: RegistryEntry[AnalysisFunction],
-    inputs: Mapping[str, Any],
-    describe_cost: Callable[[CostFunction], str],
-    progress: Progress,
-) -> Spec:
-    """Return the saved result for these arguments; else report the cost and compute it."""
-    saved = _load_saved(path, identity, entry, progress)
-    if saved is not None:
-        return saved
-    if cost := entry.metadata.get("cost"):
-        progress.log(f"{entry.name}: {describe_cost(cost)}")
-    return _compute_and_save(
-        path, identity, entry, lambda: ANALYSES.create(entry.name, {**inputs, **identity["args"]})
-    )
+@dataclass(frozen=True)
+class AnalysisJob:
+    """One analysis with its arguments, to be read from its file or computed."""
 
+    entry: RegistryEntry[AnalysisFunction]
+    spec: AnalysisSpec
+    args: dict[str, Any]
+    progress: Progress
 
-def _load_saved(
-    path: Path,
-    identity: Mapping[str, Any],
-    entry: RegistryEntry[AnalysisFunction],
-    progress: Progress,
-) -> Spec | None:
-    """Return the result at ``path`` if it is intact and has the same arguments."""
-    try:
-        content = read_record_json(path)
-        if {k: content.get(k) for k in identity} != dict(identity):
+    def load_or_compute(
+        self,
+        path: Path,
+        identity: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        describe_cost: Callable[[CostFunction], str],
+    ) -> AnalysisResult:
+        """Return the saved result if its identity is the same; else report the cost, compute."""
+        identity = {"analysis": self.entry.name, "args": self.args, **identity}
+        saved = self._load_saved(path, identity)
+        if saved is not None:
+            return saved
+        self.progress.log(f"{self.entry.name}: {describe_cost(self.spec.cost)}")
+        content = {**identity, **provenance(command_line())}
+        try:
+            result: AnalysisResult = ANALYSES.create(self.entry.name, {**inputs, **self.args})
+        except AnalysisNotApplicable as error:
+            write_record_json(path, {**content, "result": None, "does_not_apply": str(error)})
+            raise
+        content["result"] = result.model_dump(mode="json")
+        content["uncertainty"] = [n.model_dump(mode="json") for n in self.spec.uncertainty]
+        write_record_json(path, {**content, "summary": result.summary()})
+        save_figure(self.spec.result.plot, {"": result}, path.with_suffix(".svg"))
+        return result
+
+    def _load_saved(self, path: Path, identity: Mapping[str, Any]) -> AnalysisResult | None:
+        """Return the result at ``path`` if it is intact and has the same identity."""
+        try:
+            content = read_record_json(path)
+            if {k: content.get(k) for k in identity} != dict(identity):
+                return None
+            if reason := content.get("does_not_apply"):
+                raise AnalysisNotApplicable(str(reason))
+            return self.spec.result.parse(content["result"], str(path))
+        except FileNotFoundError:
             return None
-        if reason := content.get("does_not_apply"):
-            raise AnalysisNotApplicable(str(reason))
-        result_class: type[Spec] = entry.metadata["result"]
-        return result_class.parse(content["result"], str(path))
-    except FileNotFoundError:
-        return None
-    except (AnalysisNotApplicable, OutdatedFileError):
-        raise
-    except (CorruptFileError, UserError, KeyError) as error:
-        progress.log(f"{error}; computing it again")
-        return None
+        except (AnalysisNotApplicable, OutdatedFileError):
+            raise
+        except (CorruptFileError, UserError, KeyError) as error:
+            self.progress.log(f"{error}; computing it again")
+            return None
 
 
-def _compute_and_save(
-    path: Path,
-    identity: Mapping[str, Any],
-    entry: RegistryEntry[AnalysisFunction],
-    compute: Callable[[], Spec],
-) -> Spec:
-    """Compute and save a result with its figure; "not applicable" is saved too."""
-    from buttress.analysis.figures import save_figure
-
-    provenance_fields = provenance(command_line())
-    try:
-        result = compute()
-    except AnalysisNotApplicable as error:
-        write_record_json(
-            path, {**identity, "result": None, "does_not_apply": str(error), **provenance_fields}
-        )
-        raise
-    says = entry.metadata.get("says")
-    content = {**identity, "result": result.model_dump(mode="json"), **provenance_fields}
-    write_record_json(path, {**content, "says": says(result) if says else ""})
-    save_figure(entry.metadata["plot"], {"": result}, path.with_suffix(".svg"))
-    return result
+def _create_job(
+    name: str, subject: SubjectKind, args: Mapping[str, Any] | None, progress: Progress | None
+) -> AnalysisJob:
+    entry, spec = ANALYSES.entry(name), ANALYSES.spec(name)
+    if spec.subject != subject:
+        raise UserError(f"analysis {entry.name!r} {HOW_TO_CALL[spec.subject]}")
+    return AnalysisJob(entry, spec, resolve_args(entry, args), progress or SilentProgress())
 
 
 def require_integers(minimum: int, **arguments: object) -> None:

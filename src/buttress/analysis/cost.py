@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from buttress.analysis.subject import AnalysisSubject
+from buttress.analysis.subject import AnalysisSubject, CostScope
 from buttress.attacks.core import Attack
 from buttress.models.eval_mode import eval_mode, to_model_device
 
@@ -27,12 +27,14 @@ class PassCount:
         return PassCount(self.forward + other.forward, self.backward + other.backward)
 
 
-def attack_passes(attack: Attack, subject: AnalysisSubject, images: int) -> PassCount:
-    """Upper bound of an attack's passes, reached on images that stay robust."""
-    num_classes = subject.data.num_classes
-    total = PassCount(images)  # the clean images
-    for part in attack.stages(subject.threat, num_classes):
-        evaluations = images * part.num_runs(num_classes) * part.eot_samples
+def attack_passes(attack: Attack, scope: CostScope, images: int, *, looks: int = 0) -> PassCount:
+    """Upper bound of an attack's passes, reached on images that stay robust.
+
+    ``looks`` is how many more forward passes each image takes, before and after the attack.
+    """
+    total = PassCount(images * (1 + looks))  # the attack looks at the clean images too
+    for part in attack.stages(scope.threat, scope.num_classes):
+        evaluations = images * part.num_runs(scope.num_classes) * part.eot_samples
         steps, last = evaluations * part.max_steps, PassCount(evaluations)
         total += last + (PassCount(0, steps) if part.needs_grad else PassCount(steps))
     return total

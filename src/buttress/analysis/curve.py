@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount, attack_passes
-from buttress.analysis.subject import AnalysisSubject
+from buttress.analysis.subject import AnalysisSubject, CostScope
+from buttress.analysis.uncertainty import SampleUnits
 from buttress.attacks.core import create_attack
-from buttress.config import Spec
 from buttress.engine.options import AttackOptions
 from buttress.evaluation import accuracy_curve
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class EpsCurve(Spec):
+class EpsCurve(AnalysisResult):
     """Robust accuracy at each eps with its 95% interval."""
 
     attack: str
@@ -28,51 +28,50 @@ class EpsCurve(Spec):
     high: tuple[float, ...]
     images: int
 
+    @staticmethod
+    def plot(results: Mapping[str, EpsCurve], figure: Figure) -> None:
+        """Plot one line per run with its interval."""
+        axes = figure.subplots()
+        for label, result in results.items():
+            (line,) = axes.plot(result.eps, result.accuracy, marker="o", label=label)
+            axes.fill_between(
+                result.eps, result.low, result.high, alpha=0.15, color=line.get_color()
+            )
+        norms = "/".join(sorted({r.norm for r in results.values()}))
+        axes.set(xlabel=f"eps ({norms})", ylabel="accuracy", ylim=(0, 1))
+        if any(results):
+            axes.legend(fontsize="small")
 
-def plot_curve(results: Mapping[str, EpsCurve], figure: Figure) -> None:
-    """Plot one line per run with its interval."""
-    axes = figure.subplots()
-    for label, result in results.items():
-        (line,) = axes.plot(result.eps, result.accuracy, marker="o", label=label)
-        axes.fill_between(result.eps, result.low, result.high, alpha=0.15, color=line.get_color())
-    norms = "/".join(sorted({r.norm for r in results.values()}))
-    axes.set(xlabel=f"eps ({norms})", ylabel="accuracy", ylim=(0, 1))
-    if any(results):
-        axes.legend(fontsize="small")
+    def summary(self) -> str:
+        """Summarize where robust accuracy halves, and its value at the largest eps."""
+        first, last = self.accuracy[0], self.accuracy[-1]
+        below_half = [e for e, a in zip(self.eps, self.accuracy, strict=True) if a <= first / 2]
+        half = (
+            f"it falls below half of that at {below_half[0]:.3g}"
+            if below_half
+            else "it stays above half of that"
+        )
+        return (
+            f"Robust accuracy under {self.attack} is {first:.1%} at eps {self.eps[0]:.3g} "
+            f"({self.norm}, {self.images} images) and {last:.1%} at {self.eps[-1]:.3g}; "
+            f"{half}."
+        )
 
 
 def eps_curve_cost(
-    subject: AnalysisSubject, *, attack: str, factors: Sequence[float], limit: int, steps: int
+    scope: CostScope, *, attack: str, factors: Sequence[float], limit: int, steps: int
 ) -> PassCount:
     """Cost: at most one attack per eps; a fooled image is not attacked at larger eps."""
-    images = min(limit, len(subject.data))
-    passes_per_eps = attack_passes(create_attack(attack, steps=steps), subject, images)
+    images = min(limit, scope.num_images)
+    passes_per_eps = attack_passes(create_attack(attack, steps=steps), scope, images)
     return sum((passes_per_eps for factor in set(factors) if factor > 0), start=PassCount(images))
-
-
-def says_curve(result: EpsCurve) -> str:
-    """Summarize where robust accuracy halves, and its value at the largest eps."""
-    first, last = result.accuracy[0], result.accuracy[-1]
-    below_half = [e for e, a in zip(result.eps, result.accuracy, strict=True) if a <= first / 2]
-    half = (
-        f"it falls below half of that at {below_half[0]:.3g}"
-        if below_half
-        else "it stays above half of that"
-    )
-    return (
-        f"Robust accuracy under {result.attack} is {first:.1%} at eps {result.eps[0]:.3g} "
-        f"({result.norm}, {result.images} images) and {last:.1%} at {result.eps[-1]:.3g}; "
-        f"{half}."
-    )
 
 
 @ANALYSES.register(
     "curve",
     tags=("attack",),
-    result=EpsCurve,
-    plot=plot_curve,
     cost=eps_curve_cost,
-    says=says_curve,
+    example_args={"limit": 4, "steps": 2},
 )
 def eps_curve(
     subject: AnalysisSubject,
@@ -95,7 +94,7 @@ def eps_curve(
         options=AttackOptions(subject.seed),
         steps=steps,
     )
-    intervals = accuracies.intervals
+    intervals, units = accuracies.intervals, SampleUnits(data.ids.tolist())
     return EpsCurve(
         attack=attack,
         norm=accuracies.norm,
@@ -104,4 +103,5 @@ def eps_curve(
         low=tuple(s.low for s in intervals),
         high=tuple(s.high for s in intervals),
         images=len(data),
+        samples={f"accuracy[{k}]": units.store(v) for k, v in enumerate(accuracies.is_robust)},
     )

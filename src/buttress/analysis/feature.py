@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import PassCount
 from buttress.analysis.gallery import encode_png, show_png
 from buttress.analysis.perturbations import LOW_FREQUENCY, low_frequency_energy
-from buttress.analysis.subject import AnalysisSubject, load_sample
+from buttress.analysis.subject import AnalysisSubject, CostScope, load_sample
+from buttress.analysis.uncertainty import SampleUnits
 from buttress.attacks.core import create_attack
 from buttress.attacks.problem import Problem
 from buttress.config import Spec
@@ -48,64 +49,62 @@ class FeaturePicture(Spec):
     direct: str
 
 
-class FeatureResult(Spec):
+class FeatureResult(AnalysisResult):
     """Feature visualizations of one model."""
 
     steps: int
-    step: float
+    rel_step: float
     start: FeatureStart
     pictures: tuple[FeaturePicture, ...]
     probability: float  # the mean
-    low: float  # share of the energy of the targeted images at low frequencies
-    noise_low: float  # the same of the noise they began with
+    low_frequency_energy: float  # fraction of the energy of the targeted images
+    noise_low_frequency_energy: float  # the same of the noise they began with
+
+    @staticmethod
+    def plot(results: Mapping[str, FeatureResult], figure: Figure) -> None:
+        """Three rows per run: noise, targeted PGD, direct ascent; a column per class."""
+        columns = max(len(r.pictures) for r in results.values())
+        axes = figure.subplots(3 * len(results), columns, squeeze=False)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for block, (label, result) in enumerate(results.items()):
+            for column, picture in enumerate(result.pictures):
+                rows = axes[3 * block : 3 * block + 3, column]
+                images = (picture.noise, picture.targeted, picture.direct)
+                for axis, content in zip(rows, images, strict=True):
+                    show_png(axis, content)
+                rows[1].set_title(picture.name, fontsize="xx-small", pad=2)
+                rows[2].set_title(picture.unit, fontsize="xx-small", pad=2)
+            axes[3 * block][0].set_title(label, fontsize="x-small", loc="left")
+
+    def summary(self) -> str:
+        """Summarize target probabilities and how smooth the images are."""
+        return (
+            f"Targeted PGD-{self.steps} from noise reaches its class with a probability of "
+            f"{self.probability:.1%} on average. {self.low_frequency_energy:.1%} of the energy of "
+            f"its images lies below {LOW_FREQUENCY:g} cycles per pixel; in the noise it was "
+            f"{self.noise_low_frequency_energy:.1%}."
+        )
 
 
-def plot_feature(results: Mapping[str, FeatureResult], figure: Figure) -> None:
-    """Three rows per run: noise, targeted PGD, direct ascent; a column per class."""
-    columns = max(len(r.pictures) for r in results.values())
-    axes = figure.subplots(3 * len(results), columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for block, (label, result) in enumerate(results.items()):
-        for column, picture in enumerate(result.pictures):
-            rows = axes[3 * block : 3 * block + 3, column]
-            images = (picture.noise, picture.targeted, picture.direct)
-            for axis, content in zip(rows, images, strict=True):
-                show_png(axis, content)
-            rows[1].set_title(picture.name, fontsize="xx-small", pad=2)
-            rows[2].set_title(picture.unit, fontsize="xx-small", pad=2)
-        axes[3 * block][0].set_title(label, fontsize="x-small", loc="left")
-
-
-def feature_cost(subject: AnalysisSubject, *, steps: int, classes: int, **_: Any) -> PassCount:
+def feature_cost(scope: CostScope, *, steps: int, classes: int, **_: Any) -> PassCount:
     """Cost: a backward pass per step and image, for both methods."""
-    images = min(classes, len(subject.data.classes))
+    images = min(classes, scope.num_classes)
     return PassCount(3 * images, 2 * images * steps)
-
-
-def says_feature(result: FeatureResult) -> str:
-    """Summarize target probabilities and how smooth the images are."""
-    return (
-        f"Targeted PGD-{result.steps} from noise reaches its class with a probability of "
-        f"{result.probability:.1%} on average. {result.low:.1%} of the energy of its images lies "
-        f"below {LOW_FREQUENCY:g} cycles per pixel; in the noise it was {result.noise_low:.1%}."
-    )
 
 
 @ANALYSES.register(
     "feature",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=FeatureResult,
-    plot=plot_feature,
     cost=feature_cost,
-    says=says_feature,
+    example_args={"steps": 3, "classes": 2},
 )
 def feature(
     subject: AnalysisSubject,
     *,
     steps: int = 100,
-    step: float = 0.225,
+    rel_step: float = 0.225,
     start: FeatureStart = "uniform",
     classes: int = 10,
     block: str = "",
@@ -132,34 +131,41 @@ def feature(
     task = subject.progress.add_task("features", 2 * len(names) * steps)
     targeted = torch.cat(
         [
-            _targeted_image(subject, noise[k : k + 1], k, (steps, step), task)
+            _targeted_image(subject, noise[k : k + 1], k, (steps, rel_step), task)
             for k in range(len(names))
         ]
     )
-    units, direct = _maximize_units(units_model, noise, steps, smoothness)
+    unit_names, direct = _maximize_units(units_model, noise, steps, smoothness)
     task.advance(len(names) * steps)
     task.close()
     with eval_mode(subject.model), torch.no_grad():
         probabilities = subject.model(targeted).softmax(1).diagonal().tolist()
+    units = SampleUnits(range(len(names)), "class")
+    energy, noise_energy = (low_frequency_energy(x.cpu().double()) for x in (targeted, noise))
     pictures = [
         FeaturePicture(
             name=name,
             noise=encode_png(noise[k]),
             targeted=encode_png(targeted[k]),
             probability=probabilities[k],
-            unit=units[k],
+            unit=unit_names[k],
             direct=encode_png(direct[k]),
         )
         for k, name in enumerate(names)
     ]
     return FeatureResult(
         steps=steps,
-        step=step,
+        rel_step=rel_step,
         start=start,
         pictures=tuple(pictures),
         probability=sum(probabilities) / len(probabilities),
-        low=low_frequency_energy(targeted.cpu().double()),
-        noise_low=low_frequency_energy(noise.cpu().double()),
+        low_frequency_energy=float(energy.mean()),
+        noise_low_frequency_energy=float(noise_energy.mean()),
+        samples={
+            "probability": units.store(probabilities),
+            "low_frequency_energy": units.store(energy),
+            "noise_low_frequency_energy": units.store(noise_energy),
+        },
     )
 
 
@@ -177,12 +183,12 @@ def _targeted_image(
     subject: AnalysisSubject,
     noise: Tensor,
     target: int,
-    steps_and_step: tuple[int, float],
+    lengths: tuple[int, float],
     task: ProgressTask,
 ) -> Tensor:
     """The last point of targeted PGD; the label is any other class."""
-    steps, step = steps_and_step
-    attack = create_attack("pgd", steps=steps, rel_step=step, start="clean", target=target)
+    steps, rel_step = lengths
+    attack = create_attack("pgd", steps=steps, rel_step=rel_step, start="clean", target=target)
     other_label = torch.full((len(noise),), (target + 1) % len(subject.data.classes)).to(
         noise.device
     )

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from buttress.analysis.core import PlotFunction
 from buttress.errors import UserError
 from buttress.system.files import atomic_write
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 FIGURE_SIZE = (11, 4.5)
+
+
+class PlotFunction(Protocol):
+    """Plot the results of one or several runs into a figure."""
+
+    def __call__(self, results: Mapping[str, Any], figure: Figure) -> None: ...
 
 
 def save_figure(plot: PlotFunction, results: Mapping[str, Any], path: Path) -> None:

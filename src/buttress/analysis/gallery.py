@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount, attack_passes
-from buttress.analysis.subject import AnalysisSubject
+from buttress.analysis.subject import AnalysisSubject, CostScope
+from buttress.analysis.uncertainty import UncertaintyNote
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
@@ -23,6 +24,11 @@ from buttress.models.eval_mode import eval_mode, to_model_device
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+EXAMPLES_ONLY = UncertaintyNote(
+    pattern="*", varies_by="none", reason="it is a figure of single images, not an average"
+)
 
 
 class GalleryExample(Spec):
@@ -40,7 +46,7 @@ class GalleryExample(Spec):
     adversarial: str
 
 
-class GalleryResult(Spec):
+class GalleryResult(AnalysisResult):
     """Adversarial examples of one model."""
 
     attack: str
@@ -48,62 +54,60 @@ class GalleryResult(Spec):
     classes: tuple[str, ...]
     examples: tuple[GalleryExample, ...]
 
+    @staticmethod
+    def plot(results: Mapping[str, GalleryResult], figure: Figure) -> None:
+        """Plot three rows of pictures per run."""
+        rows = 3 * len(results)
+        columns = max(len(r.examples) for r in results.values())
+        figure.set_size_inches(1.1 * max(columns, 3), 1.1 * rows)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for block, (label, result) in enumerate(results.items()):
+            for column, example in enumerate(result.examples):
+                pictures = (example.clean, example.perturbation, example.adversarial)
+                for row, picture in enumerate(pictures):
+                    show_png(axes[3 * block + row][column], picture)
+                predicted_class = result.classes[example.adversarial_prediction]
+                axes[3 * block + 2][column].set_title(predicted_class, fontsize="x-small")
+            axes[3 * block][0].set_title(label, fontsize="small", loc="left")
 
-def plot_gallery(results: Mapping[str, GalleryResult], figure: Figure) -> None:
-    """Plot three rows of pictures per run."""
-    rows = 3 * len(results)
-    columns = max(len(r.examples) for r in results.values())
-    figure.set_size_inches(1.1 * max(columns, 3), 1.1 * rows)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for block, (label, result) in enumerate(results.items()):
-        for column, example in enumerate(result.examples):
-            pictures = (example.clean, example.perturbation, example.adversarial)
-            for row, picture in enumerate(pictures):
-                show_png(axes[3 * block + row][column], picture)
-            predicted_class = result.classes[example.adversarial_prediction]
-            axes[3 * block + 2][column].set_title(predicted_class, fontsize="x-small")
-        axes[3 * block][0].set_title(label, fontsize="small", loc="left")
+    def summary(self) -> str:
+        """Summarize how many predictions change, and their confidence."""
+        examples = self.examples
+        changed = [e for e in examples if e.adversarial_prediction != e.clean_prediction]
+        mean_confidence = sum(e.adversarial_confidence for e in changed) / max(len(changed), 1)
+        confidence_note = (
+            f", with a confidence of {mean_confidence:.1%} on average" if changed else ""
+        )
+        return (
+            f"{self.attack} in {self.threat} changes the prediction of {len(changed)} of "
+            f"{len(examples)} images{confidence_note}."
+        )
 
 
-def gallery_cost(subject: AnalysisSubject, *, attack: str, count: int, steps: int) -> PassCount:
+def gallery_cost(scope: CostScope, *, attack: str, examples: int, steps: int) -> PassCount:
     """Cost: the attack, and a forward pass of each image before and after."""
-    images = min(count, len(subject.data.classes))
-    return attack_passes(create_attack(attack, steps=steps), subject, images) + PassCount(
-        2 * images
-    )
-
-
-def says_gallery(result: GalleryResult) -> str:
-    """Summarize how many predictions change, and their confidence."""
-    examples = result.examples
-    changed = [e for e in examples if e.adversarial_prediction != e.clean_prediction]
-    mean_confidence = sum(e.adversarial_confidence for e in changed) / max(len(changed), 1)
-    confidence_note = f", with a confidence of {mean_confidence:.1%} on average" if changed else ""
-    return (
-        f"{result.attack} in {result.threat} changes the prediction of {len(changed)} of "
-        f"{len(examples)} images{confidence_note}."
-    )
+    images = min(examples, scope.num_classes)
+    return attack_passes(create_attack(attack, steps=steps), scope, images, looks=2)
 
 
 @ANALYSES.register(
     "gallery",
     tags=("attack",),
-    result=GalleryResult,
-    plot=plot_gallery,
     cost=gallery_cost,
-    says=says_gallery,
+    example_args={"examples": 2, "steps": 2},
+    uncertainty=(EXAMPLES_ONLY,),
 )
 def gallery(
-    subject: AnalysisSubject, *, attack: str = "pgd", count: int = 8, steps: int = 20
+    subject: AnalysisSubject, *, attack: str = "pgd", examples: int = 8, steps: int = 20
 ) -> GalleryResult:
     """Clean image, perturbation (gray is no change, each in full contrast) and attacked image.
 
     One image per class from the front of the test images, so that two models show the same ones.
     """
     chosen_attack = create_attack(attack, steps=steps)
-    rows = first_image_per_class(subject.data.labels, count)
+    rows = first_image_per_class(subject.data.labels, examples)
     x, y, ids = subject.data.take(rows)
     x = to_model_device(subject.model, x)
     y = y.to(x.device)
@@ -121,7 +125,7 @@ def gallery(
     delta = out.x_adv - x
     scale = delta.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
     distances = subject.threat.perturbation_size(x, out.x_adv)
-    examples = [
+    shown = [
         GalleryExample(
             id=int(ids[i]),
             label=int(y[i]),
@@ -140,7 +144,7 @@ def gallery(
         attack=attack,
         threat=str(subject.threat),
         classes=subject.data.classes,
-        examples=tuple(examples),
+        examples=tuple(shown),
     )
 
 

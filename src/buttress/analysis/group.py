@@ -29,9 +29,9 @@ class RunScore:
 
     label: str
     run: Run
-    robust: AccuracyInterval
-    clean: AccuracyInterval
-    images: int
+    robust_accuracy: AccuracyInterval
+    clean_accuracy: AccuracyInterval
+    num_images: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GroupScores:
 
     suite: str
     attack: str
-    found: tuple[RunScore, ...]
+    runs: tuple[RunScore, ...]
     missing: tuple[str, ...]  # labels of runs without this evaluation
     notes: tuple[str, ...]
 

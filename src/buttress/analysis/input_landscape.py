@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import PassCount
 from buttress.analysis.methods.loss_plane import (
     LossPlane,
@@ -30,11 +30,12 @@ from buttress.analysis.subject import (
     SAMPLE_BATCH,
     AnalysisNotApplicable,
     AnalysisSubject,
+    CostScope,
     ImageSample,
     attack_sample,
     load_sample,
 )
-from buttress.config import Spec
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.data import Dataset
 from buttress.engine.fast_model import ready
 from buttress.errors import UserError
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class InputLandscapeResult(Spec):
+class InputLandscapeResult(AnalysisResult):
     """Loss and accuracy over a plane around images; a step of 1 on the first axis is eps."""
 
     steps: tuple[float, ...]
@@ -55,7 +56,7 @@ class InputLandscapeResult(Spec):
     threat: str
     images: int
     image: int | None  # the id, if it is around one image
-    unmoved: int  # images that the attack did not change: they have no first axis
+    unperturbed: int  # images that the attack did not change: they have no first axis
     loss: LossPlane  # mean over images; [i][j]: i along the attack, j along a random direction
     accuracy: LossPlane
 
@@ -68,22 +69,34 @@ class InputLandscapeResult(Spec):
         """The position of the point nearest to a step."""
         return min(range(len(self.steps)), key=lambda i: abs(self.steps[i] - step))
 
+    @staticmethod
+    def plot(results: Mapping[str, InputLandscapeResult], figure: Figure) -> None:
+        """Plot both axes as curves for all runs; below, each run's plane."""
+        left, right = split_figure(figure, len(results), 2)
+        _draw_slices(results, left.subplots(2, 1))
+        titles, columns = plot_titles(results), len(results)
+        levels = log_levels([r.loss for r in results.values()])
+        for column, result in enumerate(results.values()):
+            axes = right.add_subplot(2, columns, column + 1)
+            draw_contours(axes, result.steps, result.loss, levels)
+            axes.set_title(titles[column], fontsize="small")
+            axes.set_xlabel("along the attack, eps", fontsize="x-small")
+            axes.set_ylabel("random", fontsize="x-small")
+            place = (2, columns, columns + column + 1)
+            draw_surface(right, place, result.steps, result.loss, levels)
+        right.suptitle("around images: contours of loss, log10 of it", fontsize="small")
 
-def plot_input_landscape(results: Mapping[str, InputLandscapeResult], figure: Figure) -> None:
-    """Plot both axes as curves for all runs; below, each run's plane."""
-    left, right = split_figure(figure, len(results), 2)
-    _draw_slices(results, left.subplots(2, 1))
-    titles, columns = plot_titles(results), len(results)
-    levels = log_levels([r.loss for r in results.values()])
-    for column, result in enumerate(results.values()):
-        axes = right.add_subplot(2, columns, column + 1)
-        draw_contours(axes, result.steps, result.loss, levels)
-        axes.set_title(titles[column], fontsize="small")
-        axes.set_xlabel("along the attack, eps", fontsize="x-small")
-        axes.set_ylabel("random", fontsize="x-small")
-        place = (2, columns, columns + column + 1)
-        draw_surface(right, place, result.steps, result.loss, levels)
-    right.suptitle("around images: contours of loss, log10 of it", fontsize="small")
+    def summary(self) -> str:
+        """Summarize the loss at one eps along each axis."""
+        i, middle = self.nearest_index(1.0), len(self.steps) // 2
+        losses = (self.loss[middle][middle], self.loss[i][middle], self.loss[middle][i])
+        clean_loss, attack_loss, random_loss = losses
+        images_phrase = f"image {self.image}" if self.image is not None else f"{self.images} images"
+        return (
+            f"Around {images_phrase} a step of {self.steps[i]:.3g} eps ({self.threat}) along the "
+            f"attack ({self.attack}) takes the loss from {clean_loss:.3g} to {attack_loss:.3g}, "
+            f"a step as long in a random direction to {random_loss:.3g}."
+        )
 
 
 def _draw_slices(results: Mapping[str, InputLandscapeResult], axes: Any) -> None:
@@ -102,8 +115,15 @@ def _draw_slices(results: Mapping[str, InputLandscapeResult], axes: Any) -> None
     add_legend_above(upper)
 
 
+OFF_THE_AXES = UncertaintyNote(
+    pattern="*",
+    varies_by="none",
+    reason="the values of single images are kept along the two axes only",
+)
+
+
 def input_landscape_cost(
-    subject: AnalysisSubject,
+    scope: CostScope,
     *,
     points: int,
     limit: int,
@@ -113,33 +133,17 @@ def input_landscape_cost(
 ) -> PassCount:
     """Cost: the attack, and a forward pass per grid point and image."""
     require_integers(1, limit=limit, steps=steps)
-    images = 1 if image is not None else min(limit, len(subject.data))
+    images = 1 if image is not None else min(limit, scope.num_images)
     return PassCount(images * (len(symmetric_grid(1.0, points)) ** 2 + 2), images * steps)
-
-
-def says_input_landscape(result: InputLandscapeResult) -> str:
-    """Summarize the loss at one eps along each axis."""
-    i, middle = result.nearest_index(1.0), len(result.steps) // 2
-    losses = (result.loss[middle][middle], result.loss[i][middle], result.loss[middle][i])
-    clean_loss, attack_loss, random_loss = losses
-    images_phrase = (
-        f"image {result.image}" if result.image is not None else f"{result.images} images"
-    )
-    return (
-        f"Around {images_phrase} a step of {result.steps[i]:.3g} eps ({result.threat}) along the "
-        f"attack ({result.attack}) takes the loss from {clean_loss:.3g} to {attack_loss:.3g}, "
-        f"a step as long in a random direction to {random_loss:.3g}."
-    )
 
 
 @ANALYSES.register(
     "input_landscape",
     paper="arXiv:1705.07204",
     tags=("attack",),
-    result=InputLandscapeResult,
-    plot=plot_input_landscape,
     cost=input_landscape_cost,
-    says=says_input_landscape,
+    example_args={"points": 5, "limit": 4, "steps": 2},
+    uncertainty=(OFF_THE_AXES,),
 )
 def input_landscape(
     subject: AnalysisSubject,
@@ -168,7 +172,11 @@ def input_landscape(
     axes = landscape_axes(
         sample, attack_sample(subject, sample, steps, attack).x, subject.threat, subject.seed
     )
-    loss, accuracy = _evaluate_grid(subject, sample, axes, grid)
+    values = _evaluate_grid(subject, sample, axes, grid)
+    total = values.new_zeros(values.shape[1:])
+    for image_values in values:
+        total += image_values
+    loss, accuracy = (tuple(map(tuple, plane.tolist())) for plane in total / len(sample))
     require_finite([v for row in loss for v in row], "image")
     return InputLandscapeResult(
         steps=grid,
@@ -176,10 +184,23 @@ def input_landscape(
         threat=str(subject.threat),
         images=len(sample),
         image=image,
-        unmoved=int((axes.attack.flatten(1).abs().amax(1) == 0).sum()),
+        unperturbed=int((axes.attack.flatten(1).abs().amax(1) == 0).sum()),
         loss=loss,
         accuracy=accuracy,
+        samples=_axis_samples(values, SampleUnits(sample.ids.tolist())),
     )
+
+
+def _axis_samples(values: Tensor, units: SampleUnits) -> dict[str, StoredSamples]:
+    """Loss and accuracy of each image along the two axes; values are (N, 2, points, points)."""
+    middle = values.shape[-1] // 2
+    points = [(i, middle) for i in range(values.shape[-1])]
+    points += [(middle, i) for i in range(values.shape[-1])]
+    return {
+        f"{name}[{i}][{j}]": units.store(values[:, k, i, j])
+        for k, name in enumerate(("loss", "accuracy"))
+        for i, j in points
+    }
 
 
 class LandscapeAxes(NamedTuple):
@@ -223,13 +244,12 @@ def _select_images(subject: AnalysisSubject, limit: int, image: int | None) -> D
 
 def _evaluate_grid(
     subject: AnalysisSubject, sample: ImageSample, axes: LandscapeAxes, grid: tuple[float, ...]
-) -> tuple[LossPlane, LossPlane]:
-    """Mean loss and accuracy at every point of the grid."""
+) -> Tensor:
+    """(N, 2, points, points) loss and accuracy of each image at every point of the grid."""
     model, eps = ready(subject.model, sample.x[:2]), subject.threat.eps
-    coefficients = torch.cartesian_prod(torch.tensor(grid), torch.tensor(grid)).to(
-        sample.x
-    )  # (P², 2)
-    total = coefficients.new_zeros(len(coefficients), 2, dtype=torch.float64)
+    steps = torch.tensor(grid).to(sample.x)
+    coefficients = torch.cartesian_prod(steps, steps)
+    values = []
     task = subject.progress.add_task("points around images", len(sample))
     with eval_mode(model), torch.no_grad():
         for x, y, s, r in zip(sample.x, sample.y, *axes, strict=True):
@@ -239,10 +259,8 @@ def _evaluate_grid(
                 logits = model((x + eps * (a * s + b * r)).clamp_(0, 1)).double()
                 label = y.expand(len(chunk))
                 loss = F.cross_entropy(logits, label, reduction="none")
-                parts.append(torch.stack([loss, (logits.argmax(1) == label).double()], dim=1))
-            total += torch.cat(parts)
+                parts.append(torch.stack([loss, (logits.argmax(1) == label).double()]))
+            values.append(torch.cat(parts, 1).view(2, len(grid), len(grid)).cpu())
             task.advance()
     task.close()
-    mean = (total / len(sample)).view(len(grid), len(grid), 2).cpu()
-    loss_rows, right_rows = (tuple(map(tuple, mean[:, :, k].tolist())) for k in (0, 1))
-    return loss_rows, right_rows
+    return torch.stack(values)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from buttress.analysis.core import ANALYSES, require_integers
+import torch
+
+from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import PassCount
 from buttress.analysis.methods.loss_plane import (
     LossPlane,
@@ -30,7 +32,15 @@ from buttress.analysis.methods.weight_directions import (
     movable_weights,
     random_direction,
 )
-from buttress.analysis.subject import AnalysisSubject, attack_sample, load_sample, mean_loss
+from buttress.analysis.subject import (
+    AnalysisSubject,
+    CostScope,
+    SampleLoss,
+    attack_sample,
+    load_sample,
+    sample_loss,
+)
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.config import Spec
 from buttress.engine.fast_model import ready
 from buttress.errors import UserError
@@ -40,69 +50,85 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-AdversarialMode = Literal["centre", "each", "none"]
+AdversarialMode = Literal["center", "each", "none"]
 
 
 class DirectionalLosses(Spec):
     """One loss along random directions and over the plane of the first two."""
 
-    centre: float
+    center: float
     curves: LossPlane  # a row for each direction, along `steps`
     plane: LossPlane  # empty if there is one direction only
-    rise: float  # at `LandscapeResult.at`: mean of directions and of both ways
+    rise: float  # at `LandscapeResult.rise_radius`: mean of directions and of both ways
 
 
-class LandscapeResult(Spec):
+class LandscapeResult(AnalysisResult):
     """The loss around trained weights; a step of 1 is as long as the weights, filter by filter."""
 
     steps: tuple[float, ...]
-    at: float
+    rise_radius: float
     images: int
     threat: str
-    adversarial: AdversarialMode  # where the attacked images were made
+    adversarial_mode: AdversarialMode  # where the attacked images were made
     clean: DirectionalLosses
-    attacked: DirectionalLosses | None
+    adversarial: DirectionalLosses | None
 
+    @staticmethod
+    def plot(results: Mapping[str, LandscapeResult], figure: Figure) -> None:
+        """All runs along random directions; below, each run over a plane: contours and a hill."""
+        with_plane = {label: r for label, r in results.items() if r.clean.plane}
+        if not with_plane:
+            _draw_curves(results, figure.subplots())
+            return
+        rows = 3 if any(r.adversarial for r in with_plane.values()) else 2
+        left, right = split_figure(figure, len(with_plane), rows)
+        _draw_curves(results, left.subplots())
+        kinds = {"clean": [r.clean for r in with_plane.values()]}
+        if rows == 3:
+            kinds["adversarial"] = [r.adversarial or r.clean for r in with_plane.values()]
+        hills = log_levels([losses.plane for losses in kinds["clean"]])
+        for row, (kind, row_losses) in enumerate(kinds.items()):
+            levels = log_levels([losses.plane for losses in row_losses])
+            for column, (title, result) in enumerate(
+                zip(plot_titles(with_plane), with_plane.values(), strict=True)
+            ):
+                axes = right.add_subplot(rows, len(with_plane), row * len(with_plane) + column + 1)
+                draw_contours(axes, result.steps, row_losses[column].plane, levels)
+                axes.set_title(title if row == 0 else "", fontsize="small")
+                axes.set_ylabel(kind if column == 0 else "", fontsize="small")
+        for column, result in enumerate(with_plane.values()):
+            place = (rows, len(with_plane), (rows - 1) * len(with_plane) + column + 1)
+            draw_surface(right, place, result.steps, result.clean.plane, hills)
+        right.suptitle(
+            "over two directions: contours of loss, log10 of the clean loss", fontsize="small"
+        )
 
-def plot_landscape(results: Mapping[str, LandscapeResult], figure: Figure) -> None:
-    """All runs along random directions; below, each run over a plane: contours and a hill."""
-    with_plane = {label: r for label, r in results.items() if r.clean.plane}
-    if not with_plane:
-        _draw_curves(results, figure.subplots())
-        return
-    rows = 3 if any(r.attacked for r in with_plane.values()) else 2
-    left, right = split_figure(figure, len(with_plane), rows)
-    _draw_curves(results, left.subplots())
-    kinds = {"clean": [r.clean for r in with_plane.values()]}
-    if rows == 3:
-        kinds["attacked"] = [r.attacked or r.clean for r in with_plane.values()]
-    hills = log_levels([losses.plane for losses in kinds["clean"]])
-    for row, (kind, row_losses) in enumerate(kinds.items()):
-        levels = log_levels([losses.plane for losses in row_losses])
-        for column, (title, result) in enumerate(
-            zip(plot_titles(with_plane), with_plane.values(), strict=True)
-        ):
-            axes = right.add_subplot(rows, len(with_plane), row * len(with_plane) + column + 1)
-            draw_contours(axes, result.steps, row_losses[column].plane, levels)
-            axes.set_title(title if row == 0 else "", fontsize="small")
-            axes.set_ylabel(kind if column == 0 else "", fontsize="small")
-    for column, result in enumerate(with_plane.values()):
-        place = (rows, len(with_plane), (rows - 1) * len(with_plane) + column + 1)
-        draw_surface(right, place, result.steps, result.clean.plane, hills)
-    right.suptitle(
-        "over two directions: contours of loss, log10 of the clean loss", fontsize="small"
-    )
+    def summary(self) -> str:
+        """Summarize the rise of the loss."""
+        phrases = [_loss_phrase("the loss", self.clean)]
+        if self.adversarial is not None:
+            where = (
+                "at each point"
+                if self.adversarial_mode == "each"
+                else "once, at the trained weights"
+            )
+            phrases.append(_loss_phrase(f"that of images attacked {where},", self.adversarial))
+        return (
+            f"Weights moved by {self.rise_radius:g} of their length in a random direction take "
+            f"{' and '.join(phrases)} (mean of {len(self.clean.curves)} directions both ways, "
+            f"{self.images} training images)."
+        )
 
 
 def _draw_curves(results: Mapping[str, LandscapeResult], axes: Axes) -> None:
     """A line for each loss, the mean of its directions, with the span of them."""
     for number, (label, result) in enumerate(results.items()):
-        for losses, style in ((result.clean, "-"), (result.attacked, "--")):
+        for losses, style in ((result.clean, "-"), (result.adversarial, "--")):
             if losses is None:
                 continue
             columns = list(zip(*losses.curves, strict=True))
             means = [sum(c) / len(c) for c in columns]
-            name = f"{label} " * bool(label) + ("clean" if style == "-" else "attacked")
+            name = f"{label} " * bool(label) + ("clean" if style == "-" else "adversarial")
             axes.plot(result.steps, means, style, color=f"C{number}", label=name)
             low, high = [min(c) for c in columns], [max(c) for c in columns]
             axes.fill_between(result.steps, low, high, color=f"C{number}", alpha=0.12)
@@ -112,57 +138,42 @@ def _draw_curves(results: Mapping[str, LandscapeResult], axes: Axes) -> None:
 
 
 def landscape_cost(
-    subject: AnalysisSubject,
+    scope: CostScope,
     *,
     radius: float,
     points: int,
     directions: int,
     limit: int,
-    adversarial: AdversarialMode,
+    adversarial_mode: AdversarialMode,
     steps: int,
 ) -> PassCount:
     """Cost: forward passes at each point; attacks at the center or at each point."""
     symmetric_grid(radius, points)
-    _check_arguments(directions, limit, adversarial, steps)
+    _check_arguments(directions, limit, adversarial_mode, steps)
     count = points + (points - 1) * (directions - 1)
     count += (points - 1) ** 2 * (directions > 1)
-    evaluations = count * (1 if adversarial == "none" else 2)
-    attacks = {"none": 0, "centre": 1, "each": count}[adversarial]
+    evaluations = count * (1 if adversarial_mode == "none" else 2)
+    attacks = {"none": 0, "center": 1, "each": count}[adversarial_mode]
     return PassCount(limit * (evaluations + 2 * attacks), limit * steps * attacks)
 
 
-def says_landscape(result: LandscapeResult) -> str:
-    """Summarize the rise of the loss."""
-    phrases = [_loss_phrase("the loss", result.clean)]
-    if result.attacked is not None:
-        where = "at each point" if result.adversarial == "each" else "once, at the trained weights"
-        phrases.append(_loss_phrase(f"that of images attacked {where},", result.attacked))
-    return (
-        f"Weights moved by {result.at:g} of their length in a random direction take "
-        f"{' and '.join(phrases)} (mean of {len(result.clean.curves)} directions both ways, "
-        f"{result.images} training images)."
-    )
-
-
 def _loss_phrase(subject: str, losses: DirectionalLosses) -> str:
-    return f"{subject} from {losses.centre:.3g} to {losses.centre + losses.rise:.3g}"
+    return f"{subject} from {losses.center:.3g} to {losses.center + losses.rise:.3g}"
 
 
 class LossPair(NamedTuple):
     """Clean and adversarial loss at one point."""
 
-    clean: float
-    attacked: float | None
+    clean: SampleLoss
+    adversarial: SampleLoss | None
 
 
 @ANALYSES.register(
     "landscape",
     paper="arXiv:1712.09913",
     tags=("weights", "attack"),
-    result=LandscapeResult,
-    plot=plot_landscape,
     cost=landscape_cost,
-    says=says_landscape,
+    example_args={"points": 5, "directions": 2, "limit": 4, "steps": 2},
 )
 def landscape(
     subject: AnalysisSubject,
@@ -171,7 +182,7 @@ def landscape(
     points: int = 21,
     directions: int = 3,
     limit: int = 64,
-    adversarial: AdversarialMode = "centre",
+    adversarial_mode: AdversarialMode = "center",
     steps: int = 10,
 ) -> LandscapeResult:
     r"""The loss along random directions from the trained weights, and over the plane of two.
@@ -180,45 +191,46 @@ def landscape(
         d \leftarrow d\, \frac{\|w\|}{\|d\|} \text{ for each filter}
 
     on training images without augmentation, BatchNorm statistics as trained; biases and scales
-    stay. ``adversarial``: images attacked by PGD with ``steps`` steps once, at the trained weights
-    (``centre``), anew at each point (``each``, as the weights see it in adversarial training; many
-    times the cost), or not at all (``none``). One direction gives a curve and no plane.
+    stay. ``adversarial_mode``: images attacked by PGD with ``steps`` steps once, at the trained
+    weights (``center``), anew at each point (``each``, as the weights see it in adversarial
+    training; many times the cost), or not at all (``none``). One direction gives a curve and no
+    plane.
     """
     grid = symmetric_grid(radius, points)
-    _check_arguments(directions, limit, adversarial, steps)
+    _check_arguments(directions, limit, adversarial_mode, steps)
     sample = load_sample(subject.model, subject.load_training_images(limit))
     model = ready(subject.model, sample.x[:2])
     subject, weights = replace(subject, model=model), filter_weights(model)
-    center_adversarial = attack_sample(subject, sample, steps) if adversarial == "centre" else None
+    fixed = attack_sample(subject, sample, steps) if adversarial_mode == "center" else None
     axes = [random_direction(weights, "landscape", subject.seed, k) for k in range(directions)]
     with eval_mode(model), movable_weights(weights) as move:
 
         def evaluate_at(*way: WeightStep) -> LossPair:
             move(*way)
-            adversarial_sample = (
-                attack_sample(subject, sample, steps)
-                if adversarial == "each"
-                else center_adversarial
-            )
-            return LossPair(
-                mean_loss(model, sample),
-                None if adversarial_sample is None else mean_loss(model, adversarial_sample),
-            )
+            each = adversarial_mode == "each"
+            attacked = attack_sample(subject, sample, steps) if each else fixed
+            adversarial = None if attacked is None else sample_loss(model, attacked)
+            return LossPair(sample_loss(model, sample), adversarial)
 
         losses_by_point = _evaluate_points(subject, evaluate_at, axes, grid)
-    clean = _directional_losses(losses_by_point, grid, directions, lambda pair: pair.clean)
-    adversarial_losses = _directional_losses(
-        losses_by_point, grid, directions, lambda pair: pair.attacked
-    )
-    assert clean is not None
+    kinds: dict[str, DirectionalLosses] = {}
+    samples: dict[str, StoredSamples] = {}
+    for kind in LossPair._fields:
+        losses = {place: getattr(pair, kind) for place, pair in losses_by_point.items()}
+        if losses[()] is not None:
+            kinds[kind] = _directional_losses(losses, grid, directions)
+            samples |= _loss_samples(
+                kind, losses, grid, directions, SampleUnits(sample.ids.tolist())
+            )
     return LandscapeResult(
         steps=grid,
-        at=grid[points // 2 + _rise_offset(points)],
+        rise_radius=grid[points // 2 + _rise_offset(points)],
         images=len(sample),
         threat=str(subject.threat),
-        adversarial=adversarial,
-        clean=clean,
-        attacked=adversarial_losses,
+        adversarial_mode=adversarial_mode,
+        clean=kinds["clean"],
+        adversarial=kinds.get("adversarial"),
+        samples=samples,
     )
 
 
@@ -251,25 +263,32 @@ def _grid_point(*steps: tuple[int, float]) -> GridPoint:
 
 
 def _directional_losses(
-    losses_by_point: Mapping[GridPoint, LossPair],
-    grid: tuple[float, ...],
-    directions: int,
-    select: Callable[[LossPair], float | None],
-) -> DirectionalLosses | None:
-    values = {
-        place: v for place, pair in losses_by_point.items() if (v := select(pair)) is not None
-    }
-    if not values:
-        return None
+    losses: Mapping[GridPoint, SampleLoss], grid: tuple[float, ...], directions: int
+) -> DirectionalLosses:
+    values = {place: loss.mean for place, loss in losses.items()}
     require_finite(list(values.values()), "weights")
     curves = tuple(tuple(values[_grid_point((k, a))] for a in grid) for k in range(directions))
     plane: LossPlane = ()
     if directions > 1:
         plane = tuple(tuple(values[_grid_point((0, a), (1, b))] for b in grid) for a in grid)
     rises = [mean_rise(curve, _rise_offset(len(grid))) for curve in curves]
-    return DirectionalLosses(
-        centre=values[()], curves=curves, plane=plane, rise=sum(rises) / len(rises)
-    )  # fmt: skip
+    rise = sum(rises) / len(rises)
+    return DirectionalLosses(center=values[()], curves=curves, plane=plane, rise=rise)
+
+
+def _loss_samples(
+    kind: str,
+    losses: Mapping[GridPoint, SampleLoss],
+    grid: tuple[float, ...],
+    directions: int,
+    units: SampleUnits,
+) -> dict[str, StoredSamples]:
+    """The loss of each image at the center, and its rise."""
+    center, offset = losses[()].per_image, _rise_offset(len(grid))
+    ends = [grid[len(grid) // 2 + side * offset] for side in (-1, 1)]
+    around = [losses[_grid_point((k, a))].per_image for k in range(directions) for a in ends]
+    rise = torch.stack(around).mean(0) - center
+    return {f"{kind}.center": units.store(center), f"{kind}.rise": units.store(rise)}
 
 
 def _rise_offset(points: int) -> int:
@@ -281,4 +300,4 @@ def _check_arguments(directions: int, limit: int, adversarial_mode: str, steps: 
     require_integers(1, directions=directions, limit=limit, steps=steps)
     if adversarial_mode not in get_args(AdversarialMode):
         modes = ", ".join(get_args(AdversarialMode))
-        raise UserError(f"`adversarial` must be one of {modes}, but got {adversarial_mode!r}")
+        raise UserError(f"`adversarial_mode` must be one of {modes}, but got {adversarial_mode!r}")

@@ -7,17 +7,19 @@ spectral norms of the layers and by its theorems for Gaussian weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.methods.lipschitz_bound import lipschitz_upper_bounds
 from buttress.analysis.methods.lipschitz_ratio import (
     LOGITS,
+    NORM_PAIRS,
     OutputHooks,
+    RatioAscent,
     RatioMeasurements,
     create_measurement,
     measure_ratios,
@@ -28,7 +30,8 @@ from buttress.analysis.methods.spectral_norms import (
     SpectralNorms,
     layer_norms,
 )
-from buttress.analysis.subject import AnalysisSubject
+from buttress.analysis.subject import AnalysisSubject, CostScope
+from buttress.analysis.uncertainty import WEIGHTS_ONLY, SampleUnits, StoredSamples, UncertaintyNote
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.models.eval_mode import eval_mode, to_model_device
@@ -42,9 +45,9 @@ if TYPE_CHECKING:
 class LipschitzRatio(Spec):
     """Empirical constants in one pair of norms; means over images but for the last."""
 
-    result: float  # at the point the attack returned, as published
-    attack: float  # the largest along the attack
-    ascent: float  # the largest along gradient ascent on the ratio
+    at_attack_result: float  # at the point the attack returned, as published
+    attack_max: float  # the largest along the attack
+    ascent_max: float  # the largest along gradient ascent on the ratio
     largest: float  # of all points and images: the constant is at least this
 
 
@@ -60,48 +63,83 @@ class LipschitzBlock(Spec):
     gaussian_log10: float | None  # the same of the theorems' figures
 
 
-class LipschitzResult(Spec):
+class LipschitzResult(AnalysisResult):
     """Empirical Lipschitz constants and bounds of one model."""
 
     attack: str
     threat: str
     images: int
-    moved: int  # images that the attack moved; the others are left out of `result`
-    places: tuple[LipschitzBlock, ...]
+    num_perturbed: int  # images that the attack moved; the others do not count at its result
+    blocks: tuple[LipschitzBlock, ...]
     layers: tuple[LayerNorms, ...]
-    no_bound: str  # why the logits have no upper bound; empty where they have one
+    bound_unavailable: str  # why the logits have no upper bound; empty where they have one
 
     @property
     def logits(self) -> LipschitzBlock:
-        return self.places[-1]
+        return self.blocks[-1]
 
+    @staticmethod
+    def plot(results: Mapping[str, LipschitzResult], figure: Figure) -> None:
+        """Plot empirical constants by block, constant and bound in L2, and layer norms."""
+        published, bounded, layers = figure.subplots(1, 3)
+        for number, (label, result) in enumerate(results.items()):
+            _draw_result(result, label, f"C{number}", (published, bounded, layers))
+        published.set(ylabel="L1 over Linf", title="under attack (-), ratio ascent (:)")
+        bounded.set(ylabel="L2 over L2", title="largest found (-), upper bound (- -)")
+        layers.set(ylabel="norm in L2", title="layers (dots), Gaussian figure (line)")
+        for axes in (published, bounded):
+            axes.set(yscale="log", xlabel="block, then logits")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        layers.set(yscale="log", xlabel="layer")
+        if any(results):
+            figure.legend(fontsize="small", loc="outside lower center", ncols=min(4, len(results)))
 
-def plot_lipschitz(results: Mapping[str, LipschitzResult], figure: Figure) -> None:
-    """Plot empirical constants by block, constant and bound in L2, and layer norms."""
-    published, bounded, layers = figure.subplots(1, 3)
-    for number, (label, result) in enumerate(results.items()):
-        _draw_result(result, label, f"C{number}", (published, bounded, layers))
-    published.set(ylabel="L1 over Linf", title="under attack (-), ratio ascent (:)")
-    bounded.set(ylabel="L2 over L2", title="largest found (-), upper bound (- -)")
-    layers.set(ylabel="norm in L2", title="layers (dots), Gaussian figure (line)")
-    for axes in (published, bounded):
-        axes.set(yscale="log", xlabel="block, then logits")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    layers.set(yscale="log", xlabel="layer")
-    if any(results):
-        figure.legend(fontsize="small", loc="outside lower center", ncols=min(4, len(results)))
+    def summary(self) -> str:
+        """Summarize the empirical constants and the upper bound."""
+        logits = self.logits
+        published, l2 = logits.l1_linf, logits.l2_l2
+        text = (
+            f"Under {self.attack} in {self.threat} the logits move by "
+            f"{published.at_attack_result:.3g} (L1) per unit of Linf, mean of "
+            f"{self.num_perturbed} images; ascent on the ratio finds {published.ascent_max:.3g}. "
+            f"In L2 the constant is at least {l2.largest:.3g}"
+        )
+        if logits.bound_log10 is None:
+            return f"{text}; no upper bound: {self.bound_unavailable}."
+        return f"{text} and at most 10^{logits.bound_log10:.1f}, from the norms of the layers."
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Table of empirical constants and bounds per block; the last four are logarithms."""
+        header = [
+            "up to", "L1/Linf attack", "L1/Linf ascent", "L2/L2 largest", "log10 of it",
+            "bound", "product of norms", "Gaussian weights",
+        ]  # fmt: skip
+
+        def log(value: float | None) -> str:
+            return "-" if value is None else f"{value:.2f}"
+
+        rows = []
+        for block in self.blocks:
+            largest = block.l2_l2.largest
+            values = [block.l1_linf.at_attack_result, block.l1_linf.ascent_max, largest]
+            logs = [block.bound_log10, block.product_log10, block.gaussian_log10]
+            measured = log(math.log10(largest) if largest > 0 else None)
+            rows.append([block.name, *(f"{v:.4g}" for v in values), measured, *map(log, logs)])
+        return header, rows
 
 
 def _draw_result(
     result: LipschitzResult, label: str, color: str, axes: tuple[Axes, Axes, Axes]
 ) -> None:
-    steps = list(range(1, len(result.places) + 1))
+    steps = list(range(1, len(result.blocks) + 1))
     published, bounded, layers = axes
-    ratios = [p.l1_linf for p in result.places]
-    published.plot(steps, [r.result for r in ratios], color=color, marker="o", ms=3, label=label)
-    published.plot(steps, [r.ascent for r in ratios], color=color, ls=":")
-    bounded.plot(steps, [p.l2_l2.largest for p in result.places], color=color, marker="o", ms=3)
-    limits = [_power_of_ten(p.bound_log10) for p in result.places]
+    ratios = [p.l1_linf for p in result.blocks]
+    published.plot(
+        steps, [r.at_attack_result for r in ratios], color=color, marker="o", ms=3, label=label
+    )
+    published.plot(steps, [r.ascent_max for r in ratios], color=color, ls=":")
+    bounded.plot(steps, [p.l2_l2.largest for p in result.blocks], color=color, marker="o", ms=3)
+    limits = [_power_of_ten(p.bound_log10) for p in result.blocks]
     bounded.plot(steps, limits, color=color, ls="--")
     norms = [layer.spectral for layer in result.layers if layer.gaussian is not None]
     layers.plot(norms, color=color, ls="", marker=".")
@@ -114,7 +152,7 @@ def _power_of_ten(log: float | None) -> float:
 
 
 def lipschitz_cost(
-    subject: AnalysisSubject,
+    scope: CostScope,
     *,
     attack: str,
     args: Mapping[str, Any] | None,
@@ -126,57 +164,36 @@ def lipschitz_cost(
 
     A round of the iterations for all norms, with and without BatchNorm, is two passes of one image.
     """
-    images = min(limit, len(subject.data))
-    measurement = create_measurement(subject, create_attack(attack, **(args or {})), steps, radii)
-    total = attack_passes(measurement.attack, subject, images)
-    for _ in measurement.balls:
-        total += attack_passes(measurement.ascent, subject, images)
+    images = min(limit, scope.num_images)
+    total = attack_passes(create_attack(attack, **(args or {})), scope, images)
+    for _ in NORM_PAIRS:
+        total += attack_passes(RatioAscent(steps=steps, radii=tuple(radii)), scope, images)
     return total + PassCount(total.forward + total.backward, 2 * MAX_ITERATIONS)
 
 
-def table_lipschitz(result: LipschitzResult) -> tuple[list[str], list[list[str]]]:
-    """Table of empirical constants and bounds per block; the last four are logarithms."""
-    header = [
-        "up to", "L1/Linf attack", "L1/Linf ascent", "L2/L2 largest", "log10 of it",
-        "bound", "product of norms", "Gaussian weights",
-    ]  # fmt: skip
-
-    def log(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2f}"
-
-    rows = []
-    for block in result.places:
-        largest = block.l2_l2.largest
-        values = [block.l1_linf.result, block.l1_linf.ascent, largest]
-        logs = [block.bound_log10, block.product_log10, block.gaussian_log10]
-        measured = log(math.log10(largest) if largest > 0 else None)
-        rows.append([block.name, *(f"{v:.4g}" for v in values), measured, *map(log, logs)])
-    return header, rows
-
-
-def says_lipschitz(result: LipschitzResult) -> str:
-    """Summarize the empirical constants and the upper bound."""
-    logits = result.logits
-    published, l2 = logits.l1_linf, logits.l2_l2
-    text = (
-        f"Under {result.attack} in {result.threat} the logits move by {published.result:.3g} (L1) "
-        f"per unit of Linf, mean of {result.moved} images; ascent on the ratio finds "
-        f"{published.ascent:.3g}. In L2 the constant is at least {l2.largest:.3g}"
-    )
-    if logits.bound_log10 is None:
-        return f"{text}; no upper bound: {result.no_bound}."
-    return f"{text} and at most 10^{logits.bound_log10:.1f}, from the norms of the layers."
+RATIO_FIELDS = ("at_attack_result", "attack_max", "ascent_max")
+LARGEST_ONLY = UncertaintyNote(
+    pattern="*.largest",
+    varies_by="none",
+    reason="it is the largest of all images: a lower bound, which fewer images only lower",
+)
 
 
 @ANALYSES.register(
     "lipschitz",
     paper="arXiv:2110.03825",
     tags=("attack", "weights"),
-    result=LipschitzResult,
-    plot=plot_lipschitz,
     cost=lipschitz_cost,
-    says=says_lipschitz,
-    table=table_lipschitz,
+    example_args={"limit": 4, "steps": 2, "radii": (1.0,), "args": {"steps": 2}},
+    uncertainty=(LARGEST_ONLY, WEIGHTS_ONLY),
+    predictors=(
+        Predictor("Lipschitz L1/Linf", ("blocks", -1, "l1_linf", "attack_max"), True, True),
+        Predictor("Lipschitz L2/L2", ("blocks", -1, "l2_l2", "ascent_max"), uses_attack=True),
+        Predictor(
+            "product of layer norms (log)", ("layers", -1, "product_log10"), also_initial=True
+        ),
+        Predictor("Gaussian bound (log)", ("blocks", -1, "gaussian_log10")),
+    ),
 )
 def lipschitz(
     subject: AnalysisSubject,
@@ -202,24 +219,41 @@ def lipschitz(
     blocks = {part.name: part for part in network_blocks(subject.model)}
     outputs = OutputHooks(subject.model, {name: part.module for name, part in blocks.items()})
     measurement = create_measurement(subject, create_attack(attack, **(args or {})), steps, radii)
-    ratios = measure_ratios(subject, measurement, outputs, limit)
+    data = subject.first_images(limit)
+    ratios = measure_ratios(subject, measurement, outputs, data)
     x = to_model_device(subject.model, subject.first_images(1).images)
     norms = SpectralNorms(subject.model, x)
     with eval_mode(subject.model):
-        bounds, no_bound = lipschitz_upper_bounds(subject.model, x, norms, outputs.outputs(x))
+        bounds, reason = lipschitz_upper_bounds(subject.model, x, norms, outputs.outputs(x))
         layers = layer_norms(subject.model, x, norms)
     return LipschitzResult(
         attack=attack,
         threat=str(subject.threat),
-        images=ratios[LOGITS].result.shape[1],
-        moved=int((ratios[LOGITS].result[0] > 0).sum()),
-        places=tuple(
+        images=len(data),
+        num_perturbed=int((ratios[LOGITS].at_attack_result[0] > 0).sum()),
+        blocks=tuple(
             _lipschitz_block(name, block_ratios, blocks.get(name), bounds, layers)
             for name, block_ratios in ratios.items()
         ),
         layers=layers,
-        no_bound=no_bound,
+        bound_unavailable=reason,
+        samples={
+            f"blocks[{number}].{pair}.{field}": figure
+            for number, block_ratios in enumerate(ratios.values())
+            for pair, field, figure in _stored_ratios(block_ratios, SampleUnits(data.ids.tolist()))
+        },
     )
+
+
+def _stored_ratios(
+    ratios: RatioMeasurements, units: SampleUnits
+) -> Iterator[tuple[str, str, StoredSamples]]:
+    """The ratio of each image, by pair of norms and field; nan where the attack moved nothing."""
+    for number, pair in enumerate(("l1_linf", "l2_l2")):
+        for field in RATIO_FIELDS:
+            values = getattr(ratios, field)[number].double()
+            is_counted = (values > 0) | (field != "at_attack_result")
+            yield pair, field, units.store(values.where(is_counted, torch.nan))
 
 
 def _lipschitz_block(
@@ -246,20 +280,21 @@ def _log10(log: float | None) -> float | None:
     return None if log is None or not math.isfinite(log) else log / math.log(10)
 
 
-def _last_layer(layers: Sequence[LayerNorms], place: str) -> LayerNorms | None:
+def _last_layer(layers: Sequence[LayerNorms], block: str) -> LayerNorms | None:
     """The layer that is called last inside a block, or in the whole model."""
     block_layers = [
-        row for row in layers if place == LOGITS or f"{row.name}.".startswith(f"{place}.")
+        row for row in layers if block == LOGITS or f"{row.name}.".startswith(f"{block}.")
     ]
     return block_layers[-1] if block_layers else None
 
 
 def _lipschitz_ratio(ratios: RatioMeasurements, pair: int) -> LipschitzRatio:
-    result, along, ascent = ratios.result[pair], ratios.attack[pair], ratios.ascent[pair]
-    nonzero = result[result > 0]
+    at_result = ratios.at_attack_result[pair]
+    along, ascent = ratios.attack_max[pair], ratios.ascent_max[pair]
+    nonzero = at_result[at_result > 0]
     return LipschitzRatio(
-        result=float(nonzero.double().mean()) if len(nonzero) else 0.0,
-        attack=float(along.double().mean()),
-        ascent=float(ascent.double().mean()),
+        at_attack_result=float(nonzero.double().mean()) if len(nonzero) else 0.0,
+        attack_max=float(along.double().mean()),
+        ascent_max=float(ascent.double().mean()),
         largest=float(torch.maximum(along, ascent).max()),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
 from buttress.analysis.semantics import perturbations_as_images
@@ -20,8 +20,10 @@ from buttress.analysis.subject import (
     SAMPLE_BATCH,
     AnalysisNotApplicable,
     AnalysisSubject,
+    CostScope,
     load_sample,
 )
+from buttress.analysis.uncertainty import FORMULA, SampleUnits
 from buttress.attacks.core import Attack, create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
@@ -41,11 +43,11 @@ class PerturbationExample(Spec):
 
     id: int
     label: int
-    grey: str  # the mean over channels, over its own largest value
-    colour: str  # no change is gray, eps either way black or white
+    gray: str  # the mean over channels, over its own largest value
+    color: str  # no change is gray, eps either way black or white
 
 
-class PerturbationsResult(Spec):
+class PerturbationsResult(AnalysisResult):
     """Perturbations of one model and their energy by frequency, averaged over images."""
 
     attack: str
@@ -57,24 +59,33 @@ class PerturbationsResult(Spec):
     frequency: tuple[float, ...]  # of each ring, in cycles per pixel
     energy: tuple[float, ...]  # the share of each ring
     image_energy: tuple[float, ...]  # the same of the clean images, without their mean
-    white_energy: tuple[float, ...]  # the same of white noise
-    low: float  # the share below LOW
-    image_low: float
-    white_low: float
+    white_noise_energy: tuple[float, ...]  # the same of white noise
+    low_frequency_energy: float  # the fraction below LOW_FREQUENCY
+    image_low_frequency_energy: float
+    white_noise_low_frequency_energy: float
 
+    @staticmethod
+    def plot(results: Mapping[str, PerturbationsResult], figure: Figure) -> None:
+        """Perturbations and their spectrum in two rows per run; beside them energy by frequency."""
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(2.2, 1))[0]
+        _draw_pictures(results, left)
+        axes = right.subplots()
+        for label, result in results.items():
+            axes.plot(result.frequency, result.energy, marker=".", label=label or "perturbations")
+        first = next(iter(results.values()))
+        axes.plot(first.frequency[1:], first.image_energy[1:], "k--", lw=1, label="clean images")
+        axes.plot(first.frequency, first.white_noise_energy, "k:", lw=1, label="white noise")
+        axes.set(xlabel="cycles per pixel", ylabel="share of energy", yscale="log")
+        axes.legend(fontsize="x-small")
 
-def plot_perturbations(results: Mapping[str, PerturbationsResult], figure: Figure) -> None:
-    """Perturbations and their spectrum in two rows per run; beside them energy by frequency."""
-    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(2.2, 1))[0]
-    _draw_pictures(results, left)
-    axes = right.subplots()
-    for label, result in results.items():
-        axes.plot(result.frequency, result.energy, marker=".", label=label or "perturbations")
-    first = next(iter(results.values()))
-    axes.plot(first.frequency[1:], first.image_energy[1:], "k--", lw=1, label="clean images")
-    axes.plot(first.frequency, first.white_energy, "k:", lw=1, label="white noise")
-    axes.set(xlabel="cycles per pixel", ylabel="share of energy", yscale="log")
-    axes.legend(fontsize="x-small")
+    def summary(self) -> str:
+        """Summarize the energy at low frequencies."""
+        return (
+            f"{self.low_frequency_energy:.1%} of the energy of the perturbations ({self.attack} in "
+            f"{self.threat}, {self.images} images) lies below {LOW_FREQUENCY:g} cycles per pixel; "
+            f"in white noise it is {self.white_noise_low_frequency_energy:.1%}, in the images "
+            f"themselves {self.image_low_frequency_energy:.1%}."
+        )
 
 
 def _draw_pictures(results: Mapping[str, PerturbationsResult], figure: SubFigure) -> None:
@@ -85,43 +96,31 @@ def _draw_pictures(results: Mapping[str, PerturbationsResult], figure: SubFigure
     for block, (label, result) in enumerate(results.items()):
         above, below = axes[2 * block], axes[2 * block + 1]
         for column, example in enumerate(result.examples):
-            show_png(above[column], example.grey)
-            show_png(below[column], example.colour)
+            show_png(above[column], example.gray)
+            show_png(below[column], example.color)
             below[column].set_title(result.classes[example.label], fontsize="xx-small", pad=2)
         show_png(above[-1], result.spectrum, "magma")
         above[-1].set_title("spectrum", fontsize="xx-small", pad=2)
         above[0].set_title(label, fontsize="x-small", loc="left")
 
 
+WHITE_NOISE = FORMULA.model_copy(update={"pattern": "white_noise*"})
+
+
 def perturbations_cost(
-    subject: AnalysisSubject,
-    *,
-    attack: str,
-    args: Mapping[str, Any] | None,
-    limit: int,
-    **_: Any,
+    scope: CostScope, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
 ) -> PassCount:
-    """The attack."""
-    return attack_passes(_create_attack(attack, args), subject, min(limit, len(subject.data)))
-
-
-def says_perturbations(result: PerturbationsResult) -> str:
-    """Summarize the energy at low frequencies."""
-    return (
-        f"{result.low:.1%} of the energy of the perturbations ({result.attack} in {result.threat}, "
-        f"{result.images} images) lies below {LOW_FREQUENCY:g} cycles per pixel; in white noise "
-        f"it is {result.white_low:.1%}, in the images themselves {result.image_low:.1%}."
-    )
+    """Cost: the attack."""
+    return attack_passes(_create_attack(attack, args), scope, min(limit, scope.num_images))
 
 
 @ANALYSES.register(
     "perturbations",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=PerturbationsResult,
-    plot=plot_perturbations,
     cost=perturbations_cost,
-    says=says_perturbations,
+    example_args={"limit": 4, "examples": 2, "args": {"steps": 2}},
+    uncertainty=(WHITE_NOISE,),
 )
 def perturbations(
     subject: AnalysisSubject,
@@ -129,19 +128,19 @@ def perturbations(
     attack: str = "pgd",
     args: Mapping[str, Any] | None = None,
     limit: int = 64,
-    count: int = 6,
+    examples: int = 6,
 ) -> PerturbationsResult:
     r"""Perturbations d = x - x' as images, and their energy by frequency.
 
     .. math:: (d + \max|d|) / (2 \max|d|), \qquad (d + \epsilon) / (2 \epsilon)
 
-    The first is shown in gray, the second in colour. Without ``args`` PGD takes 20 steps of
+    The first is shown in gray, the second in color. Without ``args`` PGD takes 20 steps of
     1.5 eps over their number.
 
     Departures from the thesis: its gray pictures divide by max d, which leaves [0, 1] where the
     largest change is negative; it shows spectra of single images, here they are averaged.
     """
-    require_integers(1, limit=limit, count=count)
+    require_integers(1, limit=limit, examples=examples)
     sample = load_sample(subject.model, subject.first_images(limit))
     task = subject.progress.add_task(f"perturbations of {attack}", len(sample))
     options = AttackOptions(
@@ -159,22 +158,22 @@ def perturbations(
         raise AnalysisNotApplicable(
             f"{attack} changed no image, so there are no perturbations to analyze"
         )
-    rows = first_image_per_class(sample.y.cpu(), count)
+    rows = first_image_per_class(sample.y.cpu(), examples)
     is_box = subject.threat.norm == "Linf"
     color = (
         perturbations_as_images(x, x_adv, subject.threat.eps) if is_box else stretch_contrast(delta)
     )
     gray = stretch_contrast(delta.mean(1, keepdim=True))
-    example_list = [
+    pictures = [
         PerturbationExample(
             id=int(sample.ids[i]),
             label=int(sample.y[i]),
-            grey=encode_png(gray[i]),
-            colour=encode_png(color[i]),
+            gray=encode_png(gray[i]),
+            color=encode_png(color[i]),
         )
         for i in rows.tolist()
     ]
-    return _build_result(subject, attack, example_list, delta[is_perturbed], x)
+    return _build_result(subject, attack, pictures, x, delta, sample.ids)
 
 
 def _create_attack(name: str, args: Mapping[str, Any] | None) -> Attack:
@@ -188,15 +187,20 @@ def _build_result(
     subject: AnalysisSubject,
     attack: str,
     examples: list[PerturbationExample],
-    delta: Tensor,
     x: Tensor,
+    delta: Tensor,
+    ids: Tensor,
 ) -> PerturbationsResult:
+    """Energies of the images that the attack changed."""
+    is_perturbed = delta.flatten(1).abs().amax(1) > 0
+    delta, ids_perturbed = delta[is_perturbed], ids[is_perturbed]
     rings = frequency_rings(delta)
     frequency = torch.arange(int(rings.max()) + 1) / min(delta.shape[-2:])
-    image = energy_per_ring(x - x.mean((-2, -1), keepdim=True))
+    images = energy_per_ring(x - x.mean((-2, -1), keepdim=True))
     white = torch.bincount(rings.flatten()).double() / rings.numel()
-    energy = energy_per_ring(delta)
+    energies = energy_per_ring(delta)
     is_low = frequency < LOW_FREQUENCY
+    image, energy = images.mean(0), energies.mean(0)
     return PerturbationsResult(
         attack=attack,
         threat=str(subject.threat),
@@ -207,10 +211,16 @@ def _build_result(
         frequency=tuple(frequency.tolist()),
         energy=tuple(energy.tolist()),
         image_energy=tuple(image.tolist()),
-        white_energy=tuple(white.tolist()),
-        low=float(energy[is_low].sum()),
-        image_low=float(image[is_low].sum()),
-        white_low=float(white[is_low].sum()),
+        white_noise_energy=tuple(white.tolist()),
+        low_frequency_energy=float(energy[is_low].sum()),
+        image_low_frequency_energy=float(image[is_low].sum()),
+        white_noise_low_frequency_energy=float(white[is_low].sum()),
+        samples={
+            "low_frequency_energy": SampleUnits(ids_perturbed.tolist()).store(
+                energies[:, is_low].sum(1)
+            ),
+            "image_low_frequency_energy": SampleUnits(ids.tolist()).store(images[:, is_low].sum(1)),
+        },
     )
 
 
@@ -235,19 +245,19 @@ def frequency_rings(x: Tensor) -> Tensor:
 
 
 def energy_per_ring(x: Tensor) -> Tensor:
-    """(R,) the share of the energy in each ring over all channels; every image weighs the same."""
+    """(N, R) the fraction of the energy of each image in each ring, over all channels."""
     rings = frequency_rings(x).flatten()
     power = torch.fft.fft2(x).abs().square().sum(1).flatten(1)
-    energy_fraction = power / power.sum(1, keepdim=True).clamp_min(TINY)
-    return torch.zeros(int(rings.max()) + 1, dtype=energy_fraction.dtype).index_add_(
-        0, rings, energy_fraction.mean(0)
-    )
+    fraction = power / power.sum(1, keepdim=True).clamp_min(TINY)
+    empty = torch.zeros(len(x), int(rings.max()) + 1, dtype=fraction.dtype)
+    return empty.index_add_(1, rings, fraction)
 
 
-def low_frequency_energy(x: Tensor) -> float:
-    """The share of the energy of images below LOW, without their mean."""
+def low_frequency_energy(x: Tensor) -> Tensor:
+    """(N,) the fraction of the energy of each image below LOW_FREQUENCY, without its mean."""
     energy = energy_per_ring(x - x.mean((-2, -1), keepdim=True))
-    return float(energy[torch.arange(len(energy)) / min(x.shape[-2:]) < LOW_FREQUENCY].sum())
+    is_low = torch.arange(energy.shape[1]) / min(x.shape[-2:]) < LOW_FREQUENCY
+    return energy[:, is_low].sum(1)
 
 
 def _stretch_range(values: Tensor) -> Tensor:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import PassCount
 from buttress.analysis.group import WORST, GroupScores, group_scores
 from buttress.analysis.methods.predictors import (
     CLEAN_ACCURACY,
-    PREDICTORS,
     SIZE_METRICS,
     MetricReader,
 )
 from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.statistics import holm, spearman, spearman_p_value
@@ -25,27 +25,21 @@ if TYPE_CHECKING:
 
 MIN_RUNS = 4  # runs: with fewer an interval is uninformative
 SIGNIFICANCE = 0.05
-HINTS = {
-    p.name: f"; `buttress analyze {p.analysis} RUNS` may give it"
-    if p.when == "trained"
-    else f"; --set compute=[{p.analysis}] may give it"
-    for p in PREDICTORS
-}
-MetricColumn = tuple[float | None, ...]  # a figure of each run, in the order of the runs
+MetricColumn = tuple[float | None, ...]  # a metric of each run, in the order of the runs
 
 
 class MetricCorrelation(Spec):
     """Correlation of one metric with robust accuracy over the runs that have it."""
 
-    figure: str
-    attacks: bool  # takes an attack itself: near to what it predicts, and not cheap
+    metric: str
+    uses_attack: bool  # takes an attack itself: near to what it predicts, and not cheap
     values: MetricColumn
     runs: int
     value: float  # Spearman's rank correlation
     low: float  # its 95% interval, not corrected
     high: float
     p: float  # by permutation
-    p_holm: float  # corrected for all figures
+    p_holm: float  # corrected for all metrics
 
     @property
     def is_significant(self) -> bool:
@@ -53,38 +47,59 @@ class MetricCorrelation(Spec):
         return self.p_holm < SIGNIFICANCE
 
 
-class PredictionResult(Spec):
+class PredictionResult(AnalysisResult):
     """All correlations, the strongest first."""
 
     suite: str
     attack: str
     runs: tuple[str, ...]
-    robust: tuple[float, ...]
+    robust_accuracy: tuple[float, ...]
     correlations: tuple[MetricCorrelation, ...]
-    left_out: dict[str, str]  # figure -> why it has no correlation
+    skipped: dict[str, str]  # metric -> why it has no correlation
     notes: tuple[str, ...]
 
+    @staticmethod
+    def plot(results: Mapping[str, PredictionResult], figure: Figure) -> None:
+        """Plot each correlation with its interval; filled where significant after correction."""
+        most = max(len(r.correlations) for r in results.values())
+        figure.set_size_inches(8 * len(results), 1.8 + 0.36 * most)
+        for axes, result in zip(
+            figure.subplots(1, len(results), squeeze=False)[0], results.values(), strict=True
+        ):
+            _draw_correlations(result, axes)
 
-def plot_predict(results: Mapping[str, PredictionResult], figure: Figure) -> None:
-    """Plot each correlation with its interval; filled where significant after correction."""
-    most = max(len(r.correlations) for r in results.values())
-    figure.set_size_inches(8 * len(results), 1.8 + 0.36 * most)
-    for axes, result in zip(
-        figure.subplots(1, len(results), squeeze=False)[0], results.values(), strict=True
-    ):
-        _draw_correlations(result, axes)
+    def summary(self) -> str:
+        """Summarize the significant correlations and the notes."""
+        real = [c for c in self.correlations if c.is_significant]
+        named = "; ".join(
+            f"{c.metric} {c.value:+.2f} (95%: {c.low:+.2f} to {c.high:+.2f}, p {c.p_holm:.2g})"
+            for c in real
+        )
+        strongest = self.correlations[0]
+        head = (
+            f"Of {len(self.correlations)} metrics over {len(self.runs)} runs, {len(real)} "
+            f"{'correlates' if len(real) == 1 else 'correlate'} significantly with "
+            f"{self.attack.replace('_', ' ')} accuracy after Holm's correction"
+        )
+        tail = (
+            f": {named}."
+            if real
+            else f"; the strongest, {strongest.metric}, has {strongest.value:+.2f} (95%: "
+            f"{strongest.low:+.2f} to {strongest.high:+.2f}, corrected p {strongest.p_holm:.2g})."
+        )
+        return " ".join([head + tail, *(f"Note: {note}." for note in self.notes)])
 
 
 def _draw_correlations(result: PredictionResult, axes: Axes) -> None:
     names = []
     for position, correlation in enumerate(result.correlations):
-        color = "C3" if correlation.attacks else "C0"
+        color = "C3" if correlation.uses_attack else "C0"
         axes.plot(
             [correlation.low, correlation.high], [position, position], color=color, linewidth=1.5
         )
         fill = color if correlation.is_significant else "white"
         axes.plot(correlation.value, position, "o", color=color, markerfacecolor=fill)
-        names.append(f"{correlation.figure} ({correlation.runs} runs)")
+        names.append(f"{correlation.metric} ({correlation.runs} runs)")
     axes.axvline(0, color="0.6", linewidth=1, zorder=0)
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.invert_yaxis()
@@ -97,33 +112,11 @@ def _draw_correlations(result: PredictionResult, axes: Axes) -> None:
     )
 
 
-def says_predict(result: PredictionResult) -> str:
-    """Summarize the significant correlations and the notes."""
-    real = [c for c in result.correlations if c.is_significant]
-    named = "; ".join(
-        f"{c.figure} {c.value:+.2f} (95%: {c.low:+.2f} to {c.high:+.2f}, p {c.p_holm:.2g})"
-        for c in real
-    )
-    strongest = result.correlations[0]
-    head = (
-        f"Of {len(result.correlations)} metrics over {len(result.runs)} runs, {len(real)} "
-        f"{'correlates' if len(real) == 1 else 'correlate'} significantly with "
-        f"{result.attack.replace('_', ' ')} accuracy after Holm's correction"
-    )
-    tail = (
-        f": {named}."
-        if real
-        else f"; the strongest, {strongest.figure}, has {strongest.value:+.2f} (95%: "
-        f"{strongest.low:+.2f} to {strongest.high:+.2f}, corrected p {strongest.p_holm:.2g})."
-    )
-    return " ".join([head + tail, *(f"Note: {note}." for note in result.notes)])
-
-
 def predict_cost(
     group: RunGroup, *, suite: str, attack: str, compute: tuple[str, ...]
 ) -> Iterator[tuple[AnalysisSubject, PassCount]]:
     """Cost of the analyses in ``compute`` for the runs that do not have them."""
-    for score in group_scores(group, suite, attack).found:
+    for score in group_scores(group, suite, attack).runs:
         reader = MetricReader(score, _check_compute(compute), group.progress)
         yield reader.subject, reader.cost()
 
@@ -131,11 +124,9 @@ def predict_cost(
 @ANALYSES.register(
     "predict",
     tags=("records",),
-    result=PredictionResult,
-    plot=plot_predict,
     cost=predict_cost,
-    says=says_predict,
-    together=True,
+    uncertainty=(OWN_INTERVAL,),
+    subject="group",
 )
 def predict(
     group: RunGroup,
@@ -151,9 +142,10 @@ def predict(
     corrected for all metrics (Holm): many metrics and few runs give strong correlations by chance.
     """
     scores = group_scores(group, suite, attack)
-    columns, attacks = collect_metrics(scores, _check_compute(compute), group)
-    robust = tuple(s.robust.value for s in scores.found)
-    correlations, skipped = correlate(columns, robust, attacks)
+    predictors = {p.name: p for p in ANALYSES.predictors()}
+    columns = collect_metrics(scores, _check_compute(compute), predictors, group)
+    robust = tuple(s.robust_accuracy.value for s in scores.runs)
+    correlations, skipped = correlate(columns, robust, predictors)
     if not correlations:
         raise UserError(
             "no metric can be correlated with robust accuracy: "
@@ -162,17 +154,17 @@ def predict(
     return PredictionResult(
         suite=scores.suite,
         attack=attack,
-        runs=tuple(s.label for s in scores.found),
-        robust=robust,
+        runs=tuple(s.label for s in scores.runs),
+        robust_accuracy=robust,
         correlations=correlations,
-        left_out=skipped,
+        skipped=skipped,
         notes=(*scores.notes, *_recipe_note(scores)),
     )
 
 
 def _check_compute(compute: Sequence[str]) -> tuple[str, ...]:
     """Return the registered names in ``compute``; raise for analyses without a metric."""
-    available = list(dict.fromkeys(p.analysis for p in PREDICTORS))
+    available = list(dict.fromkeys(p.analysis for p in ANALYSES.predictors()))
     names = tuple(ANALYSES.entry(name).name for name in compute)
     if unknown := [name for name in names if name not in available]:
         raise UserError(
@@ -182,27 +174,29 @@ def _check_compute(compute: Sequence[str]) -> tuple[str, ...]:
 
 
 def collect_metrics(
-    scores: GroupScores, compute: Sequence[str], group: RunGroup
-) -> tuple[dict[str, MetricColumn], frozenset[str]]:
-    """Map each metric to its value in each run; also which metrics need an attack."""
+    scores: GroupScores,
+    compute: Sequence[str],
+    predictors: Mapping[str, Predictor],
+    group: RunGroup,
+) -> dict[str, MetricColumn]:
+    """Map each metric to its value in each run."""
     rows: list[dict[str, float | None]] = []
-    task = group.progress.add_task("predict", len(scores.found))
-    for score in scores.found:
+    task = group.progress.add_task("predict", len(scores.runs))
+    for score in scores.runs:
         reader = MetricReader(score, compute, group.progress)
-        row: dict[str, float | None] = {CLEAN_ACCURACY: score.clean.value, **reader.model_sizes()}
-        row |= {p.name: reader.value(p) for p in PREDICTORS}
+        row: dict[str, float | None] = {CLEAN_ACCURACY: score.clean_accuracy.value}
+        row |= {**reader.model_sizes(), **{p.name: reader.value(p) for p in predictors.values()}}
         rows.append(row)
         task.advance(1, note=score.label)
     task.close()
-    names = (CLEAN_ACCURACY, *SIZE_METRICS, *(p.name for p in PREDICTORS))
-    columns = {name: tuple(row[name] for row in rows) for name in names}
-    return columns, frozenset(p.name for p in PREDICTORS if p.attacks)
+    names = (CLEAN_ACCURACY, *SIZE_METRICS, *predictors)
+    return {name: tuple(row[name] for row in rows) for name in names}
 
 
 def correlate(
     columns: Mapping[str, MetricColumn],
     robust: Sequence[float],
-    attacks: frozenset[str] = frozenset(),
+    predictors: Mapping[str, Predictor],
 ) -> tuple[tuple[MetricCorrelation, ...], dict[str, str]]:
     """Correlation of each metric, strongest first, and why others have none."""
     skipped: dict[str, str] = {}
@@ -212,7 +206,7 @@ def correlate(
         y = [r for v, r in zip(column, robust, strict=True) if v is not None]
         if len(x) < MIN_RUNS:
             skipped[name] = f"{len(x)} of {len(robust)} runs have it, {MIN_RUNS} are needed"
-            skipped[name] += HINTS.get(name, "")
+            skipped[name] += _hint(predictors.get(name))
         elif len(set(x)) == 1 or len(set(y)) == 1:
             skipped[name] = "it, or the accuracy, is the same in all runs"
         else:
@@ -223,8 +217,8 @@ def correlate(
         estimate = spearman(x, y)
         correlations.append(
             MetricCorrelation(
-                figure=name,
-                attacks=name in attacks,
+                metric=name,
+                uses_attack=name in predictors and predictors[name].uses_attack,
                 values=tuple(columns[name]),
                 runs=len(x),
                 value=estimate.value,
@@ -237,9 +231,18 @@ def correlate(
     return tuple(sorted(correlations, key=lambda c: -abs(c.value))), skipped
 
 
+def _hint(metric: Predictor | None) -> str:
+    """How to get a metric that is missing in some runs."""
+    if metric is None:
+        return ""
+    if metric.is_initial:
+        return f"; --set compute=[{metric.analysis}] may give it"
+    return f"; `buttress analyze {metric.analysis} RUNS` may give it"
+
+
 def _recipe_note(scores: GroupScores) -> tuple[str, ...]:
     """Note on runs of several recipes: a metric may follow the recipe."""
-    specs = [s.run.spec for s in scores.found]
+    specs = [s.run.spec for s in scores.runs]
     kinds = sorted({s.recipe.name or s.recipe.objective.name for s in specs})
     if len(kinds) == 1:
         return ()

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.methods.rademacher_complexity import (
     dual_exponent,
     lemma_limits,
     rademacher_complexity,
 )
+from buttress.analysis.uncertainty import FORMULA, SampleUnits, StoredSamples, UncertaintyNote
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.system.progress import Progress
@@ -37,7 +38,7 @@ class ComplexityRow(Spec):
     adversarial_error: float
     lower: float  # what the lemma allows
     upper: float
-    term: float  # its part with the dimension
+    dimension_term: float  # its part with the dimension
 
 
 class LinearClass(Spec):
@@ -50,11 +51,13 @@ class LinearClass(Spec):
     rows: tuple[ComplexityRow, ...]
     natural_slope: float
     adversarial_slope: float
-    last_slope: float  # of the adversarial complexity, between the two largest dimensions
-    term_slope: float
+    largest_dimensions_slope: (
+        float  # of the adversarial complexity, between the two largest dimensions
+    )
+    dimension_term_slope: float
 
 
-class RademacherResult(Spec):
+class RademacherResult(AnalysisResult):
     """Natural and adversarial Rademacher complexity of linear classes."""
 
     eps: float
@@ -64,50 +67,49 @@ class RademacherResult(Spec):
     points: PointDistribution
     classes: tuple[LinearClass, ...]
 
+    @staticmethod
+    def plot(results: Mapping[str, RademacherResult], figure: Figure) -> None:
+        """One panel per norm: both complexities, and the band that the lemma allows."""
+        names = [c.p for c in next(iter(results.values())).classes]
+        axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+        for label, result in results.items():
+            prefix = f"{label}: " if label else ""
+            for axis, linear_class in zip(axes, result.classes, strict=True):
+                x = [r.dimension for r in linear_class.rows]
+                line_label = (
+                    f"{prefix}adversarial, slope {_format_signed(linear_class.adversarial_slope)}"
+                )
+                (line,) = axis.plot(
+                    x, [r.adversarial for r in linear_class.rows], marker="o", label=line_label
+                )
+                color, line_label = (
+                    line.get_color(),
+                    f"{prefix}natural, slope {_format_signed(linear_class.natural_slope)}",
+                )
+                axis.plot(
+                    x,
+                    [r.natural for r in linear_class.rows],
+                    linestyle="--",
+                    color=color,
+                    label=line_label,
+                )
+                band = [r.lower for r in linear_class.rows], [r.upper for r in linear_class.rows]
+                axis.fill_between(x, *band, alpha=0.15, color=color, label="allowed by the lemma")
+        for axis, name in zip(axes, names, strict=True):
+            axis.set(xscale="log", yscale="log", xlabel="dimension", title=f"p = {name}")
+            axis.legend(fontsize="x-small")
+        axes[0].set(ylabel="Rademacher complexity")
 
-def plot_rademacher(results: Mapping[str, RademacherResult], figure: Figure) -> None:
-    """One panel per norm: both complexities, and the band that the lemma allows."""
-    names = [c.p for c in next(iter(results.values())).classes]
-    axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
-    for label, result in results.items():
-        prefix = f"{label}: " if label else ""
-        for axis, linear_class in zip(axes, result.classes, strict=True):
-            x = [r.dimension for r in linear_class.rows]
-            line_label = (
-                f"{prefix}adversarial, slope {_format_signed(linear_class.adversarial_slope)}"
-            )
-            (line,) = axis.plot(
-                x, [r.adversarial for r in linear_class.rows], marker="o", label=line_label
-            )
-            color, line_label = (
-                line.get_color(),
-                f"{prefix}natural, slope {_format_signed(linear_class.natural_slope)}",
-            )
-            axis.plot(
-                x,
-                [r.natural for r in linear_class.rows],
-                linestyle="--",
-                color=color,
-                label=line_label,
-            )
-            band = [r.lower for r in linear_class.rows], [r.upper for r in linear_class.rows]
-            axis.fill_between(x, *band, alpha=0.15, color=color, label="allowed by the lemma")
-    for axis, name in zip(axes, names, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="dimension", title=f"p = {name}")
-        axis.legend(fontsize="x-small")
-    axes[0].set(ylabel="Rademacher complexity")
-
-
-def says_rademacher(result: RademacherResult) -> str:
-    """Summarize the slopes."""
-    parts = [f"{_format_signed(c.adversarial_slope)} for p = {c.p}" for c in result.classes]
-    without = [f"{_format_signed(c.natural_slope)}" for c in result.classes]
-    first, last = (result.classes[0].rows[i].dimension for i in (0, -1))
-    return (
-        f"From dimension {first:,} to {last:,} the logarithm of the adversarial complexity "
-        f"(eps {result.eps:g}) grows with the slope {', '.join(parts)}; without an adversary "
-        f"{', '.join(without)}. {_limits_sentence(result)}"
-    )
+    def summary(self) -> str:
+        """Summarize the slopes."""
+        parts = [f"{_format_signed(c.adversarial_slope)} for p = {c.p}" for c in self.classes]
+        without = [f"{_format_signed(c.natural_slope)}" for c in self.classes]
+        first, last = (self.classes[0].rows[i].dimension for i in (0, -1))
+        return (
+            f"From dimension {first:,} to {last:,} the logarithm of the adversarial complexity "
+            f"(eps {self.eps:g}) grows with the slope {', '.join(parts)}; without an adversary "
+            f"{', '.join(without)}. {_limits_sentence(self)}"
+        )
 
 
 def _format_signed(value: float) -> str:
@@ -118,6 +120,12 @@ def _limits_sentence(result: RademacherResult) -> str:
     rows = [r for c in result.classes for r in c.rows]
     num_within = sum(r.lower <= r.adversarial <= r.upper for r in rows)
     return f"{num_within} of {len(rows)} values lie within the limits of the lemma."
+
+
+DIMENSION_TERM = FORMULA.model_copy(update={"pattern": "*dimension_term*"})
+STANDARD_ERROR = UncertaintyNote(
+    pattern="*", varies_by="none", reason="its standard error over draws is beside it"
+)
 
 
 def rademacher_cost(*, dimensions: Sequence[int], count: int, draws: int, **_: Any) -> str:
@@ -131,11 +139,10 @@ def rademacher_cost(*, dimensions: Sequence[int], count: int, draws: int, **_: A
     "rademacher",
     paper="arXiv:1810.11914",
     tags=("bound", "theory"),
-    result=RademacherResult,
-    plot=plot_rademacher,
     cost=rademacher_cost,
-    says=says_rademacher,
-    standalone=True,
+    subject="none",
+    example_args={"dimensions": (4, 8), "draws": 20},
+    uncertainty=(DIMENSION_TERM, STANDARD_ERROR),
 )
 def rademacher(
     progress: Progress,
@@ -157,21 +164,48 @@ def rademacher(
     dimensions = _check_arguments(dimensions, eps, count, draws, points)
     task = progress.add_task("rademacher", len(NORMS) * len(dimensions))
     signs = random_signs(draws, count, seed)
-    classes = []
+    classes: list[LinearClass] = []
+    samples: dict[str, StoredSamples] = {}
     for name, p in NORMS.items():
-        rows = []
+        rows, draws_by_row = [], []
         for width in dimensions:
             if points == "padded":
                 x = pad_points(random_points(count, dimensions[0], seed), width, dual_exponent(p))
             else:
                 x = random_points(count, width, seed)
-            rows.append(_complexity_row(p, x, signs, eps))
+            row, per_draw = _complexity_row(p, x, signs, eps)
+            rows.append(row)
+            draws_by_row.append(per_draw)
             task.advance(1, note=f"p = {name}, dimension {width}")
+        samples |= _slope_samples(f"classes[{len(classes)}]", dimensions, draws_by_row)
         classes.append(_linear_class(name, rows))
     task.close()
     return RademacherResult(
-        eps=eps, radius=1.0, count=count, draws=draws, points=points, classes=tuple(classes)
+        eps=eps,
+        radius=1.0,
+        count=count,
+        draws=draws,
+        points=points,
+        classes=tuple(classes),
+        samples=samples,
     )
+
+
+def _slope_samples(
+    path: str, dimensions: Sequence[int], draws: Sequence[tuple[Tensor, Tensor]]
+) -> dict[str, StoredSamples]:
+    """The complexities of each draw of signs, from which slopes can be drawn again."""
+    units = SampleUnits(range(len(draws[0][0])), "draw")
+    natural, adversarial = zip(*draws, strict=True)
+    slopes = {
+        "natural_slope": (natural, dimensions),
+        "adversarial_slope": (adversarial, dimensions),
+        "largest_dimensions_slope": (adversarial[-2:], dimensions[-2:]),
+    }
+    return {
+        f"{path}.{name}": units.store(*terms, statistic="log_log_slope", grid=grid)
+        for name, (terms, grid) in slopes.items()
+    }
 
 
 def _check_arguments(
@@ -191,12 +225,15 @@ def _check_arguments(
     return unique_dimensions
 
 
-def _complexity_row(p: float, x: Tensor, signs: Tensor, eps: float) -> ComplexityRow:
+def _complexity_row(
+    p: float, x: Tensor, signs: Tensor, eps: float
+) -> tuple[ComplexityRow, tuple[Tensor, Tensor]]:
+    """The complexities in one dimension; beside them those of each draw, natural first."""
     count, width = x.shape
     natural = rademacher_complexity(x, signs, eps=0.0, radius=1.0, p=p)
     attacked = rademacher_complexity(x, signs, eps=eps, radius=1.0, p=p)
     allowed = lemma_limits(natural.mean, count=count, width=width, eps=eps, radius=1.0, p=p)
-    return ComplexityRow(
+    row = ComplexityRow(
         dimension=width,
         natural=natural.mean,
         natural_error=natural.error,
@@ -204,8 +241,9 @@ def _complexity_row(p: float, x: Tensor, signs: Tensor, eps: float) -> Complexit
         adversarial_error=attacked.error,
         lower=allowed.lower,
         upper=allowed.upper,
-        term=allowed.term,
+        dimension_term=allowed.dimension_term,
     )
+    return row, (natural.per_draw, attacked.per_draw)
 
 
 def random_points(count: int, width: int, seed: int) -> Tensor:
@@ -233,8 +271,8 @@ def _linear_class(name: str, rows: list[ComplexityRow]) -> LinearClass:
         rows=tuple(rows),
         natural_slope=log_log_slope(dimensions, [r.natural for r in rows]),
         adversarial_slope=log_log_slope(dimensions, attacked),
-        last_slope=log_log_slope(dimensions[-2:], attacked[-2:]),
-        term_slope=log_log_slope(dimensions, [r.term for r in rows]),
+        largest_dimensions_slope=log_log_slope(dimensions[-2:], attacked[-2:]),
+        dimension_term_slope=log_log_slope(dimensions, [r.dimension_term for r in rows]),
     )
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.data import Batch
@@ -43,11 +44,11 @@ class JudgedPerturbations(Spec):
     """The perturbations of one run, by the names of the models that judge them."""
 
     label: str
-    is_robust: bool  # adversarially trained
+    is_adversarially_trained: bool
     judges: dict[str, TopAccuracy]
 
 
-class SemanticsResult(Spec):
+class SemanticsResult(AnalysisResult):
     """Accuracy of standard models on the perturbations of each run."""
 
     attack: str
@@ -56,37 +57,36 @@ class SemanticsResult(Spec):
     images: int
     by_run: dict[str, JudgedPerturbations]  # by the name of the run's folder
 
+    @staticmethod
+    def plot(results: Mapping[str, SemanticsResult], figure: Figure) -> None:
+        """A group of bars per run, one for each judge."""
+        axes = figure.subplots(1, len(results), squeeze=False)[0]
+        for axis, (label, result) in zip(axes, results.items(), strict=True):
+            rows = list(result.by_run.values())
+            judges = sorted({name for row in rows for name in row.judges})
+            for number, judge in enumerate(judges):
+                positions = [
+                    i + (number - len(judges) / 2) * 0.8 / len(judges) for i in range(len(rows))
+                ]
+                heights = [row.judges[judge].top5 if judge in row.judges else 0.0 for row in rows]
+                axis.bar(positions, heights, 0.8 / len(judges), label=judge, align="edge")
+            axis.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right")
+            axis.set(ylabel="top-5 accuracy", ylim=(0, 1), title=label)
+            axis.legend(fontsize="small")
 
-def plot_semantics(results: Mapping[str, SemanticsResult], figure: Figure) -> None:
-    """A group of bars per run, one for each judge."""
-    axes = figure.subplots(1, len(results), squeeze=False)[0]
-    for axis, (label, result) in zip(axes, results.items(), strict=True):
-        rows = list(result.by_run.values())
-        judges = sorted({name for row in rows for name in row.judges})
-        for number, judge in enumerate(judges):
-            positions = [
-                i + (number - len(judges) / 2) * 0.8 / len(judges) for i in range(len(rows))
-            ]
-            heights = [row.judges[judge].top5 if judge in row.judges else 0.0 for row in rows]
-            axis.bar(positions, heights, 0.8 / len(judges), label=judge, align="edge")
-        axis.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right")
-        axis.set(ylabel="top-5 accuracy", ylim=(0, 1), title=label)
-        axis.legend(fontsize="small")
-
-
-def says_semantics(result: SemanticsResult) -> str:
-    """Summarize the accuracy on perturbations of robust and of standard models."""
-    parts = []
-    for is_robust, words in ((True, "robust"), (False, "standard")):
-        rows = [row for row in result.by_run.values() if row.is_robust is is_robust]
-        scores = [(s.top1, s.top5) for row in rows for s in row.judges.values()]
-        if scores:
-            first, five = (sum(s[k] for s in scores) / len(scores) for k in (0, 1))
-            parts.append(f"{first:.1%} for those of {words} models (top-5: {five:.1%})")
-    return (
-        f"Top-1 accuracy of other models on perturbations alone: {', '.join(parts)} "
-        f"({result.images} images, {result.attack}-{result.steps} in {result.threat})."
-    )
+    def summary(self) -> str:
+        """Summarize the accuracy on perturbations of robust and of standard models."""
+        parts = []
+        for trained, words in ((True, "robust"), (False, "standard")):
+            rows = [row for row in self.by_run.values() if row.is_adversarially_trained is trained]
+            scores = [(s.top1, s.top5) for row in rows for s in row.judges.values()]
+            if scores:
+                first, five = (sum(s[k] for s in scores) / len(scores) for k in (0, 1))
+                parts.append(f"{first:.1%} for those of {words} models (top-5: {five:.1%})")
+        return (
+            f"Top-1 accuracy of other models on perturbations alone: {', '.join(parts)} "
+            f"({self.images} images, {self.attack}-{self.steps} in {self.threat})."
+        )
 
 
 def semantics_cost(
@@ -98,7 +98,7 @@ def semantics_cost(
         images = min(limit, len(subject.data))
         passes = PassCount(images * len(group)) if index in judging else PassCount(0)
         if _is_attacked(index, judging, judges):
-            passes += attack_passes(attack_object, subject, images)
+            passes += attack_passes(attack_object, subject.scope, images)
         yield subject, passes
 
 
@@ -106,11 +106,9 @@ def semantics_cost(
     "semantics",
     paper="arXiv:2209.07399",
     tags=("attack",),
-    result=SemanticsResult,
-    plot=plot_semantics,
     cost=semantics_cost,
-    says=says_semantics,
-    together=True,
+    subject="group",
+    example_args={"steps": 2, "limit": 4},
 )
 def semantics(
     group: RunGroup,
@@ -136,26 +134,22 @@ def semantics(
     task = group.progress.add_task("semantics of perturbations", len(sources) + len(judging))
     x, y, ids = data.take(torch.arange(len(data)))
     pictures: dict[int, Tensor] = {}
+    options = AttackOptions(batch_size=JUDGE_BATCH)
     for index in sources:
         model = group.subject(index).model
-        x_adv = run_attack(
-            attack_object,
-            model,
-            x,
-            y,
-            threat,
-            ids=ids,
-            options=AttackOptions(batch_size=JUDGE_BATCH),
-        ).x_adv
+        x_adv = run_attack(attack_object, model, x, y, threat, ids=ids, options=options).x_adv
         pictures[index] = perturbations_as_images(x, x_adv.to(x), threat.eps)
         task.advance(1, note=f"made on {group.labels[index]}")
     scores: dict[int, dict[str, TopAccuracy]] = {index: {} for index in sources}
+    units = SampleUnits(ids.tolist())
+    samples: dict[str, StoredSamples] = {}
     for judge in judging:
-        subject = group.subject(judge)
-        for index in sources:
-            if index != judge:
-                batch = Batch(pictures[index], y, ids)
-                scores[index][_model_key(group.runs[judge])] = top_accuracy(subject.model, batch)
+        model, name = group.subject(judge).model, _model_key(group.runs[judge])
+        for index in (i for i in sources if i != judge):
+            ranks = label_ranks(model, Batch(pictures[index], y, ids))
+            scores[index][name] = top_accuracy(ranks)
+            path = f"by_run.{group.runs[index].path.name}.judges.{name}"
+            samples |= {f"{path}.top{k}": units.store((ranks < k).float()) for k in (1, 5)}
         task.advance(1, note=f"judged by {group.labels[judge]}")
     task.close()
     return SemanticsResult(
@@ -166,11 +160,12 @@ def semantics(
         by_run={
             group.runs[i].path.name: JudgedPerturbations(
                 label=group.labels[i],
-                is_robust=not _is_standard_training(group.runs[i]),
+                is_adversarially_trained=not _is_standard_training(group.runs[i]),
                 judges=scores[i],
             )
             for i in sources
         },
+        samples=samples,
     )
 
 
@@ -179,16 +174,20 @@ def perturbations_as_images(x: Tensor, x_adv: Tensor, eps: float) -> Tensor:
     return ((x - x_adv + eps) / (2 * eps)).clamp(0, 1)
 
 
-def top_accuracy(model: torch.nn.Module, batch: Batch) -> TopAccuracy:
-    """How often the class is the first, and among the first five."""
+def label_ranks(model: torch.nn.Module, batch: Batch) -> Tensor:
+    """(N,) how many classes a model finds more likely than the label."""
     ranks = []
     with eval_mode(model), torch.no_grad():
         for x, y in zip(batch.x.split(JUDGE_BATCH), batch.y.split(JUDGE_BATCH), strict=True):
             logits = model(to_model_device(model, x)).cpu()
-            label_logits = logits.gather(1, y.cpu().view(-1, 1))
-            ranks.append((logits > label_logits).sum(1))
-    rank = torch.cat(ranks)
-    return TopAccuracy(top1=float((rank < 1).float().mean()), top5=float((rank < 5).float().mean()))
+            ranks.append((logits > logits.gather(1, y.cpu().view(-1, 1))).sum(1))
+    return torch.cat(ranks)
+
+
+def top_accuracy(ranks: Tensor) -> TopAccuracy:
+    """How often the class is the first, and among the first five."""
+    top1, top5 = (float((ranks < k).float().mean()) for k in (1, 5))
+    return TopAccuracy(top1=top1, top5=top5)
 
 
 def _is_standard_training(run: Run) -> bool:

@@ -7,13 +7,14 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from buttress.analysis.core import ANALYSES, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor, require_integers
 from buttress.analysis.cost import PassCount
 from buttress.analysis.methods.hessian import LossHessian
 from buttress.analysis.methods.lanczos import hutchinson, lanczos
@@ -27,11 +28,14 @@ from buttress.analysis.methods.weight_directions import (
 )
 from buttress.analysis.subject import (
     AnalysisSubject,
+    CostScope,
     ImageSample,
+    SampleLoss,
     attack_sample,
     load_sample,
-    mean_loss,
+    sample_loss,
 )
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode
@@ -41,6 +45,11 @@ from buttress.system.rng import make_generator
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LOWEST_ONLY = UncertaintyNote(
+    pattern="*.lowest",
+    varies_by="none",
+    reason="the eigenvector of the lowest eigenvalue is not kept",
+)
 ASCENT_STEPS = 4  # steps of gradient ascent: the first to the border, the others half as long
 PASSES_PER_HESSIAN_PRODUCT = 2  # backward passes that a product with a Hessian costs, about
 
@@ -51,7 +60,7 @@ class HessianSpectrum(Spec):
     largest: float
     lowest: float
     residual: float  # an eigenvalue is within this of `largest`
-    products: int
+    num_products: int
     trace: float | None
     trace_error: float | None  # standard error
 
@@ -61,12 +70,12 @@ class LossRise(Spec):
 
     radius: float
     random_mean: float
-    random: float  # the most of the random directions
-    ascent: float  # the most that gradient ascent found
+    random_max: float  # the most of the random directions
+    ascent_max: float  # the most that gradient ascent found
 
     @property
     def largest(self) -> float:
-        return max(self.random, self.ascent)
+        return max(self.random_max, self.ascent_max)
 
 
 class SharpnessMeasures(Spec):
@@ -74,11 +83,11 @@ class SharpnessMeasures(Spec):
 
     loss: float
     hessian: HessianSpectrum  # of all parameters
-    relative: HessianSpectrum  # in units of filters
+    filter_hessian: HessianSpectrum  # in units of filters
     rises: tuple[LossRise, ...]
 
 
-class SharpnessResult(Spec):
+class SharpnessResult(AnalysisResult):
     """Sharpness at the trained weights, for clean images and for images attacked there."""
 
     images: int
@@ -86,39 +95,52 @@ class SharpnessResult(Spec):
     directions: int
     parameters: int
     clean: SharpnessMeasures
-    attacked: SharpnessMeasures | None
+    adversarial: SharpnessMeasures | None
 
+    @staticmethod
+    def plot(results: Mapping[str, SharpnessResult], figure: Figure) -> None:
+        """Plot the loss rise against the radius, and the largest eigenvalues."""
+        left, right = figure.subplots(1, 2)
+        labels, values = [], []
+        for number, (label, result) in enumerate(results.items()):
+            for figures, style in ((result.clean, "-"), (result.adversarial, "--")):
+                if figures is None:
+                    continue
+                name = f"{label} " * bool(label) + ("clean" if style == "-" else "adversarial")
+                radii = [r.radius for r in figures.rises]
+                most = [r.largest for r in figures.rises]
+                mean = [r.random_mean for r in figures.rises]
+                color = f"C{number}"
+                left.plot(radii, most, style, marker="o", ms=3, color=color, label=name)
+                left.plot(radii, mean, ":", color=color, alpha=0.5 if style == "-" else 1.0)
+                labels.append(name)
+                values.append(figures.filter_hessian.largest)
+        left.set(
+            xlabel="radius, in lengths of the filters", ylabel="rise of the loss", xscale="log"
+        )
+        left.set_yscale("symlog", linthresh=1e-3)
+        left.set_title("highest found (o), mean of random directions (:)", fontsize="medium")
+        left.legend(fontsize="x-small")
+        bars = right.barh(range(len(values)), values)
+        right.bar_label(bars, [f"{v:.3g}" for v in values], fontsize="x-small")
+        right.set_yticks(range(len(labels)), labels, fontsize="x-small")
+        right.invert_yaxis()
+        right.set_title("largest eigenvalue of the Hessian, in units of filters", fontsize="medium")
 
-def plot_sharpness(results: Mapping[str, SharpnessResult], figure: Figure) -> None:
-    """Plot the loss rise against the radius, and the largest eigenvalues."""
-    left, right = figure.subplots(1, 2)
-    labels, values = [], []
-    for number, (label, result) in enumerate(results.items()):
-        for figures, style in ((result.clean, "-"), (result.attacked, "--")):
-            if figures is None:
-                continue
-            name = f"{label} " * bool(label) + ("clean" if style == "-" else "attacked")
-            radii = [r.radius for r in figures.rises]
-            most = [r.largest for r in figures.rises]
-            mean = [r.random_mean for r in figures.rises]
-            colour = f"C{number}"
-            left.plot(radii, most, style, marker="o", ms=3, color=colour, label=name)
-            left.plot(radii, mean, ":", color=colour, alpha=0.5 if style == "-" else 1.0)
-            labels.append(name)
-            values.append(figures.relative.largest)
-    left.set(xlabel="radius, in lengths of the filters", ylabel="rise of the loss", xscale="log")
-    left.set_yscale("symlog", linthresh=1e-3)
-    left.set_title("highest found (o), mean of random directions (:)", fontsize="medium")
-    left.legend(fontsize="x-small")
-    bars = right.barh(range(len(values)), values)
-    right.bar_label(bars, [f"{v:.3g}" for v in values], fontsize="x-small")
-    right.set_yticks(range(len(labels)), labels, fontsize="x-small")
-    right.invert_yaxis()
-    right.set_title("largest eigenvalue of the Hessian, in units of filters", fontsize="medium")
+    def summary(self) -> str:
+        """Summarize the largest eigenvalue and the loss rise at the middle radius."""
+        sentences = [_sharpness_sentence("The clean loss", self.clean)]
+        if self.adversarial is not None:
+            sentences.append(
+                _sharpness_sentence(
+                    f"The loss of images attacked in {self.threat}", self.adversarial
+                )
+            )
+        return " ".join(sentences)
 
 
 def sharpness_cost(
-    subject: AnalysisSubject,
+    scope: CostScope,
     *,
     limit: int,
     steps: int,
@@ -131,19 +153,10 @@ def sharpness_cost(
     _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
     kinds = 2 if steps else 1
     products = 2 * (lanczos_steps + probes)
+    products += 2  # of each image alone, for the uncertainty of the eigenvalues
     backward = products * PASSES_PER_HESSIAN_PRODUCT + ASCENT_STEPS * len(radii)
     forward = 1 + (directions + ASCENT_STEPS) * len(radii)
     return PassCount(kinds * limit * forward, limit * (kinds * backward + steps))
-
-
-def says_sharpness(result: SharpnessResult) -> str:
-    """Summarize the largest eigenvalue and the loss rise at the middle radius."""
-    sentences = [_sharpness_sentence("The clean loss", result.clean)]
-    if result.attacked is not None:
-        sentences.append(
-            _sharpness_sentence(f"The loss of images attacked in {result.threat}", result.attacked)
-        )
-    return " ".join(sentences)
 
 
 def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:
@@ -151,7 +164,7 @@ def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:
     return (
         f"{what} is {figures.loss:.3g}; it rises by up to {rise.largest:.3g} where each "
         f"filter may move by {rise.radius:g} of its length. The largest eigenvalue is "
-        f"{figures.relative.largest:.3g} in units of filters, {figures.hessian.largest:.3g} "
+        f"{figures.filter_hessian.largest:.3g} in units of filters, {figures.hessian.largest:.3g} "
         "plain."
     )
 
@@ -160,10 +173,18 @@ def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:
     "sharpness",
     paper="arXiv:1703.04933",
     tags=("weights", "attack"),
-    result=SharpnessResult,
-    plot=plot_sharpness,
     cost=sharpness_cost,
-    says=says_sharpness,
+    example_args={"limit": 4, "steps": 2, "lanczos_steps": 3, "directions": 2, "radii": (0.01,)},
+    uncertainty=(LOWEST_ONLY,),
+    predictors=(
+        Predictor("sharpness (Hessian)", ("clean", "hessian", "largest")),
+        Predictor(
+            "sharpness (in filters)", ("clean", "filter_hessian", "largest"), also_initial=True
+        ),
+        Predictor(
+            "rise of the loss nearby", ("clean", "rises", -1, "ascent_max"), also_initial=True
+        ),
+    ),
 )
 def sharpness(
     subject: AnalysisSubject,
@@ -188,24 +209,14 @@ def sharpness(
     """
     radii = _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
     sample = load_sample(subject.model, subject.load_training_images(limit))
-    weights = filter_weights(subject.model)
-    samples = [sample, *([attack_sample(subject, sample, steps)] if steps else [])]
-    task = subject.progress.add_task("sharpness", len(samples) * (2 + len(radii)))
-    measures = []
+    kinds = {"clean": sample}
+    if steps:
+        kinds["adversarial"] = attack_sample(subject, sample, steps)
+    task = subject.progress.add_task("sharpness", len(kinds) * (2 + len(radii)))
+    search = SharpnessSearch(subject.model, subject.seed, lanczos_steps, probes, directions, radii)
     try:
         with eval_mode(subject.model):
-            for kind in samples:
-                ends = [
-                    _hessian_spectrum(subject, kind, relative, (lanczos_steps, probes), task)
-                    for relative in (False, True)
-                ]
-                rises = _loss_rises(subject, kind, weights, (radii, directions), task)
-                loss = mean_loss(subject.model, kind)
-                measures.append(
-                    SharpnessMeasures(
-                        loss=loss, hessian=ends[0], relative=ends[1], rises=tuple(rises)
-                    )
-                )
+            measured = {kind: search.measure(images, task) for kind, images in kinds.items()}
     finally:
         task.close()
     return SharpnessResult(
@@ -213,68 +224,103 @@ def sharpness(
         threat=str(subject.threat),
         directions=directions,
         parameters=sum(p.numel() for p in subject.model.parameters()),
-        clean=measures[0],
-        attacked=measures[1] if steps else None,
+        clean=measured["clean"][0],
+        adversarial=measured["adversarial"][0] if steps else None,
+        samples={
+            f"{kind}.{path}": figure
+            for kind, (_, figures) in measured.items()
+            for path, figure in figures.items()
+        },
     )
 
 
-def _hessian_spectrum(
-    subject: AnalysisSubject,
-    sample: ImageSample,
-    relative: bool,
-    lanczos_steps_and_probes: tuple[int, int],
-    task: ProgressTask,
-) -> HessianSpectrum:
-    model, (steps, probes) = subject.model, lanczos_steps_and_probes
-    all_parameters = {n: p for n, p in model.named_parameters() if p.is_floating_point()}
-    weights = filter_weights(model) if relative else all_parameters
-    hessian = LossHessian(model, sample, weights, relative=relative)
-    rng = make_generator("sharpness", subject.seed)
-    start = torch.randn(hessian.size, generator=rng).to(next(iter(weights.values())))
-    ends = lanczos(hessian.hessian_vector_product, start, steps=steps)
-    trace = (
-        hutchinson(hessian.hessian_vector_product, hessian.size, probes, rng) if probes else None
-    )
-    task.advance()
-    return HessianSpectrum(
-        **ends._asdict(),
-        trace=None if trace is None else trace.value,
-        trace_error=None if trace is None else trace.error,
-    )
+Samples = dict[str, StoredSamples]
 
 
-def _loss_rises(
-    subject: AnalysisSubject,
-    sample: ImageSample,
-    weights: Mapping[str, nn.Parameter],
-    radii_and_directions: tuple[tuple[float, ...], int],
-    task: ProgressTask,
-) -> list[LossRise]:
-    """The rise in each ball."""
-    model, (radii, directions) = subject.model, radii_and_directions
-    random_directions = [
-        random_direction(weights, "sharpness", subject.seed, k) for k in range(directions)
-    ]
-    rises = []
-    with movable_weights(weights) as move:
-        move()
-        center_loss = mean_loss(model, sample)
-        for radius in radii:
-            random = []
-            for direction in random_directions:
-                move((radius, direction))
-                random.append(mean_loss(model, sample) - center_loss)
-            ascent_rise = _gradient_ascent(model, sample, weights, move, radius) - center_loss
-            rises.append(
-                LossRise(
-                    radius=radius,
-                    random_mean=sum(random) / len(random),
-                    random=max(random),
-                    ascent=ascent_rise,
-                )
-            )
+@dataclass(frozen=True)
+class SharpnessSearch:
+    """How the sharpness of one loss is measured."""
+
+    model: nn.Module
+    seed: int
+    lanczos_steps: int
+    probes: int
+    directions: int
+    radii: tuple[float, ...]
+
+    def measure(self, sample: ImageSample, task: ProgressTask) -> tuple[SharpnessMeasures, Samples]:
+        """Eigenvalues and rises, and the samples of them."""
+        samples: Samples = {}
+        spectra: dict[str, HessianSpectrum] = {}
+        for name in ("hessian", "filter_hessian"):
+            spectra[name], figures = self._spectrum(sample, relative=name == "filter_hessian")
+            samples |= {f"{name}.{path}": figure for path, figure in figures.items()}
             task.advance()
-    return rises
+        rises = []
+        for number, (rise, figures) in enumerate(self._rises(sample, task)):
+            rises.append(rise)
+            samples |= {f"rises[{number}].{path}": figure for path, figure in figures.items()}
+        loss = sample_loss(self.model, sample)
+        samples["loss"] = SampleUnits(sample.ids.tolist()).store(loss.per_image)
+        return SharpnessMeasures(loss=loss.mean, rises=tuple(rises), **spectra), samples
+
+    def _spectrum(self, sample: ImageSample, *, relative: bool) -> tuple[HessianSpectrum, Samples]:
+        all_parameters = {n: p for n, p in self.model.named_parameters() if p.is_floating_point()}
+        weights = filter_weights(self.model) if relative else all_parameters
+        hessian = LossHessian(self.model, sample, weights, relative=relative)
+        rng = make_generator("sharpness", self.seed)
+        start = torch.randn(hessian.size, generator=rng).to(next(iter(weights.values())))
+        ends = lanczos(hessian.hessian_vector_product, start, steps=self.lanczos_steps)
+        curvatures = hessian.image_curvatures(ends.vector)
+        samples = {"largest": SampleUnits(sample.ids.tolist()).store(curvatures)}
+        trace = None
+        if self.probes:
+            product = hessian.hessian_vector_product
+            trace = hutchinson(product, hessian.size, self.probes, rng)
+            samples["trace"] = SampleUnits(range(self.probes), "draw").store(trace.per_probe)
+        spectrum = HessianSpectrum(
+            largest=ends.largest,
+            lowest=ends.lowest,
+            residual=ends.residual,
+            num_products=ends.num_products,
+            trace=trace and trace.value,
+            trace_error=trace and trace.error,
+        )
+        return spectrum, samples
+
+    def _rises(self, sample: ImageSample, task: ProgressTask) -> Iterator[tuple[LossRise, Samples]]:
+        """The rise in each ball, and that of each image."""
+        model, weights = self.model, filter_weights(self.model)
+        units = SampleUnits(sample.ids.tolist())
+        random_directions = [
+            random_direction(weights, "sharpness", self.seed, k) for k in range(self.directions)
+        ]
+        with movable_weights(weights) as move:
+            move()
+            center = sample_loss(model, sample)
+            for radius in self.radii:
+                random = []
+                for direction in random_directions:
+                    move((radius, direction))
+                    random.append(sample_loss(model, sample))
+                ascent = _gradient_ascent(model, sample, weights, move, radius)
+                best = max(random, key=lambda loss: loss.mean)
+                mean = torch.stack([loss.per_image for loss in random]).mean(0)
+                rises = [loss.mean - center.mean for loss in random]
+                yield (
+                    LossRise(
+                        radius=radius,
+                        random_mean=sum(rises) / len(rises),
+                        random_max=max(rises),
+                        ascent_max=ascent.mean - center.mean,
+                    ),
+                    {
+                        "random_mean": units.store(mean - center.per_image),
+                        "random_max": units.store(best.per_image - center.per_image),
+                        "ascent_max": units.store(ascent.per_image - center.per_image),
+                    },
+                )
+                task.advance()
 
 
 def _gradient_ascent(
@@ -283,12 +329,12 @@ def _gradient_ascent(
     weights: Mapping[str, nn.Parameter],
     move: WeightMove,
     radius: float,
-) -> float:
+) -> SampleLoss:
     """The highest loss on a few steps of gradient ascent, each filter with steps of one length."""
     move()
     center = {name: p.detach().clone() for name, p in weights.items()}
     offset = {name: torch.zeros_like(w) for name, w in center.items()}
-    best = -float("inf")
+    losses = []
     for step in range(ASCENT_STEPS):
         gradient = LossHessian(model, sample, weights).gradient()
         direction = normalize_filters(gradient, center)
@@ -297,8 +343,8 @@ def _gradient_ascent(
             {name: offset[name] + length * direction[name] for name in center}, center, radius
         )
         move((1.0, offset))
-        best = max(best, mean_loss(model, sample))
-    return best
+        losses.append(sample_loss(model, sample))
+    return max(losses, key=lambda loss: loss.mean)
 
 
 def _check_arguments(

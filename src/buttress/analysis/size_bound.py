@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.methods.gaussian_bound import convolution_bound, dense_bound
+from buttress.analysis.uncertainty import FORMULA
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.system.progress import Progress
@@ -62,44 +63,43 @@ class GrowthDirection(Spec):
     sigma_needed: float  # every step is positive if weights deviate by more than this
 
 
-class SizeBoundResult(Spec):
+class SizeBoundResult(AnalysisResult):
     """A WideResNet in six directions: depth and width of its three stages."""
 
     sigma: float
     directions: tuple[GrowthDirection, ...]
 
+    @staticmethod
+    def plot(results: Mapping[str, SizeBoundResult], figure: Figure) -> None:
+        """The bound against depth, and against width."""
+        for axis, what in zip(figure.subplots(1, 2, sharey=True), WRN_34_10, strict=True):
+            for label, result in results.items():
+                for one in result.directions:
+                    if one.direction.startswith(what):
+                        name = f"{label} {one.direction.removeprefix(f'{what} of ')}".strip()
+                        axis.plot(one.sizes, one.log10, marker="o", label=name)
+            axis.set(
+                xlabel=f"{what} of a stage", ylabel="log10 of the bound" if what == "depth" else ""
+            )
+            axis.legend(fontsize="x-small")
 
-def plot_size_bound(results: Mapping[str, SizeBoundResult], figure: Figure) -> None:
-    """The bound against depth, and against width."""
-    for axis, what in zip(figure.subplots(1, 2, sharey=True), WRN_34_10, strict=True):
-        for label, result in results.items():
-            for one in result.directions:
-                if one.direction.startswith(what):
-                    name = f"{label} {one.direction.removeprefix(f'{what} of ')}".strip()
-                    axis.plot(one.sizes, one.log10, marker="o", label=name)
-        axis.set(
-            xlabel=f"{what} of a stage", ylabel="log10 of the bound" if what == "depth" else ""
+    def summary(self) -> str:
+        """Summarize where the bound grows, and where only at fixed variance."""
+        falling = [one.direction for one in self.directions if one.smallest_step <= 0]
+        scaled = [one.direction for one in self.directions if one.smallest_step_he <= 0]
+        least = min(self.directions, key=lambda one: one.smallest_step)
+        needed = max(one.sigma_needed for one in self.directions)
+        grows = (
+            f"does not grow with {', '.join(falling)}" if falling else "grows in every direction"
         )
-        axis.legend(fontsize="x-small")
-
-
-def says_size_bound(result: SizeBoundResult) -> str:
-    """Summarize where the bound grows, and where only at fixed variance."""
-    falling = [one.direction for one in result.directions if one.smallest_step <= 0]
-    scaled = [one.direction for one in result.directions if one.smallest_step_he <= 0]
-    least = min(result.directions, key=lambda one: one.smallest_step)
-    needed = max(one.sigma_needed for one in result.directions)
-    grows = f"does not grow with {_join_names(falling)}" if falling else "grows in every direction"
-    he_note = f" With He's variance it does not grow with {_join_names(scaled)}." if scaled else ""
-    return (
-        f"With weights of deviation {result.sigma:.2g} the bound {grows}; the smallest step is "
-        f"10^{least.smallest_step:.2g} ({least.direction}). That needs a deviation above "
-        f"{needed:.2g}.{he_note}"
-    )
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return ", ".join(names)
+        he_note = (
+            f" With He's variance it does not grow with {', '.join(scaled)}." if scaled else ""
+        )
+        return (
+            f"With weights of deviation {self.sigma:.2g} the bound {grows}; the smallest step is "
+            f"10^{least.smallest_step:.2g} ({least.direction}). That needs a deviation above "
+            f"{needed:.2g}.{he_note}"
+        )
 
 
 def size_bound_cost(*, depths: Sequence[int], widths: Sequence[int], **_: Any) -> str:
@@ -114,11 +114,10 @@ def size_bound_cost(*, depths: Sequence[int], widths: Sequence[int], **_: Any) -
     "size_bound",
     paper="arXiv:2110.03825",
     tags=("bound", "theory"),
-    result=SizeBoundResult,
-    plot=plot_size_bound,
     cost=size_bound_cost,
-    says=says_size_bound,
-    standalone=True,
+    subject="none",
+    example_args={"depths": (1, 5), "widths": (4, 10)},
+    uncertainty=(FORMULA,),
 )
 def size_bound(
     progress: Progress,

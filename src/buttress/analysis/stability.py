@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import PassCount, attack_passes
-from buttress.analysis.subject import AnalysisSubject
+from buttress.analysis.subject import AnalysisSubject, CostScope
+from buttress.analysis.uncertainty import SampleUnits
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
@@ -36,7 +37,7 @@ class CountInterval(Spec):
     """A fraction of images with its 95% interval."""
 
     count: int
-    share: float
+    fraction: float
     low: float
     high: float
 
@@ -51,7 +52,7 @@ class ClassStability(Spec):
     correct_and_stable: int
 
 
-class StabilityResult(Spec):
+class StabilityResult(AnalysisResult):
     """Images by whether they are correct and whether an attack changes the prediction."""
 
     attack: str
@@ -67,6 +68,25 @@ class StabilityResult(Spec):
     stable_if_correct: CountInterval  # of the correct images
     per_class: tuple[ClassStability, ...]
 
+    @staticmethod
+    def plot(results: Mapping[str, StabilityResult], figure: Figure) -> None:
+        """Plot a bar per run by the four kinds of images, and classes if known."""
+        by_class = any(r.per_class for r in results.values())
+        axes = figure.subplots(1, 2 if by_class else 1, squeeze=False)[0]
+        _draw_parts(results, axes[0])
+        if by_class:
+            _draw_classes(results, axes[1])
+
+    def summary(self) -> str:
+        """Summarize stability, and robust accuracy as a product."""
+        robust, stable = self.correct_and_stable, self.stable
+        return (
+            f"{stable.fraction:.1%} of {self.images} images are stable under {self.attack} in "
+            f"{self.threat} (95%: {stable.low:.1%} to {stable.high:.1%}). Robust accuracy "
+            f"{robust.fraction:.1%} = clean accuracy {self.correct.fraction:.1%} x stability of "
+            f"correct images {self.stable_if_correct.fraction:.1%}."
+        )
+
 
 # What is drawn: field, words, colour.
 STABILITY_PARTS = (
@@ -77,20 +97,11 @@ STABILITY_PARTS = (
 )
 
 
-def plot_stability(results: Mapping[str, StabilityResult], figure: Figure) -> None:
-    """Plot a bar per run by the four kinds of images, and classes if known."""
-    by_class = any(r.per_class for r in results.values())
-    axes = figure.subplots(1, 2 if by_class else 1, squeeze=False)[0]
-    _draw_parts(results, axes[0])
-    if by_class:
-        _draw_classes(results, axes[1])
-
-
 def _draw_parts(results: Mapping[str, StabilityResult], axes: Axes) -> None:
     positions = list(range(len(results)))
     left = [0.0] * len(results)
     for name, words, color in STABILITY_PARTS:
-        shares = [getattr(r, name).share for r in results.values()]
+        shares = [getattr(r, name).fraction for r in results.values()]
         bars = axes.barh(positions, shares, left=left, color=color, label=words)
         axes.bar_label(bars, [f"{s:.0%}" if s >= 0.04 else "" for s in shares], label_type="center")
         left = [a + b for a, b in zip(left, shares, strict=True)]
@@ -111,39 +122,20 @@ def _draw_classes(results: Mapping[str, StabilityResult], axes: Axes) -> None:
 
 
 def stability_cost(
-    subject: AnalysisSubject,
-    *,
-    attack: str,
-    args: Mapping[str, Any] | None,
-    limit: int,
-    **_: Any,
+    scope: CostScope, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
 ) -> PassCount:
     """Cost: the attack, and a forward pass of each image before and after."""
-    images = min(limit, len(subject.data))
-    return attack_passes(create_attack(attack, **(args or {})), subject, images) + PassCount(
-        2 * images
-    )
-
-
-def says_stability(result: StabilityResult) -> str:
-    """Summarize stability, and robust accuracy as a product."""
-    robust, stable = result.correct_and_stable, result.stable
-    return (
-        f"{stable.share:.1%} of {result.images} images are stable under {result.attack} in "
-        f"{result.threat} (95%: {stable.low:.1%} to {stable.high:.1%}). Robust accuracy "
-        f"{robust.share:.1%} = clean accuracy {result.correct.share:.1%} x stability of "
-        f"correct images {result.stable_if_correct.share:.1%}."
-    )
+    images = min(limit, scope.num_images)
+    return attack_passes(create_attack(attack, **(args or {})), scope, images, looks=2)
 
 
 @ANALYSES.register(
     "stability",
     paper="arXiv:2110.03825",
     tags=("attack",),
-    result=StabilityResult,
-    plot=plot_stability,
     cost=stability_cost,
-    says=says_stability,
+    example_args={"limit": 4, "args": {"steps": 2}},
+    predictors=(Predictor("stability", ("stable", "fraction"), True, also_initial=True),),
 )
 def stability(
     subject: AnalysisSubject,
@@ -170,22 +162,43 @@ def stability(
     data = subject.first_images(limit)
     x, y, ids = data.take(torch.arange(len(data)))
     clean_predictions = predict_classes(subject.model, x)
+    targets = clean_predictions if against == "prediction" else y
+    chosen_attack = create_attack(attack, **(args or {}))
     task = subject.progress.add_task(f"stability under {attack}", len(x))
-    on_progress = fraction_callback(task, len(x))
     options = AttackOptions(
         subject.seed,
         STABILITY_BATCH,
         stop_when_fooled=against == "prediction",
-        on_progress=on_progress,
+        on_progress=fraction_callback(task, len(x)),
     )
-    attacked_labels = clean_predictions if against == "prediction" else y
-    chosen_attack = create_attack(attack, **(args or {}))
     out = run_attack(
-        chosen_attack, subject.model, x, attacked_labels, subject.threat, ids=ids, options=options
+        chosen_attack, subject.model, x, targets, subject.threat, ids=ids, options=options
     )
     task.close()
     stable = predict_classes(subject.model, out.x_adv) == clean_predictions
     is_correct = clean_predictions == y
+    masks = _stability_masks(is_correct, stable)
+    units = SampleUnits(ids.tolist())
+    classes = data.classes if per_class else ()
+    return StabilityResult(
+        attack=attack,
+        threat=str(subject.threat),
+        against=against,
+        images=len(x),
+        **{name: count_interval(mask[counted]) for name, (mask, counted) in masks.items()},
+        per_class=tuple(
+            _class_stability(name, y == k, is_correct, stable) for k, name in enumerate(classes)
+        ),
+        samples={
+            f"{name}.fraction": units.store(mask.double().where(counted, torch.nan))
+            for name, (mask, counted) in masks.items()
+        },
+    )
+
+
+def _stability_masks(is_correct: Tensor, stable: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Field -> which images are in it, and which it is a fraction of."""
+    every = torch.ones_like(stable)
     masks = {
         "correct": is_correct,
         "stable": stable,
@@ -194,18 +207,9 @@ def stability(
         "wrong_and_stable": ~is_correct & stable,
         "wrong_and_unstable": ~is_correct & ~stable,
     }
-    classes = data.classes if per_class else ()
-    return StabilityResult(
-        attack=attack,
-        threat=str(subject.threat),
-        against=against,
-        images=len(x),
-        **{name: count_interval(mask) for name, mask in masks.items()},
-        stable_if_correct=count_interval(stable[is_correct]),
-        per_class=tuple(
-            _class_stability(name, y == k, is_correct, stable) for k, name in enumerate(classes)
-        ),
-    )
+    return {name: (mask, every) for name, mask in masks.items()} | {
+        "stable_if_correct": (stable, is_correct)
+    }
 
 
 def predict_classes(model: nn.Module, x: Tensor) -> Tensor:
@@ -221,7 +225,7 @@ def count_interval(mask: Tensor) -> CountInterval:
     """Count the true entries of a mask, with an interval."""
     count, n = int(mask.sum()), len(mask)
     low, high = wilson_interval(count, n)
-    return CountInterval(count=count, share=count / n if n else 0.0, low=low, high=high)
+    return CountInterval(count=count, fraction=count / n if n else 0.0, low=low, high=high)
 
 
 def _class_stability(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +19,27 @@ from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.models.eval_mode import eval_mode, to_model_device
-from buttress.results.run import Run
+from buttress.results.run import CheckpointName, Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Threat
 from buttress.training.train import build_model
 
+EPOCH_PREFIX = "epoch "  # and its number: the name of the checkpoint of a kept epoch
+
 
 class AnalysisNotApplicable(UserError):
     """Raised if an analysis does not apply to a model; the message says why."""
+
+
+@dataclass(frozen=True)
+class CostScope:
+    """What the cost of an analysis depends on beside its arguments; known without a model."""
+
+    num_images: int  # test images
+    num_classes: int
+    threat: Threat
+    num_checkpoints: int = 1
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,23 @@ class AnalysisSubject:
     seed: int = 0
     run: Run | None = None  # None for a model that is not a run
     progress: Progress = field(default_factory=SilentProgress, compare=False)
+
+    @property
+    def scope(self) -> CostScope:
+        num_checkpoints = len(self.checkpoints())
+        return CostScope(len(self.data), self.data.num_classes, self.threat, num_checkpoints)
+
+    def checkpoints(self) -> dict[str, CheckpointName | int]:
+        """The subject's own, that of the last epoch where it is another one, and kept epochs."""
+        run = self.run
+        if run is None or not run.is_trained:
+            return {"given": "best"}
+        best, last = run.summary["best_epoch"], run.summary["epochs"]
+        checkpoints: dict[str, CheckpointName | int] = {"best": "best"}
+        if best != last and run.checkpoint("last").is_file():
+            checkpoints["last"] = "last"
+        kept = [n for n in run.kept_epochs if n not in (best, last)]
+        return checkpoints | {f"{EPOCH_PREFIX}{n}": n for n in kept}
 
     def first_images(self, count: int) -> Dataset:
         """The first images, or all where there are fewer."""
@@ -140,6 +170,9 @@ class ImageSample:
     def __len__(self) -> int:
         return len(self.x)
 
+    def select(self, rows: slice) -> ImageSample:
+        return ImageSample(self.x[rows], self.y[rows], self.ids[rows])
+
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.x.split(SAMPLE_BATCH), self.y.split(SAMPLE_BATCH), strict=True)
 
@@ -174,10 +207,24 @@ def attack_sample(
     return replace(sample, x=out.x_adv)
 
 
-def mean_loss(model: nn.Module, sample: ImageSample) -> float:
-    """Mean cross-entropy of a model in evaluation mode."""
-    total = 0.0
+class SampleLoss(NamedTuple):
+    """Cross-entropy of a model on a sample."""
+
+    mean: float
+    per_image: Tensor  # (N,), on the CPU
+
+
+def sample_loss(model: nn.Module, sample: ImageSample) -> SampleLoss:
+    """Cross-entropy of a model in evaluation mode."""
+    total, parts = 0.0, []
     with torch.no_grad():
         for x, y in sample.batches():
-            total += float(F.cross_entropy(model(x).double(), y, reduction="sum"))
-    return total / len(sample)
+            logits = model(x).double()
+            total += float(F.cross_entropy(logits, y, reduction="sum"))
+            parts.append(F.cross_entropy(logits, y, reduction="none").cpu())
+    return SampleLoss(total / len(sample), torch.cat(parts))
+
+
+def mean_loss(model: nn.Module, sample: ImageSample) -> float:
+    """Mean cross-entropy of a model in evaluation mode."""
+    return sample_loss(model, sample).mean

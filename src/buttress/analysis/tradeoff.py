@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount
 from buttress.analysis.group import WORST, AccuracyInterval, RunScore, group_scores
 from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
 from buttress.models import load_model
 from buttress.models.cost import count_macs, count_parameters
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
 
 # Axes of the trade-off: field, label, whether more is better.
 TRADEOFF_AXES = (
-    ("clean", "clean accuracy", True),
+    ("clean_accuracy", "clean accuracy", True),
     ("parameters", "parameters", False),
     ("macs", "multiply-accumulates per image", False),
-    ("seconds", "seconds of training", False),
-    ("passes", "passes of training images", False),
+    ("train_seconds", "seconds of training", False),
+    ("train_passes", "passes of training images", False),
 )
-PLOTTED_AXES = ("clean", "parameters", "macs", "seconds")
+PLOTTED_AXES = ("clean_accuracy", "parameters", "macs", "train_seconds")
 
 
 class TradeoffPoint(Spec):
     """One run."""
 
     label: str
-    robust: AccuracyInterval
-    clean: AccuracyInterval
-    images: int
+    robust_accuracy: AccuracyInterval
+    clean_accuracy: AccuracyInterval
+    num_images: int
     parameters: int
     macs: int  # of one forward pass of one image
-    seconds: float | None  # of training, on the machine it ran on
-    passes: float | None  # of single images in training
+    train_seconds: float | None  # of training, on the machine it ran on
+    train_passes: float | None  # of single images in training
 
 
 class TradeoffFront(Spec):
@@ -48,10 +49,10 @@ class TradeoffFront(Spec):
 
     axis: str
     runs: tuple[str, ...]  # from the most robust on
-    within_chance: tuple[str, ...]  # dominated, but not beyond the 95% intervals
+    not_significantly_worse: tuple[str, ...]  # dominated, but not beyond the 95% intervals
 
 
-class TradeoffResult(Spec):
+class TradeoffResult(AnalysisResult):
     """All runs, and the Pareto front on each axis."""
 
     suite: str
@@ -64,19 +65,41 @@ class TradeoffResult(Spec):
     def front(self, axis: str) -> TradeoffFront:
         return next(f for f in self.fronts if f.axis == axis)
 
+    @staticmethod
+    def plot(results: Mapping[str, TradeoffResult], figure: Figure) -> None:
+        """Plot robust accuracy against each axis, with intervals and the Pareto front."""
+        figure.set_size_inches(11, 4.2 * len(results) * 2)
+        panels = figure.subplots(2 * len(results), 2, squeeze=False)
+        for row, result in enumerate(results.values()):
+            axes = [panels[2 * row + i // 2][i % 2] for i in range(len(PLOTTED_AXES))]
+            for axis, (name, words, _) in zip(
+                axes, [a for a in TRADEOFF_AXES if a[0] in PLOTTED_AXES], strict=True
+            ):
+                _draw_axis(result, name, words, axis)
+        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper",
+                      fontsize="small")  # fmt: skip
 
-def plot_tradeoff(results: Mapping[str, TradeoffResult], figure: Figure) -> None:
-    """Plot robust accuracy against each axis, with intervals and the Pareto front."""
-    figure.set_size_inches(11, 4.2 * len(results) * 2)
-    panels = figure.subplots(2 * len(results), 2, squeeze=False)
-    for row, result in enumerate(results.values()):
-        axes = [panels[2 * row + i // 2][i % 2] for i in range(len(PLOTTED_AXES))]
-        for axis, (name, words, _) in zip(
-            axes, [a for a in TRADEOFF_AXES if a[0] in PLOTTED_AXES], strict=True
-        ):
-            _draw_axis(result, name, words, axis)
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper",
-                  fontsize="small")  # fmt: skip
+    def summary(self) -> str:
+        """Summarize the Pareto front of robust and clean accuracy, and the smallest model."""
+        best, clean = self.points[0], self.front("clean_accuracy")
+        robust = best.robust_accuracy
+        named = ", ".join(
+            f"{p.label} ({p.robust_accuracy.value:.1%} / {p.clean_accuracy.value:.1%})"
+            for p in self.points
+            if p.label in clean.runs
+        )
+        small = self.front("parameters").runs[-1]
+        return (
+            f"{best.label} is the most robust of {len(self.points)} runs: "
+            f"{robust.value:.1%} (95%: {robust.low:.1%} to {robust.high:.1%}) "
+            f"{self.attack.replace('_', ' ')} accuracy under {self.suite}. The Pareto front "
+            f"of robust and clean accuracy: {named}"
+            + (
+                f"; within chance of it: {', '.join(clean.not_significantly_worse)}"
+                * bool(clean.not_significantly_worse)
+            )
+            + f". The smallest model on the Pareto front with parameters is {small}."
+        )
 
 
 def _draw_axis(result: TradeoffResult, name: str, words: str, axes: Axes) -> None:
@@ -84,19 +107,21 @@ def _draw_axis(result: TradeoffResult, name: str, words: str, axes: Axes) -> Non
     for number, point in enumerate(result.points):
         if point not in points:
             continue
-        x_error = [_error_bars(point.clean)] if name == "clean" else None
+        x_error = [_error_bars(point.clean_accuracy)] if name == "clean_accuracy" else None
         axes.errorbar(
-            _axis_value(point, name), point.robust.value,
-            yerr=[[v] for v in _error_bars(point.robust)],
+            _axis_value(point, name), point.robust_accuracy.value,
+            yerr=[[v] for v in _error_bars(point.robust_accuracy)],
             xerr=None if x_error is None else [[v] for v in x_error[0]],
             marker="o", capsize=2, linewidth=1, color=f"C{number % 10}",
             markerfacecolor="white" if number >= 10 else None, label=point.label,
         )  # fmt: skip
     best = set(result.front(name).runs)
-    line = sorted((_axis_value(p, name), p.robust.value) for p in points if p.label in best)
+    line = sorted(
+        (_axis_value(p, name), p.robust_accuracy.value) for p in points if p.label in best
+    )
     axes.plot([x for x, _ in line], [y for _, y in line], color="0.6", linewidth=1, zorder=0)
     axes.set(xlabel=words, ylabel=f"{result.attack.replace('_', ' ')} accuracy ({result.suite})")
-    if name != "clean":
+    if name != "clean_accuracy":
         axes.set_xscale("log")
 
 
@@ -110,25 +135,6 @@ def _axis_value(point: TradeoffPoint, name: str) -> float:
     return float(value.value if isinstance(value, AccuracyInterval) else value)
 
 
-def says_tradeoff(result: TradeoffResult) -> str:
-    """Summarize the Pareto front of robust and clean accuracy, and the smallest model."""
-    best, clean = result.points[0], result.front("clean")
-    named = ", ".join(
-        f"{p.label} ({p.robust.value:.1%} / {p.clean.value:.1%})"
-        for p in result.points
-        if p.label in clean.runs
-    )
-    small = result.front("parameters").runs[-1]
-    return (
-        f"{best.label} is the most robust of {len(result.points)} runs: "
-        f"{best.robust.value:.1%} (95%: {best.robust.low:.1%} to {best.robust.high:.1%}) "
-        f"{result.attack.replace('_', ' ')} accuracy under {result.suite}. The Pareto front "
-        f"of robust and clean accuracy: {named}"
-        + (f"; within chance of it: {', '.join(clean.within_chance)}" * bool(clean.within_chance))
-        + f". The smallest model on the Pareto front with parameters is {small}."
-    )
-
-
 def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, PassCount]]:
     """Cost: none, it reads saved results and counts MACs."""
     return ()
@@ -137,11 +143,9 @@ def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, 
 @ANALYSES.register(
     "tradeoff",
     tags=("records",),
-    result=TradeoffResult,
-    plot=plot_tradeoff,
     cost=tradeoff_cost,
-    says=says_tradeoff,
-    together=True,
+    uncertainty=(OWN_INTERVAL,),
+    subject="group",
 )
 def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST) -> TradeoffResult:
     """Robust accuracy of evaluated runs against clean accuracy, size and cost.
@@ -151,13 +155,13 @@ def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST) -> Tradeo
     of them.
     """
     scores = group_scores(group, suite, attack)
-    task = group.progress.add_task("tradeoff", len(scores.found))
+    task = group.progress.add_task("tradeoff", len(scores.runs))
     points = []
-    for score in scores.found:
+    for score in scores.runs:
         points.append(_tradeoff_point(score))
         task.advance(1, note=score.label)
     task.close()
-    points.sort(key=lambda p: -p.robust.value)
+    points.sort(key=lambda p: -p.robust_accuracy.value)
     return TradeoffResult(
         suite=scores.suite,
         attack=attack,
@@ -172,13 +176,13 @@ def _tradeoff_point(score: RunScore) -> TradeoffPoint:
     model = load_model(score.run.path)
     return TradeoffPoint(
         label=score.label,
-        robust=score.robust,
-        clean=score.clean,
-        images=score.images,
+        robust_accuracy=score.robust_accuracy,
+        clean_accuracy=score.clean_accuracy,
+        num_images=score.num_images,
         parameters=count_parameters(model),
         macs=count_macs(model, score.run.spec.image_size),
-        seconds=training_seconds(score.run),
-        passes=trained_passes(score.run),
+        train_seconds=training_seconds(score.run),
+        train_passes=trained_passes(score.run),
     )
 
 
@@ -196,16 +200,16 @@ def tradeoff_front(
             other = (
                 getattr(value, end) if isinstance(value, AccuracyInterval) else sign * float(value)
             )
-            values.append((getattr(p.robust, end), other))
+            values.append((getattr(p.robust_accuracy, end), other))
         return values
 
     best = pareto.pareto_front(coordinates("value"))
     close = [
         i for i in pareto.possible_front(coordinates("low"), coordinates("high")) if i not in best
     ]
-    ordered = sorted(best, key=lambda i: -points_with_value[i].robust.value)
+    ordered = sorted(best, key=lambda i: -points_with_value[i].robust_accuracy.value)
     return TradeoffFront(
         axis=axis,
         runs=tuple(points_with_value[i].label for i in ordered),
-        within_chance=tuple(points_with_value[i].label for i in close),
+        not_significantly_worse=tuple(points_with_value[i].label for i in close),
     )

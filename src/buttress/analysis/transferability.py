@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount, attack_passes
 from buttress.analysis.stability import predict_classes
 from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.attacks.core import create_attack
-from buttress.config import Spec
 from buttress.data import Dataset
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
@@ -29,7 +29,7 @@ TRANSFER_BATCH = 128
 TransferMatrix = tuple[tuple[float, ...], ...]
 
 
-class TransferabilityResult(Spec):
+class TransferabilityResult(AnalysisResult):
     """Success rate of adversarial examples from one run (rows) on another (columns)."""
 
     attack: str
@@ -37,13 +37,11 @@ class TransferabilityResult(Spec):
     threat: str
     images: int
     runs: tuple[str, ...]
-    right: tuple[int, ...]  # clean accuracy of each run on these images
-    fooled: TransferMatrix  # [made on][scored on]: share of the images that the second had right
+    num_correct: tuple[int, ...]  # images that each run classifies correctly
+    attack_success_rate: TransferMatrix  # [made on][scored on]: of the second's correct images
     low: TransferMatrix  # ends of the 95% intervals
     high: TransferMatrix
-    masked: tuple[
-        str, ...
-    ]  # runs that examples of another run fool significantly more than their own
+    likely_gradient_masking: tuple[str, ...]  # others' examples fool it more than its own
 
     @property
     def mean_transfer_rate(self) -> tuple[float, ...]:
@@ -51,32 +49,55 @@ class TransferabilityResult(Spec):
         n = len(self.runs)
         return tuple(
             sum(v for j, v in enumerate(row) if j != i) / (n - 1)
-            for i, row in enumerate(self.fooled)
+            for i, row in enumerate(self.attack_success_rate)
         )
 
     @property
     def mean_received_rate(self) -> tuple[float, ...]:
         """For each target the mean over examples of the other runs."""
         n = len(self.runs)
-        columns = list(zip(*self.fooled, strict=True))
+        columns = list(zip(*self.attack_success_rate, strict=True))
         return tuple(
             sum(v for i, v in enumerate(c) if i != j) / (n - 1) for j, c in enumerate(columns)
         )
 
+    @staticmethod
+    def plot(results: Mapping[str, TransferabilityResult], figure: Figure) -> None:
+        """Plot a matrix per result; the diagonal is the white-box attack."""
+        most = max(len(r.runs) for r in results.values())
+        figure.set_size_inches((3.5 + 0.75 * most) * len(results), 2.5 + 0.55 * most)
+        for axes, result in zip(
+            figure.subplots(1, len(results), squeeze=False)[0], results.values(), strict=True
+        ):
+            _draw_matrix(result, axes)
 
-def plot_transferability(results: Mapping[str, TransferabilityResult], figure: Figure) -> None:
-    """Plot a matrix per result; the diagonal is the white-box attack."""
-    most = max(len(r.runs) for r in results.values())
-    figure.set_size_inches((3.5 + 0.75 * most) * len(results), 2.5 + 0.55 * most)
-    for axes, result in zip(
-        figure.subplots(1, len(results), squeeze=False)[0], results.values(), strict=True
-    ):
-        _draw_matrix(result, axes)
+    def summary(self) -> str:
+        """Summarize white-box and transfer success, the best source, and gradient masking."""
+        n = len(self.runs)
+        white_box_rate = sum(self.attack_success_rate[i][i] for i in range(n)) / n
+        transfer_rate = sum(self.mean_transfer_rate) / n
+        source = max(range(n), key=lambda i: self.mean_transfer_rate[i])
+        target = max(range(n), key=lambda j: self.mean_received_rate[j])
+        masked = ", ".join(self.likely_gradient_masking)
+        tail = (
+            f" Examples of others fool {masked} more than a white-box attack does, which indicates "
+            "gradient masking: its robust accuracy is overestimated."
+            if masked
+            else ""
+        )
+        return (
+            f"{self.attack} in {self.threat} has a white-box success rate of "
+            f"{white_box_rate:.1%} on correctly classified images, and a transfer success rate of "
+            f"{transfer_rate:.1%} between the {n} runs ({self.images} images). Adversarial "
+            f"examples from {self.runs[source]} transfer best "
+            f"({self.mean_transfer_rate[source]:.1%}), and {self.runs[target]} is fooled most "
+            f"by those of others ({self.mean_received_rate[target]:.1%}).{tail}"
+        )
 
 
 def _draw_matrix(result: TransferabilityResult, axes: Axes) -> None:
-    axes.imshow(result.fooled, vmin=0, vmax=1, cmap="Reds", aspect="auto")
-    for i, row in enumerate(result.fooled):
+    axes.imshow(result.attack_success_rate, vmin=0, vmax=1, cmap="Reds", aspect="auto")
+    for i, row in enumerate(result.attack_success_rate):
         for j, value in enumerate(row):
             axes.text(
                 j, i, f"{value:.0%}", ha="center", va="center", fontsize="small",
@@ -89,29 +110,6 @@ def _draw_matrix(result: TransferabilityResult, axes: Axes) -> None:
     axes.set_title(f"fooled by {result.attack}, {result.threat}", fontsize="small")
 
 
-def says_transferability(result: TransferabilityResult) -> str:
-    """Summarize white-box and transfer success, the best source, and gradient masking."""
-    n = len(result.runs)
-    white_box_rate = sum(result.fooled[i][i] for i in range(n)) / n
-    transfer_rate = sum(result.mean_transfer_rate) / n
-    source = max(range(n), key=lambda i: result.mean_transfer_rate[i])
-    target = max(range(n), key=lambda j: result.mean_received_rate[j])
-    tail = (
-        f" Examples of others fool {', '.join(result.masked)} more than a white-box attack "
-        "does, which indicates gradient masking: its robust accuracy is overestimated."
-        if result.masked
-        else ""
-    )
-    return (
-        f"{result.attack} in {result.threat} has a white-box success rate of "
-        f"{white_box_rate:.1%} on correctly classified images, and a transfer success rate of "
-        f"{transfer_rate:.1%} between the {n} runs ({result.images} images). Adversarial "
-        f"examples from {result.runs[source]} transfer best "
-        f"({result.mean_transfer_rate[source]:.1%}), and {result.runs[target]} is fooled most "
-        f"by those of others ({result.mean_received_rate[target]:.1%}).{tail}"
-    )
-
-
 def transferability_cost(
     group: RunGroup, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
 ) -> Iterator[tuple[AnalysisSubject, PassCount]]:
@@ -119,21 +117,16 @@ def transferability_cost(
     attack_object = create_attack(attack, **(args or {}))
     for _label, subject in group.subjects():
         images = min(limit, len(subject.data))
-        yield (
-            subject,
-            attack_passes(attack_object, subject, images) + PassCount(images * (1 + len(group))),
-        )
+        yield subject, attack_passes(attack_object, subject.scope, images, looks=1 + len(group))
 
 
 @ANALYSES.register(
     "transferability",
     paper="arXiv:1605.07277",
     tags=("attack",),
-    result=TransferabilityResult,
-    plot=plot_transferability,
     cost=transferability_cost,
-    says=says_transferability,
-    together=True,
+    example_args={"limit": 4, "args": {"steps": 2}},
+    subject="group",
 )
 def transferability(
     group: RunGroup,
@@ -177,19 +170,31 @@ def measure_transfer(
         is_fooled.append([predict_classes(subject.model, x_adv) != y for x_adv in adversarial_sets])
         task.advance(1, note=f"scored on {label}")
     task.close()
-    fooled, low, high = success_rates(is_correct, is_fooled)
+    rates, low, high = success_rates(is_correct, is_fooled)
     return TransferabilityResult(
         attack=attack,
         args=args,
         threat=str(threat),
         images=len(x),
         runs=group.labels,
-        right=tuple(int(r.sum()) for r in is_correct),
-        fooled=fooled,
+        num_correct=tuple(int(r.sum()) for r in is_correct),
+        attack_success_rate=rates,
         low=low,
         high=high,
-        masked=likely_masked_runs(group.labels, low, high),
+        likely_gradient_masking=likely_masked_runs(group.labels, low, high),
+        samples=_transfer_samples(is_correct, is_fooled, SampleUnits(ids.tolist())),
     )
+
+
+def _transfer_samples(
+    is_correct: Sequence[Tensor], is_fooled: Sequence[Sequence[Tensor]], units: SampleUnits
+) -> dict[str, StoredSamples]:
+    """Whether each image is fooled; nan where the scored run is wrong without an attack."""
+    return {
+        f"attack_success_rate[{i}][{j}]": units.store(flags[i].double().where(mine, torch.nan))
+        for j, (mine, flags) in enumerate(zip(is_correct, is_fooled, strict=True))
+        for i in range(len(flags))
+    }
 
 
 def success_rates(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES
+from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.methods.generalization_bound import (
     MARGIN,
     BlockNorms,
@@ -31,6 +31,7 @@ from buttress.analysis.methods.semidefinite import (
     import_cvxpy,
     solve_relaxations,
 )
+from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.attacks.core import create_attack
 from buttress.attacks.losses import margin
 from buttress.config import Spec
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 IMAGE_SIZE = 8  # pixels on a side: the digits as they were scanned
 PATCH = 2  # pixels on a side of a token
 MIN_MARGIN = 1e-6  # of a margin
+BOUND_ONLY = UncertaintyNote(
+    pattern="*", varies_by="none", reason="a bound holds with probability 1 - delta as it is"
+)
 GAMMAS = tuple(10 ** (i / 4) for i in range(-8, 25))
 
 
@@ -63,20 +67,20 @@ class BlockBound(Spec):
     penalty: float
     train_accuracy: float
     test_accuracy: float
-    attacked_accuracy: float  # of test images, by PGD
+    robust_accuracy: float  # of test images, by PGD
     certified_accuracy: float  # of test images, by the semidefinite limit
     median_margin: float  # of training images
     l1_per_margin: float  # product of l1 norms over that margin: free of the scale of the weights
     norms: BlockNorms
-    change: float  # what the semidefinite term takes from a margin
-    change_at_least: float  # the same from below: how exactly the problem was solved
+    margin_change: float  # what the semidefinite term takes from a margin
+    margin_change_lower: float  # the same from below: how exactly the problem was solved
     terms: dict[str, float]
     bound: float
     images_needed: float | None
     curve: BoundCurve
 
 
-class TransformerBoundResult(Spec):
+class TransformerBoundResult(AnalysisResult):
     """Bounds of blocks that were trained alike but for their l1 penalty."""
 
     eps: float
@@ -87,51 +91,53 @@ class TransformerBoundResult(Spec):
     form: CouplingForm
     blocks: tuple[BlockBound, ...]
 
-
-def plot_transformer_bound(results: Mapping[str, TransformerBoundResult], figure: Figure) -> None:
-    """The terms of each block as bars on a log scale, and the bound against gamma."""
-    left, right = figure.subplots(1, 2)
-    shown = [
-        (f"{label} l1 {block.penalty:g}".strip(), block)
-        for label, result in results.items()
-        for block in result.blocks
-    ]
-    width = 0.8 / len(shown)
-    for index, (label, block) in enumerate(shown):
-        values = {**block.terms, "bound": block.bound}
-        places = [i + index * width for i in range(len(values))]
-        left.bar(places, [max(v, 1e-6) for v in values.values()], width, label=label)
-        right.plot(block.curve.gammas, block.curve.bounds, label=label)
-    left.set_xticks([i + 0.4 - width / 2 for i in range(len(values))], list(values))
-    left.tick_params(axis="x", labelsize="small")
-    left.set(yscale="log", title=f"terms at gamma {next(iter(results.values())).gamma:g}")
-    right.set(xscale="log", yscale="log", xlabel="gamma", title="bound on the error under attack")
-    for axis in (left, right):
-        axis.axhline(1, color="black", linestyle=":")
-    right.annotate("1: vacuous above", (0.02, 1.2), xycoords=("axes fraction", "data"))
-    right.legend(fontsize="small")
-
-
-def says_transformer_bound(result: TransformerBoundResult) -> str:
-    """Summarize the bounds."""
-    sentence = "; ".join(
-        f"l1 penalty {b.penalty:g}: {b.bound:.3g}, {b.test_accuracy:.1%} clean, "
-        f"{b.attacked_accuracy:.1%} attacked, {b.certified_accuracy:.1%} certified"
-        for b in result.blocks
-    )
-    loose = sum(b.bound >= 1 for b in result.blocks)
-    parts = [f"Bound on the error under attack, and accuracy on test images: {sentence}."]
-    if loose:
-        which_bounds = "Every bound" if loose == len(result.blocks) else f"{loose} of the bounds"
-        parts.append(f"{which_bounds} is above 1 and therefore vacuous.")
-    if len(result.blocks) > 1:
-        least = min(result.blocks, key=lambda b: b.bound)
-        best = max(result.blocks, key=lambda b: b.attacked_accuracy)
-        agrees = "the same block has" if least is best else f"penalty {best.penalty:g} has"
-        parts.append(
-            f"It is smallest for penalty {least.penalty:g}; {agrees} the highest robust accuracy."
+    @staticmethod
+    def plot(results: Mapping[str, TransformerBoundResult], figure: Figure) -> None:
+        """The terms of each block as bars on a log scale, and the bound against gamma."""
+        left, right = figure.subplots(1, 2)
+        shown = [
+            (f"{label} l1 {block.penalty:g}".strip(), block)
+            for label, result in results.items()
+            for block in result.blocks
+        ]
+        width = 0.8 / len(shown)
+        for index, (label, block) in enumerate(shown):
+            values = {**block.terms, "bound": block.bound}
+            places = [i + index * width for i in range(len(values))]
+            left.bar(places, [max(v, 1e-6) for v in values.values()], width, label=label)
+            right.plot(block.curve.gammas, block.curve.bounds, label=label)
+        left.set_xticks([i + 0.4 - width / 2 for i in range(len(values))], list(values))
+        left.tick_params(axis="x", labelsize="small")
+        left.set(yscale="log", title=f"terms at gamma {next(iter(results.values())).gamma:g}")
+        right.set(
+            xscale="log", yscale="log", xlabel="gamma", title="bound on the error under attack"
         )
-    return " ".join(parts)
+        for axis in (left, right):
+            axis.axhline(1, color="black", linestyle=":")
+        right.annotate("1: vacuous above", (0.02, 1.2), xycoords=("axes fraction", "data"))
+        right.legend(fontsize="small")
+
+    def summary(self) -> str:
+        """Summarize the bounds."""
+        sentence = "; ".join(
+            f"l1 penalty {b.penalty:g}: {b.bound:.3g}, {b.test_accuracy:.1%} clean, "
+            f"{b.robust_accuracy:.1%} attacked, {b.certified_accuracy:.1%} certified"
+            for b in self.blocks
+        )
+        loose = sum(b.bound >= 1 for b in self.blocks)
+        parts = [f"Bound on the error under attack, and accuracy on test images: {sentence}."]
+        if loose:
+            which_bounds = "Every bound" if loose == len(self.blocks) else f"{loose} of the bounds"
+            parts.append(f"{which_bounds} is above 1 and therefore vacuous.")
+        if len(self.blocks) > 1:
+            least = min(self.blocks, key=lambda b: b.bound)
+            best = max(self.blocks, key=lambda b: b.robust_accuracy)
+            agrees = "the same block has" if least is best else f"penalty {best.penalty:g} has"
+            parts.append(
+                f"It is smallest for penalty {least.penalty:g}; {agrees} the highest robust "
+                "accuracy."
+            )
+        return " ".join(parts)
 
 
 def transformer_bound_cost(
@@ -164,11 +170,10 @@ class BoundSetting:
     "transformer_bound",
     paper="arXiv:2209.14105",
     tags=("bound", "theory"),
-    result=TransformerBoundResult,
-    plot=plot_transformer_bound,
     cost=transformer_bound_cost,
-    says=says_transformer_bound,
-    standalone=True,
+    subject="none",
+    example_args={"penalties": (0.0,), "limit": 20, "steps": 5},
+    uncertainty=(BOUND_ONLY,),
 )
 def transformer_bound(
     progress: Progress,
@@ -191,7 +196,7 @@ def transformer_bound(
     if not penalties or min(penalties) < 0:
         raise UserError(f"`penalties` must be numbers of 0 or more, but got {penalties!r}")
     task = progress.add_task("transformer_bound", len(penalties) * (1 + setting.train.num_classes))
-    blocks = tuple(_bound_block(setting, float(penalty), task) for penalty in penalties)
+    pairs = [_bound_block(setting, float(penalty), task) for penalty in penalties]
     task.close()
     return TransformerBoundResult(
         eps=setting.eps,
@@ -200,7 +205,12 @@ def transformer_bound(
         images=len(setting.train),
         test_images=len(setting.test),
         form=form,
-        blocks=blocks,
+        blocks=tuple(block for block, _ in pairs),
+        samples={
+            f"blocks[{number}].{name}": figure
+            for number, (_, figures) in enumerate(pairs)
+            for name, figure in figures.items()
+        },
     )
 
 
@@ -222,7 +232,10 @@ def _create_setting(
     return BoundSetting(train, test, eps, gamma, 0.05, form, steps)
 
 
-def _bound_block(setting: BoundSetting, penalty: float, task: ProgressTask) -> BlockBound:
+def _bound_block(
+    setting: BoundSetting, penalty: float, task: ProgressTask
+) -> tuple[BlockBound, dict[str, StoredSamples]]:
+    """The bound of one trained block, and the samples of its accuracies."""
     block = BoundAttentionBlock(IMAGE_SIZE, PATCH, setting.train.num_classes, seed=0)
     train_block(block, setting.train, penalty=penalty, steps=setting.steps)
     task.advance(1, note=f"l1 {penalty:g}: trained")
@@ -243,19 +256,22 @@ def _bound_block(setting: BoundSetting, penalty: float, task: ProgressTask) -> B
         sum(bound_terms(norms, sample, g, fraction_below(margins, g + change_upper)).values())
         for g in GAMMAS
     )
-    return BlockBound(
+    is_correct = _correct_images(block, setting, margins, change_upper)
+    bound = BlockBound(
         penalty=penalty,
-        **_accuracies(block, setting, margins, change_upper),
+        **{name: 1 - float((~flags).double().mean()) for name, flags in is_correct.items()},
         median_margin=float(margins.median()),
         l1_per_margin=norms.inner_l1 * norms.outer_l1 / max(float(margins.median()), MIN_MARGIN),
         norms=norms,
-        change=change_upper,
-        change_at_least=change_lower,
+        margin_change=change_upper,
+        margin_change_lower=change_lower,
         terms=terms_at_gamma,
         bound=sum(terms_at_gamma.values()),
         images_needed=images_needed(norms, sample, setting.gamma, terms_at_gamma[MARGIN]),
         curve=BoundCurve(gammas=GAMMAS, bounds=tuple(bounds)),
     )
+    units = {len(flags): SampleUnits(range(len(flags))) for flags in is_correct.values()}
+    return bound, {n: units[len(flags)].store(flags) for n, flags in is_correct.items()}
 
 
 def _margin_change(
@@ -267,21 +283,20 @@ def _margin_change(
     return setting.eps / 2 * value.lower, setting.eps / 2 * value.upper
 
 
-def _accuracies(
+def _correct_images(
     block: BoundAttentionBlock, setting: BoundSetting, margins: Tensor, change: float
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
+    """Which images each accuracy counts; ``margins`` are of the training images."""
     x, y, ids = setting.test.take(torch.arange(len(setting.test)))
-    threat = Threat("Linf", setting.eps)
-    fooled = run_attack(
-        create_attack("pgd"), block, x, y, threat, ids=ids, options=AttackOptions(0)
-    ).fooled
+    threat, options = Threat("Linf", setting.eps), AttackOptions(0)
+    out = run_attack(create_attack("pgd"), block, x, y, threat, ids=ids, options=options)
     with torch.no_grad():
         on_test = -margin(block(x), y).double()
     return {
-        "train_accuracy": 1 - fraction_below(margins, 0.0),
-        "test_accuracy": 1 - fraction_below(on_test, 0.0),
-        "attacked_accuracy": 1 - float(fooled.double().mean()),
-        "certified_accuracy": 1 - fraction_below(on_test, change),
+        "train_accuracy": margins > 0.0,
+        "test_accuracy": on_test > 0.0,
+        "robust_accuracy": ~out.fooled,
+        "certified_accuracy": on_test > change,
     }
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import base64
 import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from buttress.config import Spec
 from buttress.system.files import digest
@@ -87,20 +87,24 @@ def _apply_statistic(statistic: Statistic, means: Floats, grid: Sequence[float])
 
 
 class StoredSamples(Spec):
-    """The samples of one figure as they are saved: 4-byte floats in base64."""
+    """The samples of one figure as they are saved: bytes in base64."""
 
     varies_by: VariesBy
     shape: tuple[int, int]
+    encoding: Literal["float32", "bits"]  # bits where all values are 0 or 1
     values: str
     statistic: Statistic = "mean"
     grid: tuple[float, ...] = ()
     unit_set: str = ""
 
     def load(self) -> FigureSamples:
-        values = np.frombuffer(base64.b64decode(self.values), dtype="<f4").astype(float)
-        return FigureSamples(
-            self.varies_by, values.reshape(self.shape), self.statistic, self.grid, self.unit_set
-        )
+        content = base64.b64decode(self.values)
+        if self.encoding == "bits":
+            values = np.unpackbits(np.frombuffer(content, "u1"), count=math.prod(self.shape))
+        else:
+            values = np.frombuffer(content, "<f4")
+        array = values.astype(float).reshape(self.shape)
+        return FigureSamples(self.varies_by, array, self.statistic, self.grid, self.unit_set)
 
 
 class UncertaintyNote(Spec):
@@ -117,15 +121,12 @@ WEIGHTS_ONLY = UncertaintyNote(
     reason="it is a function of the weights and varies between training seeds only",
 )
 FORMULA = UncertaintyNote(pattern="*", varies_by="exact", reason="it is a formula without samples")
+OWN_INTERVAL = UncertaintyNote(
+    pattern="*", varies_by="none", reason="its 95% interval is beside it (low, high)"
+)
 UNKNOWN = UncertaintyNote(
     pattern="*", varies_by="none", reason="the analysis keeps no samples of this figure"
 )
-
-
-class SampledResult(Spec):
-    """Base of results that keep the samples of their figures, by path."""
-
-    samples: dict[str, StoredSamples] = Field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,13 @@ class SampleUnits:
         """
         order = np.argsort(np.asarray(self.ids), kind="stable")
         values = np.stack([np.asarray(term, dtype="<f4")[order] for term in terms])
+        is_binary = bool(np.isin(values, (0, 1)).all())
+        content = np.packbits(values.astype(bool)) if is_binary else values
         return StoredSamples(
             varies_by=self.varies_by,
             shape=(values.shape[0], values.shape[1]),
-            values=base64.b64encode(values.tobytes()).decode(),
+            encoding="bits" if is_binary else "float32",
+            values=base64.b64encode(content.tobytes()).decode(),
             statistic=statistic,
             grid=tuple(map(float, grid)),
             unit_set=digest([int(i) for i in np.asarray(self.ids)[order]]),

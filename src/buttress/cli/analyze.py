@@ -59,19 +59,18 @@ def command(
         else:
             results, reasons = _analyze_each(name, run_list, args, limit, progress)
     if plot is not None and results:
-        save_figure(entry.metadata["plot"], results, plot)
+        save_figure(ANALYSES.spec(name).result.plot, results, plot)
     if as_json:
         content = {k or entry.name: r.model_dump(mode="json") for k, r in results.items()}
         skipped = {label: {"does_not_apply": reason} for label, reason in reasons.items()}
         print_json({**content, **skipped})
         return
-    summarize = entry.metadata.get("says")
     for label, result in results.items():
-        print_line(
-            f"{label or entry.name}: {summarize(result) if summarize else scalar_summary(result)}"
-        )
-        if table_of := entry.metadata.get("table"):
-            print_line(format_table(*table_of(result)))
+        print_line(f"{label or entry.name}: {result.summary()}")
+        if (table := result.table()) is not None:
+            print_line(format_table(*table))
+    if len(results) > 1 and (comparison := ANALYSES.spec(name).result.compare(results)):
+        print_line(comparison)
     for label, reason in reasons.items():
         print_line(f"{label}: does not apply: {reason}")
     if plot is not None and results:
@@ -112,11 +111,3 @@ def _analyze_each(
         task.advance(1, note=label)
     task.close()
     return results, reasons
-
-
-def scalar_summary(result: object) -> str:
-    """Format the scalar fields of a result in one line."""
-    values = {k: v for k, v in vars(result).items() if isinstance(v, (int, float, str))}
-    return ", ".join(
-        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items()
-    )

@@ -19,7 +19,7 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 @dataclass(frozen=True)
 class SparsityComponent:
     name: str
-    ratio: float
+    sparsity: float
     weights: int
 
 
@@ -28,8 +28,8 @@ class SparsityView:
     """Fraction of weights smaller than ``threshold`` times the largest, and their histogram."""
 
     threshold: float
-    largest: float
-    ratio: float
+    largest_weight: float  # that the threshold is relative to
+    sparsity: float
     weights: int
     components: tuple[SparsityComponent, ...]
     edges: tuple[float, ...]  # (n + 1,)
@@ -110,11 +110,11 @@ def parse_sparsity(result: Mapping[str, Any]) -> SparsityView:
         raise ValueError("a histogram needs one count per bin")
     return SparsityView(
         threshold=float(result["threshold"]),
-        largest=float(result["largest"]),
-        ratio=float(result["ratio"]),
+        largest_weight=float(result["largest_weight"]),
+        sparsity=float(result["sparsity"]),
         weights=int(result["weights"]),
         components=tuple(
-            SparsityComponent(str(p["component"]), float(p["ratio"]), int(p["weights"]))
+            SparsityComponent(str(p["component"]), float(p["sparsity"]), int(p["weights"]))
             for p in parts
         ),
         edges=edges,
@@ -181,13 +181,13 @@ class AnalysisPicture:
     """One analysis: its figure as a data URL, or why there is none."""
 
     name: str
-    says: str = ""  # caption and alternative text
+    summary: str = ""  # caption and alternative text
     address: str = ""
     reason: str = ""  # why it does not apply
 
     @property
     def alt(self) -> str:
-        return self.says or f"Figure of the analysis {self.name}"
+        return self.summary or f"Figure of the analysis {self.name}"
 
 
 def read_picture(file: Path) -> AnalysisPicture | None:
@@ -199,8 +199,8 @@ def read_picture(file: Path) -> AnalysisPicture | None:
     name = str(content.get("analysis") or file.stem)
     if reason := content.get("does_not_apply"):
         return AnalysisPicture(name, reason=str(reason))
-    says = str(content.get("says") or "")
-    return AnalysisPicture(name, says, svg_data_uri(file.with_suffix(".svg")))
+    summary = str(content.get("summary") or "")
+    return AnalysisPicture(name, summary, svg_data_uri(file.with_suffix(".svg")))
 
 
 def read_pictures(files: Iterable[Path]) -> tuple[AnalysisPicture, ...]:

@@ -120,8 +120,8 @@ def add_analyses(view: RunResults) -> RunResults:
             file = f"{view.place}/analysis/{name}.json"
             problems.append(f"{file} is unreadable; run the analysis again ({reason})")
             continue
-        if result is not None and content.get("says"):
-            summaries.append(AnalysisSummary(name, str(content["says"])))
+        if result is not None and content.get("summary"):
+            summaries.append(AnalysisSummary(name, str(content["summary"])))
         if isinstance(result, SparsityView):
             sparsity = result
         elif isinstance(result, EpsCurveResult):

@@ -151,7 +151,7 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
     points = [
         ScatterPoint(
             name=run_caption(r.run),
-            x=r.run.sparsity.ratio,
+            x=r.run.sparsity.sparsity,
             y=r.worst.share.value,
             low=r.worst.share.low,
             high=r.worst.share.high,

@@ -125,7 +125,7 @@ class AnalysisSummary:
     """Summary sentence of an analysis, or why it does not apply."""
 
     name: str
-    says: str = ""
+    summary: str = ""
     reason: str = ""
 
 

@@ -245,11 +245,11 @@ def run_pictures(
     for name in answer.analyses:
         for run in (runs[key] for key in keys if key in runs):
             picture = read_picture(run.run.analysis_file(name))
-            if picture is None or not (picture.says or picture.address or picture.reason):
+            if picture is None or not (picture.summary or picture.address or picture.reason):
                 continue
             chars_left -= len(picture.address)
             if chars_left < 0:
-                picture = AnalysisPicture(picture.name, picture.says, "", picture.reason)
+                picture = AnalysisPicture(picture.name, picture.summary, "", picture.reason)
             link = RunLink(f"{run.label} · {run.objective}", run.slug)
             pictures.setdefault(name, []).append(RunPicture(link, picture))
     return pictures

@@ -207,7 +207,7 @@ def _run_metric(records: GridRunRecords, metric: str) -> float:
 
 
 def number_in(result: Any, path: str) -> float:
-    """The number at ``components.attention_qkv.ratio``."""
+    """The number at ``components.attention_qkv.sparsity``."""
     value = value_at_path(result, path)
     if not isinstance(value, (int, float)):
         raise MissingValue(f"the analysis result has no number at {path}")
@@ -217,7 +217,7 @@ def number_in(result: Any, path: str) -> float:
 def value_at_path(result: Any, path: str) -> Any:
     """Look up a dotted path in the result of an analysis; lists are searched by value.
 
-    ``places[0].l1_linf.result`` takes the first of a list.
+    ``blocks[0].l1_linf.at_attack_result`` takes the first of a list.
     """
     for key in path.replace("[", ".[").split("."):
         if key.startswith("["):

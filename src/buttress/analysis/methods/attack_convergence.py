@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis.subject import AnalysisSubject
+from buttress.analysis.subject import EPOCH_PREFIX, AnalysisSubject
 from buttress.attacks.core import Attack
 from buttress.attacks.losses import cross_entropy
 from buttress.attacks.pgd import PGD
@@ -39,12 +39,12 @@ class AttackTrajectories:
     task: ProgressTask
 
     def losses(self, model: nn.Module, steps: int, rel_step: float) -> Tensor:
-        """(seeds, steps + 1) mean cross-entropy at the start and after each step of PGD."""
+        """(seeds, steps + 1, N) cross-entropy at the start and after each step of PGD."""
         losses, attack = [], PGD(steps=steps, rel_step=rel_step)
         seeds_per_batch = max(1, MAX_BATCH // len(self.batch.x))
         for first in range(0, len(self.seeds), seeds_per_batch):
             seeds = self.seeds[first : first + seeds_per_batch]
-            losses.append(losses_per_step(attack, model, self.batch, self.threat, seeds).mean(2))
+            losses.append(losses_per_step(attack, model, self.batch, self.threat, seeds))
             self.task.advance(steps * len(seeds))
         return torch.cat(losses)
 
@@ -95,7 +95,6 @@ def per_sample_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x), y)
 
 
-EPOCH_PREFIX = "epoch "  # and its number: the name of a kept one
 TINY = 1e-12
 
 
@@ -105,8 +104,8 @@ class AttackGap(Spec):
     name: str  # pgd-K, or training
     loss: float
     gap: float  # r = 100 |L_long - L| / L_long, in percent
-    least: float  # of the seeds
-    most: float
+    lowest: float  # of the seeds
+    highest: float
 
 
 class CheckpointGaps(Spec):
@@ -115,31 +114,18 @@ class CheckpointGaps(Spec):
     name: str
     epoch: int | None
     clean_loss: float
-    long_loss: float
+    reference_loss: float  # of the long attack
     gaps: tuple[AttackGap, ...]
-    training: AttackGap | None  # the attack that the run was trained with
+    training_attack: AttackGap | None  # the attack that the run was trained with
 
 
 @dataclass(frozen=True)
 class AttackLengths:
     """Step counts of the attacks, and the total length of their steps."""
 
-    short: tuple[int, ...]
-    long: int
-    reach: float  # in eps
-
-
-def run_checkpoints(subject: AnalysisSubject) -> dict[str, CheckpointName | int]:
-    """The subject's own, that of the last epoch where it is another one, and kept epochs."""
-    run = subject.run
-    if run is None or not run.is_trained:
-        return {"given": "best"}
-    best, last = run.summary["best_epoch"], run.summary["epochs"]
-    checkpoints: dict[str, CheckpointName | int] = {"best": "best"}
-    if best != last and run.checkpoint("last").is_file():
-        checkpoints["last"] = "last"
-    checkpoints.update((f"{EPOCH_PREFIX}{n}", n) for n in run.kept_epochs if n not in (best, last))
-    return checkpoints
+    short_steps: tuple[int, ...]
+    reference_steps: int
+    total_step_length: float  # in eps
 
 
 def checkpoint_model(subject: AnalysisSubject, checkpoint: CheckpointName | int) -> nn.Module:
@@ -156,29 +142,42 @@ def checkpoint_model(subject: AnalysisSubject, checkpoint: CheckpointName | int)
 def checkpoint_gaps(
     name: str,
     model: nn.Module,
-    ascents: AttackTrajectories,
+    trajectories: AttackTrajectories,
     subject: AnalysisSubject,
-    attacks: AttackLengths,
-) -> CheckpointGaps:
-    """Gap of each short attack and of the training attack to the long attack."""
+    lengths: AttackLengths,
+) -> tuple[CheckpointGaps, dict[str, Tensor]]:
+    """Gap of each short attack and of the training attack to the long attack.
+
+    Beside it the losses (N,) of each image under the attacks, means over seeds, by name; the long
+    attack is ``reference``.
+    """
 
     def final_losses(steps: int) -> Tensor:
-        return ascents.losses(model, steps, attacks.reach / steps)[:, -1]
+        rel_step = lengths.total_step_length / steps
+        return trajectories.losses(model, steps, rel_step)[:, -1]
 
-    long = final_losses(attacks.long)
-    x = to_model_device(model, ascents.batch.x)
-    clean = per_sample_loss(model, x, ascents.batch.y.to(x.device)).mean()
-    losses_of_training_attack = training_attack_losses(model, ascents, subject.run)
-    return CheckpointGaps(
+    losses = {"reference": final_losses(lengths.reference_steps)}
+    losses |= {f"pgd-{k}": final_losses(k) for k in lengths.short_steps}
+    training_losses = training_attack_losses(model, trajectories, subject.run)
+    if training_losses is not None:
+        losses["training"] = training_losses
+    gaps = {
+        attack: attack_gap(attack, values.mean(1), losses["reference"].mean(1))
+        for attack, values in losses.items()
+        if attack != "reference"
+    }
+    x = to_model_device(model, trajectories.batch.x)
+    clean = per_sample_loss(model, x, trajectories.batch.y.to(x.device)).mean()
+    training_gap = gaps.pop("training", None)
+    checkpoint = CheckpointGaps(
         name=name,
         epoch=_checkpoint_epoch(name, subject.run),
         clean_loss=float(clean),
-        long_loss=float(long.mean()),
-        gaps=tuple(attack_gap(f"pgd-{k}", final_losses(k), long) for k in attacks.short),
-        training=None
-        if losses_of_training_attack is None
-        else attack_gap("training", losses_of_training_attack, long),
+        reference_loss=float(losses["reference"].mean(1).mean()),
+        gaps=tuple(gaps.values()),
+        training_attack=training_gap,
     )
+    return checkpoint, {attack: values.mean(0) for attack, values in losses.items()}
 
 
 def attack_gap(name: str, losses: Tensor, long: Tensor) -> AttackGap:
@@ -189,31 +188,31 @@ def attack_gap(name: str, losses: Tensor, long: Tensor) -> AttackGap:
         name=name,
         loss=float(losses.mean()),
         gap=float(mean),
-        least=float(gap_per_seed.min()),
-        most=float(gap_per_seed.max()),
+        lowest=float(gap_per_seed.min()),
+        highest=float(gap_per_seed.max()),
     )
 
 
 def training_attack_losses(
-    model: nn.Module, ascents: AttackTrajectories, run: Run | None
+    model: nn.Module, trajectories: AttackTrajectories, run: Run | None
 ) -> Tensor | None:
-    """(seeds,) mean loss on the images of the run's own objective; None if it does not attack."""
+    """(seeds, N) losses under the attack of the run's own objective; None if it does not attack."""
     if run is None:
         return None
     recipe = run.spec.recipe
     objective = OBJECTIVES.get(recipe.objective.name)(**recipe.objective.args)
     if not objective.needs_threat:
         return None
-    x = to_model_device(model, ascents.batch.x)
-    y = ascents.batch.y.to(x.device)
+    x = to_model_device(model, trajectories.batch.x)
+    y = trajectories.batch.y.to(x.device)
     losses = []
-    for seed in ascents.seeds:
-        streams = SampleRNG(seed, "training attack", ascents.batch.ids)
+    for seed in trajectories.seeds:
+        streams = SampleRNG(seed, "training attack", trajectories.batch.ids)
         step = TrainingBatch(x, y, Threat.parse(str(recipe.threat)), streams)
         adversarial = objective.find_adversarial(model, step)
         if adversarial is None or torch.equal(adversarial.x, x):
             return None
-        losses.append(per_sample_loss(model, adversarial.x.detach(), y).double().mean().cpu())
+        losses.append(per_sample_loss(model, adversarial.x.detach(), y).double().cpu())
     return torch.stack(losses)
 
 

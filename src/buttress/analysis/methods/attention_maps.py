@@ -28,7 +28,7 @@ class AttentionMap:
 
     name: str
     weights: Tensor
-    between_channels: bool  # the rows are channels, not positions
+    is_over_channels: bool  # the rows are channels, not positions
     is_strided: bool  # groups of tokens are spread over the whole image, not windows of it
 
 
@@ -140,8 +140,8 @@ class TokenLayout:
     """Positions of queries and keys of a map: distances in pixels, class tokens first."""
 
     distance: Tensor  # (queries, keys) without class tokens
-    queries: int  # class tokens among the queries
-    keys: int  # class tokens among the keys
+    num_class_queries: int
+    num_class_keys: int
     groups: int
 
 
@@ -150,7 +150,7 @@ def token_layout(
 ) -> TokenLayout | None:
     """Place tokens at the center of their cells; None if no query has a position."""
     count, _, queries, keys = attention_map.weights.shape
-    if attention_map.between_channels or count % images:
+    if attention_map.is_over_channels or count % images:
         return None
     groups, (height, width) = count // images, size
     ratio = height / width if groups == 1 or attention_map.is_strided else 1.0
@@ -190,16 +190,20 @@ def _cell_centers(grid: tuple[int, int], extent: tuple[float, float]) -> Tensor:
     return torch.cartesian_prod(down, right)
 
 
-def mean_attention_distance(weights: Tensor, layout: TokenLayout) -> Tensor:
-    """(heads,) mean attention distance over images and queries, without class tokens."""
-    spatial = weights[:, :, layout.queries :, layout.keys :].double()
+def attention_distances(weights: Tensor, layout: TokenLayout) -> Tensor:
+    """(N, heads) mean attention distance of each image over queries, without class tokens."""
+    spatial = weights[:, :, layout.num_class_queries :, layout.num_class_keys :].double()
     spatial = spatial / spatial.sum(-1, keepdim=True).clamp_min(1e-12)
-    return (spatial * layout.distance.to(spatial.device)).sum(-1).mean((0, 2)).cpu()
+    distances = (
+        (spatial * layout.distance.to(spatial.device)).sum(-1).mean(2)
+    )  # (N x groups, heads)
+    return distances.unflatten(0, (-1, layout.groups)).mean(1).cpu()
 
 
-def attention_change(clean: Tensor, adversarial: Tensor) -> float:
-    """Mean total variation distance between two attention maps."""
-    return float((clean - adversarial).abs().sum(-1).double().mean() / 2)
+def attention_changes(clean: Tensor, adversarial: Tensor, images: int) -> Tensor:
+    """(N,) mean total variation distance between two attention maps of each image."""
+    change = (clean - adversarial).abs().sum(-1).double() / 2
+    return change.reshape(images, -1).mean(1).cpu()
 
 
 def attention_rollout(maps: Sequence[Tensor], aspect_ratio: float = 1.0) -> Tensor | None:

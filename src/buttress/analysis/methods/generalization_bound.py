@@ -113,7 +113,7 @@ class BoundSample:
     """What the bound takes from the training images and the shape of the model."""
 
     count: int
-    squares: float  # mean of the squared length of an image
+    mean_squared_norm: float  # mean of the squared length of an image
     width: int  # the largest dimension of input, hidden layer and output
     eps: float
     delta: float
@@ -139,7 +139,7 @@ def bound_terms(
     b1, b2 = norms.inner_l1, norms.outer_l1
     # s1 s2 ((b1/s1)^(2/3) + (b2/s2)^(2/3))^(3/2), written so that zero matrices divide nothing
     product = ((b1 * s2) ** (2 / 3) + (b2 * s1) ** (2 / 3)) ** 1.5
-    data = math.sqrt(n * sample.squares)
+    data = math.sqrt(n * sample.mean_squared_norm)
     logs = 60 * math.log(n) * math.log(2 * sample.width)
     return {
         MARGIN: margin_fraction,
@@ -158,14 +158,8 @@ def images_needed(
         return None
     count = float(sample.count)
     while count < MAX_IMAGES:
-        if (
-            sum(
-                bound_terms(
-                    norms, replace(sample, count=int(count)), gamma, margin_fraction
-                ).values()
-            )
-            < 1
-        ):
+        larger = replace(sample, count=int(count))
+        if sum(bound_terms(norms, larger, gamma, margin_fraction).values()) < 1:
             return count
         count *= 1.1
     return None

@@ -63,6 +63,24 @@ class LossHessian:
                     accumulated += part
         return torch.cat([part.flatten() for part in self._scale(total)])
 
+    def image_curvatures(self, vector: Tensor) -> Tensor:
+        """(N,) v' H_i v of the Hessian H_i of each image's own loss; their mean is v' H v.
+
+        To first order in the weights of the images this is what each one adds to an eigenvalue
+        with the eigenvector v.
+        """
+        whole, curvatures = self.sample, []
+        try:
+            for k in range(len(whole)):
+                self.sample = whole.select(slice(k, k + 1))
+                self.__dict__.pop("_single_graph", None)
+                product = self.hessian_vector_product(vector)
+                curvatures.append(float(vector.double() @ product.double()))
+        finally:
+            self.sample = whole
+            self.__dict__.pop("_single_graph", None)
+        return torch.tensor(curvatures, dtype=torch.float64)
+
     def _losses(self) -> Iterator[Tensor]:
         """The share of each batch in the mean loss."""
         for x, y in self.sample.batches():

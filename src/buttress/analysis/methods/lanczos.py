@@ -13,12 +13,13 @@ MatrixVectorProduct = Callable[[Tensor], Tensor]  # v (n,) -> A v (n,)
 
 
 class ExtremeEigenvalues(NamedTuple):
-    """The outermost eigenvalues."""
+    """The outermost eigenvalues, and the eigenvector of the largest."""
 
     largest: float
     lowest: float
     residual: float  # an eigenvalue is within this of `largest`
-    products: int
+    num_products: int
+    vector: Tensor  # (n,), of length 1
 
 
 def lanczos(
@@ -35,7 +36,6 @@ def lanczos(
     basis[0] = start / start.norm()
     diagonal: list[float] = []
     off_diagonal: list[float] = []
-    eigenvalues = ExtremeEigenvalues(0.0, 0.0, math.inf, 0)
     for step in range(steps):
         span = basis[: step + 1]
         vector = product(span[-1])
@@ -44,30 +44,25 @@ def lanczos(
         for _ in range(2):
             vector = vector - span.T @ (span @ vector)
         length = float(vector.norm())
-        eigenvalues = _tridiagonal_eigenvalues(diagonal, off_diagonal, length, step + 1)
+        values, vectors = _tridiagonal_eigen(diagonal, off_diagonal)
+        largest, residual = float(values[-1]), length * abs(float(vectors[-1, -1]))
         is_invariant = length <= 1e-6 * max(size, 1e-30)  # nothing new: the space is invariant
-        if (
-            is_invariant
-            or eigenvalues.residual <= tolerance * abs(eigenvalues.largest)
-            or step + 1 == steps
-        ):
+        if is_invariant or residual <= tolerance * abs(largest) or step + 1 == steps:
             break
         off_diagonal.append(length)
         basis[step + 1] = vector / length
-    return eigenvalues
+    vector = span.T @ vectors[:, -1].to(span)
+    return ExtremeEigenvalues(largest, float(values[0]), residual, len(span), vector)
 
 
-def _tridiagonal_eigenvalues(
-    diagonal: list[float], off_diagonal: list[float], length: float, num_products: int
-) -> ExtremeEigenvalues:
+def _tridiagonal_eigen(diagonal: list[float], off_diagonal: list[float]) -> tuple[Tensor, Tensor]:
     """Of the small tridiagonal matrix, whose eigenvalues are those of the whole, nearly."""
     small = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
     if off_diagonal:
         off = torch.tensor(off_diagonal, dtype=torch.float64)
         small = small + torch.diag(off, 1) + torch.diag(off, -1)
     values, vectors = torch.linalg.eigh(small)
-    residual = length * abs(float(vectors[-1, -1]))
-    return ExtremeEigenvalues(float(values[-1]), float(values[0]), residual, num_products)
+    return values, vectors
 
 
 class TraceEstimate(NamedTuple):
@@ -75,6 +70,7 @@ class TraceEstimate(NamedTuple):
 
     value: float
     error: float | None
+    per_probe: Tensor  # (probes,)
 
 
 def hutchinson(
@@ -87,4 +83,4 @@ def hutchinson(
         estimates.append(float(signs.double() @ product(signs).double().cpu()))
     values = torch.tensor(estimates, dtype=torch.float64)
     error = float(values.std() / math.sqrt(probes)) if probes > 1 else None
-    return TraceEstimate(float(values.mean()), error)
+    return TraceEstimate(float(values.mean()), error, values)

@@ -14,7 +14,7 @@ from buttress.analysis.subject import AnalysisSubject
 from buttress.attacks.core import Attack, AttackState, attack_name, broadcast_to_images
 from buttress.attacks.pgd import ProjectedGradientAttack
 from buttress.attacks.problem import LossFn, ModelOutput, Problem
-from buttress.data import Batch
+from buttress.data import Batch, Dataset
 from buttress.engine.ensemble import run_ensemble
 from buttress.engine.options import AttackOptions
 from buttress.errors import UserError
@@ -58,22 +58,22 @@ class OutputHooks:
 class RatioTracker:
     """The largest ratio of each image of a batch so far, at each place and in each pair."""
 
-    places: OutputHooks
+    hooks: OutputHooks
     x: Tensor
     threat: Threat
     clean: dict[str, Tensor] = field(init=False)
-    best: dict[str, Tensor] = field(init=False)  # (pairs, N)
+    largest: dict[str, Tensor] = field(init=False)  # (pairs, N)
 
     def __post_init__(self) -> None:
-        self.clean = self.places.outputs(self.x)
-        self.best = {name: self.x.new_zeros(len(NORM_PAIRS), len(self.x)) for name in self.clean}
+        self.clean = self.hooks.outputs(self.x)
+        self.largest = {name: self.x.new_zeros(len(NORM_PAIRS), len(self.x)) for name in self.clean}
 
     def ratios(self, x_t: Tensor, rows: Tensor) -> dict[str, Tensor]:
         """(pairs, n) ratios at points; zero for a point that did not move or left the ball."""
         delta = x_t - self.x[rows]
         allowed = self.threat.norm_of(delta) <= self.threat.eps * (1 + TOLERANCE) + 1e-7
         ratios = {}
-        for name, output in self.places.outputs(x_t).items():
+        for name, output in self.hooks.outputs(x_t).items():
             change = output - self.clean[name][rows]
             pairs = [
                 _vector_norm(change, out) / _vector_norm(delta, into) for out, into in NORM_PAIRS
@@ -86,7 +86,7 @@ class RatioTracker:
         """Keep the larger ratios; a sample may be in several rows."""
         for name, ratios in self.ratios(x_t, rows).items():
             index = rows.expand_as(ratios)
-            self.best[name].scatter_reduce_(1, index, ratios, "amax")
+            self.largest[name].scatter_reduce_(1, index, ratios, "amax")
 
 
 def _vector_norm(delta: Tensor, norm: Norm) -> Tensor:
@@ -97,14 +97,14 @@ def _vector_norm(delta: Tensor, norm: Norm) -> Tensor:
 class TrackedProblem(Problem):
     """A problem that records every point an attack evaluates."""
 
-    watch: RatioTracker | None = field(default=None, repr=False)
+    tracker: RatioTracker | None = field(default=None, repr=False)
 
     def evaluate_at(
         self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True, eot_samples: int = 1
     ) -> ModelOutput:
         output = super().evaluate_at(x_t, loss_fn, grad=grad, eot_samples=eot_samples)
-        if self.watch is not None:
-            self.watch.update(
+        if self.tracker is not None:
+            self.tracker.update(
                 x_t, self.row_numbers() if self.sample_rows is None else self.sample_rows
             )
         return output
@@ -159,9 +159,9 @@ class RatioAscent(ProjectedGradientAttack):
 class RatioMeasurements:
     """(pairs, N) ratios of all images at one place."""
 
-    result: Tensor  # at the point that the attack returned
-    attack: Tensor  # the largest along the attack
-    ascent: Tensor  # the largest along the ascents
+    at_attack_result: Tensor  # at the point that the attack returned
+    attack_max: Tensor  # the largest along the attack
+    ascent_max: Tensor  # the largest along the ascents
 
 
 @dataclass(frozen=True)
@@ -170,39 +170,40 @@ class RatioMeasurement:
 
     attack: Attack
     ascent: RatioAscent
-    balls: tuple[Threat, ...]  # of the ascents
+    ascent_threats: tuple[Threat, ...]
 
     def measure_batch(
-        self, subject: AnalysisSubject, places: OutputHooks, batch: Batch, task: ProgressTask
+        self, subject: AnalysisSubject, hooks: OutputHooks, batch: Batch, task: ProgressTask
     ) -> dict[str, RatioMeasurements]:
         """All ratios of one batch of images."""
         x = to_model_device(subject.model, batch.x)
         y = batch.y.to(x.device)
-        images_per_attack = len(x) / (1 + len(self.balls))
+        images_per_attack = len(x) / (1 + len(self.ascent_threats))
 
         def track(attack: Attack, threat: Threat, name: str) -> tuple[RatioTracker, Tensor]:
-            watch = RatioTracker(places, x, threat)
+            tracker = RatioTracker(hooks, x, threat)
             streams = SampleRNG(subject.seed, name, batch.ids)
-            problem = TrackedProblem(subject.model, x, y, threat, streams, watch=watch)
+            problem = TrackedProblem(subject.model, x, y, threat, streams, tracker=tracker)
             on_progress = fraction_callback(task, images_per_attack)
             options = AttackOptions(batch_size=len(x), on_progress=on_progress)
             out = run_ensemble(attack, problem, options)
-            return watch, out.x_adv
+            return tracker, out.x_adv
 
         with eval_mode(subject.model):
             attack_tracker, x_adv = track(self.attack, subject.threat, attack_name(self.attack))
             at_end = attack_tracker.ratios(x_adv, torch.arange(len(x), device=x.device))
             attack_tracker.update(x_adv, torch.arange(len(x), device=x.device))
             ascent_trackers = [
-                track(self.ascent, ball, f"ratio {ball.norm}")[0] for ball in self.balls
+                track(self.ascent, threat, f"ratio {threat.norm}")[0]
+                for threat in self.ascent_threats
             ]
         return {
             name: RatioMeasurements(
                 at_end[name].cpu(),
-                attack_tracker.best[name].cpu(),
-                torch.stack([c.best[name] for c in ascent_trackers]).amax(0).cpu(),
+                attack_tracker.largest[name].cpu(),
+                torch.stack([c.largest[name] for c in ascent_trackers]).amax(0).cpu(),
             )
-            for name in attack_tracker.best
+            for name in attack_tracker.largest
         }
 
 
@@ -210,27 +211,23 @@ def create_measurement(
     subject: AnalysisSubject, attack: Attack, steps: int, radii: tuple[float, ...]
 ) -> RatioMeasurement:
     """The attack, and an ascent in the input norm of each pair: its own ball, or the usual one."""
-    training_threat, default_budgets = subject.threat, subject.data.budgets
-    balls = [
-        training_threat if training_threat.norm == n else Threat(n, default_budgets[n])
-        for _, n in NORM_PAIRS
-    ]
-    return RatioMeasurement(attack, RatioAscent(steps=steps, radii=tuple(radii)), tuple(balls))
+    threat, budgets = subject.threat, subject.data.budgets
+    threats = tuple(threat if threat.norm == n else Threat(n, budgets[n]) for _, n in NORM_PAIRS)
+    return RatioMeasurement(attack, RatioAscent(steps=steps, radii=tuple(radii)), threats)
 
 
 def measure_ratios(
-    subject: AnalysisSubject, search: RatioMeasurement, places: OutputHooks, images: int
+    subject: AnalysisSubject, measurement: RatioMeasurement, hooks: OutputHooks, data: Dataset
 ) -> dict[str, RatioMeasurements]:
-    """The ratios of the first images at each place."""
-    data = subject.first_images(images)
+    """The ratios of all images at each place."""
     task = subject.progress.add_task("empirical Lipschitz constants", len(data))
     per_batch = [
-        search.measure_batch(subject, places, batch, task) for batch in data.batches(BATCH)
+        measurement.measure_batch(subject, hooks, batch, task) for batch in data.batches(BATCH)
     ]
     task.close()
 
     def concatenate(name: str) -> Iterator[Tensor]:
-        for part in ("result", "attack", "ascent"):
+        for part in ("at_attack_result", "attack_max", "ascent_max"):
             yield torch.cat([getattr(f[name], part) for f in per_batch], dim=1)
 
     return {name: RatioMeasurements(*concatenate(name)) for name in per_batch[0]}

@@ -24,6 +24,7 @@ class ComplexityEstimate(NamedTuple):
 
     mean: float
     error: float
+    per_draw: Tensor  # (S,)
 
 
 class ComplexityLimits(NamedTuple):
@@ -31,7 +32,7 @@ class ComplexityLimits(NamedTuple):
 
     lower: float
     upper: float
-    term: float
+    dimension_term: float
 
 
 def dual_exponent(p: float) -> float:
@@ -73,7 +74,7 @@ def rademacher_complexity(
     ]
     values = (values_pair[0] + values_pair[1]) / (2 * len(points))
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    return ComplexityEstimate(float(values.mean()), error)
+    return ComplexityEstimate(float(values.mean()), error, values)
 
 
 def lemma_limits(

@@ -22,9 +22,7 @@ from buttress.system.interrupt import defer_interrupt
 from buttress.system.rng import make_generator
 
 MAX_ITERATIONS = 60  # of the iteration for a norm, at most
-EIGENVALUE_TOLERANCE = (
-    1e-4  # of the square of the norm: an eigenvalue is within this, and mostly far nearer
-)
+EIGENVALUE_TOLERANCE = 1e-4  # of the square of the norm; mostly it is far nearer
 
 
 class LayerCall(NamedTuple):
@@ -66,17 +64,14 @@ def operator_norm(apply: Callable[[Tensor], Tensor], template: Tensor) -> float:
             (back,) = torch.autograd.grad(y, point, y.detach())
         return back.flatten()
 
-    v = (
-        torch.randn(template.shape, generator=make_generator("operator norm"))
-        .to(template)
-        .flatten()
+    start = torch.randn(template.shape, generator=make_generator("operator norm"))
+    ends = lanczos(
+        gram_product,
+        start.to(template).flatten(),
+        steps=MAX_ITERATIONS,
+        tolerance=EIGENVALUE_TOLERANCE,
     )
-    return math.sqrt(
-        max(
-            0.0,
-            lanczos(gram_product, v, steps=MAX_ITERATIONS, tolerance=EIGENVALUE_TOLERANCE).largest,
-        )
-    )
+    return math.sqrt(max(0.0, ends.largest))
 
 
 def matrix_norm(weight: Tensor) -> float:
@@ -99,15 +94,15 @@ class SpectralNorms:
     """The norms of the layers of a model, each computed once."""
 
     model: nn.Module
-    like: Tensor  # type and device of inputs
-    known: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    template: Tensor  # type and device of inputs
+    cache: dict[tuple[Any, ...], float] = field(default_factory=dict)
 
     def norm(self, call: LayerCall, norm: _BatchNorm | None = None) -> float:
         """The norm of a layer, with the BatchNorm behind it folded in if one is given."""
         key = (id(call.layer), call.shape, id(norm))
-        if key not in self.known:
-            self.known[key] = self._compute(call, norm)
-        return self.known[key]
+        if key not in self.cache:
+            self.cache[key] = self._compute(call, norm)
+        return self.cache[key]
 
     def _compute(self, call: LayerCall, norm: _BatchNorm | None) -> float:
         layer = call.layer
@@ -115,7 +110,7 @@ class SpectralNorms:
             return float(batchnorm_scale(layer).abs().max())
         if isinstance(layer, nn.Linear):
             return matrix_norm(layer.weight)
-        like = self.like.new_zeros(1, *call.shape)
+        like = self.template.new_zeros(1, *call.shape)
         if norm is None:
             return operator_norm(layer, like)
         spatial_ones = [1] * (len(call.shape) - 1)
@@ -171,8 +166,8 @@ class LayerNorms(Spec):
     name: str
     kind: str
     spectral: float  # of the layer itself
-    norm: str  # the BatchNorm behind it
-    with_norm: float | None  # with that folded in
+    batchnorm: str  # the BatchNorm behind it
+    spectral_with_batchnorm: float | None  # with that folded in
     gaussian: float | None  # for independent weights with these sizes and variance
     product_log10: float  # of all layers up to here, in the order of calls
     gaussian_log10: float  # the same of the figures for independent weights
@@ -199,8 +194,8 @@ def layer_norms(model: nn.Module, x: Tensor, norms: SpectralNorms) -> tuple[Laye
                 name=call.name,
                 kind=_layer_kind(call),
                 spectral=spectral,
-                norm=name,
-                with_norm=with_norm,
+                batchnorm=name,
+                spectral_with_batchnorm=with_norm,
                 gaussian=gaussian,
                 product_log10=log,
                 gaussian_log10=gaussian_log,
