@@ -28,7 +28,7 @@ from buttress.bench.models import (
     train_if_missing,
 )
 from buttress.engine.batching import BestPoints
-from buttress.engine.fast_model import FastModel, prepare
+from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.system.progress import SilentProgress
@@ -91,7 +91,7 @@ def profile(name: str, model: nn.Module, data: str) -> None:
     """Print the rows of one model."""
     threat = Threat.parse(benchmark_model(name).threats[0])
     x, y = robust_images(model, data, threat)
-    selected = prepare(model, x)
+    selected = FastModel.select(model, x)
     selected.optimize_forward()
     options = AttackOptions(fast_model=FastModel(TimedModel(selected.module)), workers=1)
     for attack, arguments in PROFILED_ATTACKS.items():

@@ -31,7 +31,7 @@ from buttress.analysis.methods.weight_directions import (
 )
 from buttress.analysis.subject import attack_sample, load_sample
 from buttress.data import Dataset, load_dataset
-from buttress.engine.fast_model import ready
+from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
 from buttress.models import create_model
 from buttress.threats.norm_ball import Norm, Threat
@@ -121,9 +121,9 @@ def test_attacks_made_anew_at_each_point_are_no_weaker() -> None:
 
 
 @pytest.mark.parametrize("name", ["wrn_tiny", "coatnet_tiny", "vit_tiny"])
-def test_the_network_that_is_made_ready_is_the_same_one(name: str) -> None:
+def test_the_copy_in_another_layout_is_the_same_model(name: str) -> None:
     model, x = create_model(name, seed=0).eval(), load_dataset("digits", "test", limit=4).images
-    made = ready(model, x[:2])
+    made = FastModel.keep_parameters(model, x[:2]).module
     assert (made is model) == (name == "vit_tiny")
     torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
     assert list(filter_weights(made)) == list(filter_weights(model))
@@ -133,7 +133,7 @@ def test_the_network_that_is_made_ready_is_the_same_one(name: str) -> None:
         assert kernel.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_network_that_answers_otherwise_when_made_ready_is_left_alone() -> None:
+def test_a_model_with_other_outputs_in_another_layout_is_left_alone() -> None:
     class Odd(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
             out = super().forward(x)
@@ -141,7 +141,7 @@ def test_a_network_that_answers_otherwise_when_made_ready_is_left_alone() -> Non
             return out.mean((2, 3)) + (10 if is_last else 0)
 
     model = Odd(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
-    assert ready(model, torch.rand(2, 3, 8, 8)) is model
+    assert FastModel.keep_parameters(model, torch.rand(2, 3, 8, 8)).module is model
 
 
 def test_weights_come_back_after_an_interruption() -> None:

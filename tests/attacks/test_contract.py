@@ -240,7 +240,7 @@ def test_more_mistakes_are_explained() -> None:
         bt.attack("transfer", model, x, y, threat="L2:1", sources=[model], attack="gama")
     with pytest.raises(UserError, match="cannot be `transfer` itself"):
         bt.attack("transfer", model, x, y, threat=ball, sources=[model], attack="Transfer")
-    with pytest.raises(UserError, match="must be a network"):
+    with pytest.raises(UserError, match="must be a model"):
         bt.attack("transfer", model, x, y, threat=ball, sources=["runs/r1"])
     for wrong in ([3], [{"attack": 3}], "pgd"):
         with pytest.raises(UserError, match="attack"):

@@ -10,11 +10,17 @@ import torch
 from scipy.optimize import linprog, minimize
 from torch import Tensor
 
-from buttress.attacks.hyperplane import nearest_move
+from buttress.attacks.hyperplane import Hyperplane
 from buttress.threats.norm_ball import NORMS, Norm, Threat
 
 SEEDS = range(20)
 norms = pytest.mark.parametrize("norm", NORMS)
+
+
+def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tensor:
+    """(N, d) the shortest d with <slope, d> = -gap and point + d in the box."""
+    plane = Hyperplane(norm, slope)
+    return plane.step_lengths(point, gap).mul_(plane.sign).mul_(-gap.sign()[:, None])
 
 
 class Case(NamedTuple):

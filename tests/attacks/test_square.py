@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 import torch
 from torch import Tensor
@@ -267,6 +270,21 @@ def test_sprints_find_what_queries_one_by_one_find(most: int, norm: Norm, eps: f
         assert many == one
     else:
         assert one < many < 1.6 * one, "some queries are tried twice, and all are counted"
+
+
+def test_the_batches_do_not_depend_on_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of another size may round in another way."""
+    model, (x, _) = small_net(size=17), images(6, size=17)
+    y, batch_sizes = model(x).argmax(1), list[list[int]]()
+    model.register_forward_pre_hook(lambda _, args: batch_sizes[-1].append(len(args[0])))
+    for seed in (0, 1):
+        clock = random.Random(seed)
+        for name in ("monotonic", "perf_counter"):
+            monkeypatch.setattr(time, name, lambda clock=clock: 100 * clock.random())
+        batch_sizes.append([])
+        run_attack(create_attack("square", queries=1200), model, x, y, Threat("L2", 0.1))
+    assert batch_sizes[0] == batch_sizes[1]
+    assert len(set(batch_sizes[0])) > 3, "the case must try several queries at once"
 
 
 def test_sprints_end_where_an_image_is_broken_and_it_leaves() -> None:

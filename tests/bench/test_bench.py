@@ -25,7 +25,7 @@ from buttress.bench.attacks import (
 )
 from buttress.bench.models import BENCHMARK_MODELS
 from buttress.cli.main import run_cli
-from buttress.engine.fast_model import FastModel, prepare
+from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
 from buttress.threats.norm_ball import Threat
 from conftest import images, small_net
@@ -59,13 +59,13 @@ def test_every_tool_that_is_installed_attacks(benchmark: str) -> None:
 
 def test_pgd_runs_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
-    y, made = model(x).argmax(1), []
+    y, made, select = model(x).argmax(1), list[FastModel](), FastModel.select
 
-    def seen(net: nn.Module, x: Tensor) -> FastModel:
-        made.append(prepare(net, x))
+    def record(net: nn.Module, x: Tensor) -> FastModel:
+        made.append(select(net, x))
         return made[-1]
 
-    monkeypatch.setattr(attack_tools, "prepare", seen)
+    monkeypatch.setattr(FastModel, "select", record)
     monkeypatch.setattr(attack_tools, "BATCH", 4)
     for name, count in (("buttress pgd", 0), ("buttress pgd, fast model", 1)):
         output = TOOLS.get(name)(model, x, y, Threat("Linf", 1.0))

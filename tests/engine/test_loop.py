@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -207,3 +209,19 @@ def test_a_step_without_end_leaves_pixels_without_a_gradient_alone(norm: Norm) -
         assert (out.margin > margin(model(x), y)).all()
         right = slice(x.shape[-1] // 2, None)
         assert torch.equal(out.x_adv[..., right], x[..., right])
+
+
+def test_six_calls_lead_from_run_attack_to_the_forward_pass() -> None:
+    model, (x, y) = small_net(), images(2)
+    walks: list[list[str]] = []
+
+    def record_stack(*_: object) -> None:
+        frames = traceback.extract_stack()
+        walks.append([f.name for f in frames if "/buttress/" in f.filename])
+
+    handle = model.register_forward_pre_hook(record_stack)
+    options = AttackOptions(fast_model=FastModel(model))
+    run_attack(create_attack("pgd", steps=1), model, x, y, Threat("Linf", 0.01), options=options)
+    handle.remove()
+    expected = ["run_attack", "run_ensemble", "search_and_confirm", "run_queue", "evaluate"]
+    assert max(walks, key=len) == [*expected, "evaluate_at"], "as docs/architecture.md says"

@@ -14,9 +14,8 @@ import buttress as bt
 from buttress.cli.main import run_cli
 from buttress.data import Dataset
 from buttress.data.corruptions import corrupt_dataset
-from buttress.engine.fast_model import FastModel, prepare
+from buttress.engine.fast_model import FastModel
 from buttress.evaluation import evaluate_until, load_evaluation
-from buttress.evaluation import run_entry as verdicts
 from buttress.evaluation import subsets as stopping
 from buttress.evaluation.subsets import ImageShard, merge_shards
 from buttress.evaluation.suite import load_suite
@@ -144,13 +143,13 @@ def test_worst_case_only_gives_the_same_worst_case_for_less(data: Dataset, count
 
 def test_until_prepares_the_network_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "BLOCK_IMAGES", 12)
-    calls: list[int] = []
+    calls, select = list[int](), FastModel.select
 
     def counted(*args: Any, **kwargs: Any) -> FastModel:
         calls.append(1)
-        return prepare(*args, **kwargs)
+        return select(*args, **kwargs)
 
-    monkeypatch.setattr(verdicts, "prepare", counted)
+    monkeypatch.setattr(FastModel, "select", counted)
     found = evaluate_until(Linear(192, 10), data, SUITE, 0.001)
     assert len(found) == 48
     assert calls == [1]

@@ -37,7 +37,7 @@ from buttress.analysis.subject import (
 )
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.data import Dataset
-from buttress.engine.fast_model import ready
+from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode
 from buttress.system.rng import SampleRNG
@@ -246,7 +246,8 @@ def _evaluate_grid(
     subject: AnalysisSubject, sample: ImageSample, axes: LandscapeAxes, grid: tuple[float, ...]
 ) -> Tensor:
     """(N, 2, points, points) loss and accuracy of each image at every point of the grid."""
-    model, eps = ready(subject.model, sample.x[:2]), subject.threat.eps
+    model = FastModel.keep_parameters(subject.model, sample.x[:2]).module
+    eps = subject.threat.eps
     steps = torch.tensor(grid).to(sample.x)
     coefficients = torch.cartesian_prod(steps, steps)
     values = []

@@ -42,7 +42,7 @@ from buttress.analysis.subject import (
 )
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.config import Spec
-from buttress.engine.fast_model import ready
+from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode
 
@@ -199,7 +199,7 @@ def landscape(
     grid = symmetric_grid(radius, points)
     _check_arguments(directions, limit, adversarial_mode, steps)
     sample = load_sample(subject.model, subject.load_training_images(limit))
-    model = ready(subject.model, sample.x[:2])
+    model = FastModel.keep_parameters(subject.model, sample.x[:2]).module
     subject, weights = replace(subject, model=model), filter_weights(model)
     fixed = attack_sample(subject, sample, steps) if adversarial_mode == "center" else None
     axes = [random_direction(weights, "landscape", subject.seed, k) for k in range(directions)]

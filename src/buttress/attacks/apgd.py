@@ -1,7 +1,7 @@
 """AutoPGD (Croce and Hein, arXiv:2003.01690): gradient ascent that sets its own step size.
 
-Constants and order of operations follow the reference implementation, because verdicts depend on
-them. The L1 form is in `apgd_l1`.
+Constants and order of operations follow the reference implementation, because per-sample
+results depend on them. The L1 form is in `apgd_l1`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class APGDState(AttackState):
 
 @dataclass(frozen=True)
 class AutoPGD(Attack):
-    """What the variants share."""
+    """The part that all variants have in common."""
 
     steps: int = 100
     restarts: int = 1
@@ -65,7 +65,7 @@ class AutoPGD(Attack):
 
     @property
     def max_steps(self) -> int:
-        return self.steps + 2  # L1 looks again where a phase begins; other norms end before
+        return self.steps + 2  # L1 evaluates again where a phase begins; other norms end before
 
     def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
         steps = self.phase_table.num_steps if norm == "L1" else self.steps
@@ -111,11 +111,9 @@ class AutoPGD(Attack):
         if not isinstance(state, apgd_l1.APGDL1State):
             return state.step >= self.steps
         is_over = state.step >= self.phase_table.num_steps
-        return (
-            is_over | apgd_l1.should_stop_early(state, self.phase_table)
-            if self.early_stop
-            else is_over
-        )
+        if self.early_stop:
+            is_over |= apgd_l1.should_stop_early(state, self.phase_table)
+        return is_over
 
     def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
         if isinstance(state, apgd_l1.APGDL1State):
@@ -138,7 +136,7 @@ class AutoPGD(Attack):
 
 
 def _update_best(state: APGDState, output: ModelOutput, steps: int) -> Tensor:
-    """Takes in what was seen at ``x_t``; the gradient to go on with, at a point that may change."""
+    """Updates the state with the output at ``x_t``; returns the gradient of the next step."""
     assert output.grad is not None
     is_better = output.loss > state.best_loss
     copy_rows_(state.best_x, is_better, state.x_t)

@@ -14,21 +14,19 @@ from buttress.attacks.core import AttackState, any_or_accelerator, broadcast_to_
 from buttress.attacks.losses import margin
 from buttress.attacks.problem import ModelOutput, Problem
 
-SPARSITY_FACTOR = (
-    1.5  # the next step moves this many times fewer coordinates than the best point changed
-)
+SPARSITY_FACTOR = 1.5  # the next step moves this many times fewer coordinates than x_best did
 STEP_DECAY = 1.5  # the step is divided by this where the best point does not become sparser
 INITIAL_DENSITY = 0.2  # share of the coordinates that move at first
 
 
 class PhaseTable(NamedTuple):
-    """Tables over the looks of a run: which ball, and what is due there."""
+    """Tables over the evaluations of a run: which ball, and which updates."""
 
     radius: Tensor  # in units of eps
-    is_phase_start: Tensor  # the first look of a phase
-    is_phase_end: Tensor  # the last look of a phase but the last
+    is_phase_start: Tensor  # the first evaluation of a phase
+    is_phase_end: Tensor  # the last evaluation of every phase but the last
     is_update: Tensor  # step size and sparsity are set anew
-    is_back_at_eps: Tensor  # the first look in the ball itself, after larger ones
+    is_back_at_eps: Tensor  # the first evaluation in the eps-ball, after larger ones
     num_steps: int
 
 
@@ -66,7 +64,7 @@ def build_phase_table(steps: int, use_larger_eps: bool) -> PhaseTable:
         for i in range(n + 1):
             is_over = i == n and number < len(phases) - 1
             rows.append((radius, i == 0, is_over, i > 0 and i % window == 0))
-    table = torch.tensor(rows)  # (looks, 4)
+    table = torch.tensor(rows)  # (evaluations, 4)
     radii = table[:, 0]
     if radii[-1] != 1:  # so few steps that only larger balls were left
         radii = torch.ones_like(radii)
@@ -80,7 +78,7 @@ def is_last_phase(state: AttackState, phases: PhaseTable) -> Tensor:
 
 
 def should_stop_early(state: APGDL1State, phases: PhaseTable) -> Tensor:
-    """(N,) runs back in the ball that found nothing in one twice as large."""
+    """(N,) runs back in the eps-ball that fooled the model nowhere in the ball of 2 eps."""
     return _lookup(phases.is_back_at_eps, state) & ~state.fooled_in_phase
 
 

@@ -14,26 +14,26 @@ from buttress.errors import UserError
 from buttress.threats.norm_ball import Norm, Threat
 
 AutoAttackVersion = Literal["standard", "plus", "rand", "custom"]
-RAND_EOT_SAMPLES = 20  # passes averaged in the version for randomised models
+RAND_EOT_SAMPLES = 20  # passes averaged in the version for randomized models
 
 
 @ATTACKS.register("autoattack", paper="arXiv:2003.01690", tags=("ensemble",))
 @dataclass(frozen=True)
 class AutoAttack(EnsembleAttack):
-    """Each part sees only what the parts before it left; every part starts at the clean image.
+    """Each attack runs on the samples that those before it did not fool, from the clean image.
 
     - standard: `apgd-ce`, `apgd-t` (9 targets), `fab-t` (9 targets), `square` (5000 queries). In L1
       `apgd-ce` has 5 restarts and `apgd-t` 5 targets.
     - plus: `apgd-ce` and `apgd-dlr` with 5 restarts, `fab` with 5 restarts, `square`, `apgd-t` and
       `fab-t` with 9 targets; in L1 without the larger balls.
-    - rand, for randomised models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
+    - rand, for randomized models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
 
     `square` makes every query, as the reference does.
 
-    ``steps`` and ``queries`` shorten the parts of the first three, for tests. There are never more
-    targets than other classes. Departure from the reference in rand: the prediction is the mean of
-    the 20 passes, where the reference takes the last one.
+    ``steps`` and ``queries`` shorten the attacks of the first three, for tests. There are never
+    more targets than other classes. Departure from the reference in rand: the prediction is the
+    mean of the 20 passes, where the reference takes the last one.
     """
 
     record_identity: ClassVar[Mapping[str, str]] = {"square_queries": "all"}

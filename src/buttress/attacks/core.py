@@ -1,8 +1,9 @@
-"""What an attack is: it says where to begin and where to look next; `loop` does the rest.
+"""The interface of an attack; `buttress.engine` executes it.
 
-An attack is a frozen set of arguments with three functions: `begin` gives the first points of runs
-(restarts, or targets), `goal` says what is to rise, `advance` gives the next points from what was
-seen at the last ones. Every row of a batch counts its own steps, so that rows can come and go.
+An attack is a frozen set of arguments with three functions: `init_state` gives the first points of
+runs (restarts, or targets), `compute_loss` what to maximize, `next_points` the next points from the
+model's output at the last ones. Every row of a batch counts its own steps, so that rows can come
+and go.
 """
 
 from __future__ import annotations
@@ -24,14 +25,12 @@ from buttress.registry import Registry, normalize_name
 from buttress.threats.norm_ball import NORMS, Norm, Threat
 
 S = TypeVar("S", bound="AttackState")
-KeptPoint = Literal[
-    "best", "last"
-]  # which point of a run counts: the best of all, or the last alone
+KeptPoint = Literal["best", "last"]  # which point of a run counts
 
 
 @dataclass
 class AttackState:
-    """Where runs stand: the current points, and in subclasses whatever else they must remember.
+    """State of runs: the current points, and in subclasses what else an attack remembers.
 
     Every tensor has one row per run, so that runs can begin and end at any step.
     """
@@ -62,7 +61,7 @@ class AttackState:
 
 
 class EnsembleState(NamedTuple):
-    """How far the samples that are left have been moved, for an ensemble to decide who goes on."""
+    """Margins of the samples not fooled yet, from which an ensemble selects."""
 
     norm: Norm
     best_margin: Tensor  # (N,) the best so far, negative
@@ -79,12 +78,8 @@ class Attack(ABC):
     # Added to what identifies a record: set where an attack changed under the same arguments, so
     # that records of before are not reused.
     record_identity: ClassVar[Mapping[str, str]] = {}
-    has_forward_only_passes: ClassVar[bool] = (
-        False  # many passes need no gradient; asked of each part
-    )
-    reorders_targets: ClassVar[bool] = (
-        False  # an ensemble whose parts aim first where parts before came near
-    )
+    has_forward_only_passes: ClassVar[bool] = False  # many passes need no gradient
+    reorders_targets: ClassVar[bool] = False  # stages begin with the classes that came nearest
 
     @property
     @abstractmethod
@@ -93,26 +88,26 @@ class Attack(ABC):
 
     @property
     def eot_samples(self) -> int:
-        """Passes averaged at each point, for randomised models."""
+        """Passes averaged at each point, for randomized models."""
         return 1
 
     def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
-        """The attacks of an ensemble, in order; a single attack is its own only part."""
+        """The attacks of an ensemble, in order; a single attack is its own only stage."""
         return (self,)
 
     def select_samples(self, stage: int, state: EnsembleState) -> Tensor | None:
-        """(N,) which of the samples left part ``stage`` of an ensemble is for; None: all."""
+        """(N,) which of the samples not fooled yet a stage of an ensemble attacks; None: all."""
         return None
 
     def target_threshold(self, stage: int, norm: Norm) -> float:
-        """Part ``stage`` aims only at classes that parts before it came this near.
+        """Fraction of the clean margin: a stage targets classes that kept at most that.
 
-        In shares of the clean margin that were left. Only for an ensemble that `reorders_targets`.
+        Only for an ensemble that `reorders_targets`.
         """
         return math.inf
 
     def expected_fraction(self, stage: int, norm: Norm) -> float:
-        """Of the passes of part ``stage`` for all samples left, what is usual: only for plans."""
+        """Expected fraction of a stage's passes, for cost estimates."""
         return 1.0
 
     def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
@@ -127,23 +122,23 @@ class Attack(ABC):
         return 1
 
     def target_ranks(self, num_classes: int) -> Tensor | None:
-        """(runs,) which of the other classes each run aims at: 0 the nearest; None: at none."""
+        """(runs,) rank of the class that each run targets, 0 the nearest; None: untargeted."""
         return None
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
-        """(N,) what is to rise."""
+        """(N,) the loss to maximize."""
         return cross_entropy(logits, problem.y)
 
     @abstractmethod
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
-        """The first points; row i of the problem is in its run number ``run[i]``."""
+        """The first points; row i of the problem is in its run number ``run_index[i]``."""
 
     @abstractmethod
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
-        """The next points from what was seen at ``state.x_t``; may change the state."""
+        """The next points from the output at ``state.x_t``; may change the state."""
 
     def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
-        """What the model shows at the current points."""
+        """Logits, loss and gradient at the current points."""
 
         def loss_fn(logits: Tensor) -> Tensor:
             return self.compute_loss(problem, state, logits)
@@ -153,7 +148,7 @@ class Attack(ABC):
         )
 
     def grad_mask(self, state: AttackState) -> bool | Tensor:
-        """Which rows need a gradient: on a processor not those that look for the last time."""
+        """Rows that need a gradient: on a CPU not those at their last point."""
         if not self.needs_grad or state.step.device.type != "cpu":
             return self.needs_grad
         return state.step < self.max_steps
@@ -193,9 +188,9 @@ def broadcast_to_images(values: Tensor) -> Tensor:
 
 
 def copy_rows_(target: Tensor, mask: Tensor, source: Tensor) -> None:
-    """``target[where] = source[where]`` for a mask of rows, without a wait for the device.
+    """``target[mask] = source[mask]`` for a mask of rows, without a wait for the device.
 
-    Numbers must be finite: they are mixed with weights of 0 and 1, many times faster than a choice.
+    Values must be finite: they are mixed with weights 0 and 1, many times faster than `where`.
     """
     if target.is_floating_point():
         torch.lerp(target, source, mask.to(target).view(-1, *[1] * (target.ndim - 1)), out=target)
@@ -210,7 +205,7 @@ def any_or_accelerator(mask: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class EnsembleAttack(Attack):
-    """An attack that is nothing but its `parts`; the loop runs them, so it has no steps itself."""
+    """An attack that consists of its `stages` alone."""
 
     @property
     def max_steps(self) -> int:
@@ -223,7 +218,7 @@ class EnsembleAttack(Attack):
         self._raise_no_own_steps()
 
     def _raise_no_own_steps(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} has no steps of its own: run its parts")
+        raise TypeError(f"{type(self).__name__} has no steps of its own: run its stages")
 
 
 def list_attacks(tag: str | None = None) -> list[str]:

@@ -28,17 +28,17 @@ ALPHA_MAX = 0.1  # the largest weight of the step from the clean image
 
 @dataclass
 class FABState(AttackState):
-    """Per run: the class aimed at, and what the next look is for.
+    """Per run: the target class, and what the next evaluation is for.
 
-    A step forward is followed by a look at the label alone. If it is wrong the point goes back
-    towards the image; there, or where it stayed, the gradient is asked for. So all rows of a batch
-    ask for the same thing at the same time.
+    A step forward is followed by an evaluation without gradient. If the point is misclassified it
+    goes back towards the image; there, or where it stayed, the gradient is taken. So all rows of a
+    batch need the same at the same time.
     """
 
     target: Tensor
     num_forward_steps: Tensor  # (N,) steps forward so far
     is_forward_point: Tensor  # (N,) the current point is a step forward, not a step back
-    requests_grad: Tensor  # (N,) the gradient is wanted there
+    requests_grad: Tensor  # (N,) the gradient is needed there
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FABBase(Attack):
 
     @property
     def max_steps(self) -> int:
-        return 2 * self.steps  # a round has two looks
+        return 2 * self.steps  # a round has two evaluations
 
     def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
         return PassCount(2 * self.steps, self.steps)  # each step looks at its start and its end
@@ -63,7 +63,7 @@ class FABBase(Attack):
         return self.restarts
 
     def target_classes(self, problem: Problem, run_index: Tensor) -> Tensor:
-        """(N,) the class whose boundary is looked for; the label if that changes at each look."""
+        """(N,) the class whose boundary is approached; the label if it changes at each step."""
         return problem.y
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
@@ -92,9 +92,7 @@ class FABBase(Attack):
     def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
         # Most points are far outside: only those that rounding could decide are measured exactly.
         threat, x, x_t = problem.threat, problem.x, state.x_t
-        pixels = (
-            PREFILTER_PIXELS if threat.norm == "Linf" else None
-        )  # one pixel is enough to be outside
+        pixels = PREFILTER_PIXELS if threat.norm == "Linf" else None  # one is enough to be outside
         delta = x_t.flatten(1)[:, :pixels] - x.flatten(1)[:, :pixels]
         in_ball = fooled & (threat.norm_of(delta) <= 1.001 * threat.eps)
         in_ball[in_ball.clone()] = threat.perturbation_size(x[in_ball], x_t[in_ball]) <= threat.eps
@@ -186,7 +184,7 @@ class FABT(FABBase):
 class FAB(FABBase):
     r"""FAB towards the class whose boundary is nearest in the linear model.
 
-    At each point it is the class k that minimises :math:`|z_k - z_y| / \lVert \nabla (z_k - z_y)
+    At each point it is the class k that minimizes :math:`|z_k - z_y| / \lVert \nabla (z_k - z_y)
     \rVert_*`, which costs one backward pass per class.
     """
 
@@ -211,9 +209,7 @@ class FAB(FABBase):
                 grad = input_gradient(margins[:, k].sum(), point, retain_graph=True)
                 distance = margins[:, k].detach().abs() / (problem.threat.dual_norm(grad) + TINY)
                 distance = distance.masked_fill(problem.y == k, torch.inf)
-                is_closer = (
-                    distance < min_distance
-                ) | distance.isnan()  # a bad gradient is taken, seen and told
+                is_closer = (distance < min_distance) | distance.isnan()  # NaN must be reported
                 min_distance = distance.where(is_closer, min_distance)
                 loss = margins[:, k].detach().where(is_closer, loss)
                 nearest_grad = grad.where(broadcast_to_images(is_closer), nearest_grad)

@@ -1,4 +1,4 @@
-"""Our own ensemble: what AutoAttack standard leaves, for a small part of its passes."""
+"""The ensemble `fast`: robust accuracy as under AutoAttack, for a fraction of its passes."""
 
 from __future__ import annotations
 
@@ -15,30 +15,26 @@ from buttress.attacks.pgd import PGD
 from buttress.attacks.square.attack import Square
 from buttress.threats.norm_ball import Norm, Threat
 
-EXPECTED_NEAR, EXPECTED_MASKED = (
-    0.2,
-    0.02,
-)  # of those left, usually: near the border; those that look hidden
-EXPECTED_TARGETS = 0.3  # of the classes, usually: those that are worth a run
-MASKED_RATIO = 0.98  # steps that leave this much of the margin found no slope: it may be hidden
+EXPECTED_NEAR = 0.2  # expected fraction of samples near the decision boundary
+EXPECTED_MASKED = 0.02  # expected fraction of samples whose gradient may be masked
+EXPECTED_TARGETS = 0.3  # expected fraction of classes that are targeted
+MASKED_RATIO = 0.98  # of the clean margin kept after gradient steps: the gradient may be masked
 
 
 @dataclass(frozen=True)
 class FastStage:
-    """An attack, and what it is for: what kept at most this much of the clean margin."""
+    """An attack, and the fraction of the clean margin that its samples kept at most."""
 
     attack: Attack
     max_sample_ratio: float = math.inf  # samples
     max_target_ratio: float = math.inf  # classes of such a sample
-    has_new_targets: bool = (
-        False  # it aims at other classes, and is for samples that nothing moved too
-    )
+    has_new_targets: bool = False  # it also attacks samples whose margin did not move
 
 
 @ATTACKS.register("fast", tags=("ensemble",))
 @dataclass(frozen=True)
 class FastEnsemble(EnsembleAttack):
-    r"""Margins to each other class, most likely first; more for those that are nearly broken.
+    r"""Targeted margins, most likely classes first; more runs for samples that are nearly fooled.
 
     Linf and L2:
 
@@ -60,14 +56,14 @@ class FastEnsemble(EnsembleAttack):
 
     In 2 to 5 a run ends early that fooled the model nowhere in the ball of 2 eps.
 
-    Each part takes the classes first that the parts before it came nearest to.
+    Each stage targets the classes first that the stages before it came nearest to.
 
     Last in every norm: `square` with 1000 queries, only for samples whose gradients are zero or not
-    finite, or moved their margin by less than 2%: there the gradient may be hidden.
+    finite, or moved their margin by less than 2%: there the gradient may be masked.
 
-    The record says how many samples each part was spared. That it leaves no more than `autoattack`
-    is measured (see the pages on attacks and performance), not proven. ``effort`` multiplies the
-    restarts of the part before the last; ``steps`` scales all steps.
+    The record says how many samples each stage skipped. That robust accuracy is no higher than
+    under `autoattack` is measured (see the pages on attacks and performance), not proven.
+    ``effort`` multiplies the restarts of the stage before the last; ``steps`` scales all steps.
     """
 
     reorders_targets: ClassVar[bool] = True
@@ -82,7 +78,7 @@ class FastEnsemble(EnsembleAttack):
         return [stage.attack for stage in self.stage_table(threat.norm, num_classes - 1)]
 
     def stage_table(self, norm: Norm, num_others: int) -> list[FastStage]:
-        """The parts in a norm, for so many classes beside the right one."""
+        """The stages in a norm, for so many classes beside the label."""
         square = FastStage(Square(queries=self.queries))
         if norm != "L1":
             return [
@@ -114,14 +110,11 @@ class FastEnsemble(EnsembleAttack):
         ]
 
     def select_samples(self, stage: int, state: EnsembleState) -> Tensor | None:
-        margin_ratio = state.best_margin / state.clean_margin.clamp_max(
-            -1e-12
-        )  # 1: not moved, 0: at the border
+        # 1: not moved, 0: at the decision boundary
+        margin_ratio = state.best_margin / state.clean_margin.clamp_max(-1e-12)
         stages = self.stage_table(state.norm, 1)
-        may_be_masked, max_ratio = (
-            state.has_unusable_gradient | (margin_ratio >= MASKED_RATIO),
-            stages[stage].max_sample_ratio,
-        )
+        max_ratio = stages[stage].max_sample_ratio
+        may_be_masked = state.has_unusable_gradient | (margin_ratio >= MASKED_RATIO)
         if stage == len(stages) - 1:
             return may_be_masked
         if stages[stage].has_new_targets:

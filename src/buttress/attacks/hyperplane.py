@@ -12,22 +12,17 @@ INITIAL_TOP_K = 256  # coordinates tried first in L1, where few are needed
 MIN_SLOPE = 1e-8
 
 
-def nearest_move(norm: Norm, slope: Tensor, point: Tensor, gap: Tensor) -> Tensor:
-    r"""(N, d) the shortest d with <slope, d> = -gap and point + d in the box.
-
-    Each coordinate moves towards the hyperplane by at most its room p_i. Where even all rooms do
-    not suffice, every coordinate moves fully.
-
-    - Linf: all by the same amount, :math:`\sum |w_i| \min(\lambda, p_i) = |gap|`.
-    - L2: by :math:`\min(\lambda |w_i|, p_i)`.
-    - L1: the coordinates with the largest slopes first, fully.
-    """
-    plane = Hyperplane(norm, slope)
-    return plane.step_lengths(point, gap).mul_(plane.sign).mul_(-gap.sign()[:, None])
-
-
 class Hyperplane:
-    """Hyperplanes of given slopes (N, d); what several points need of them is computed once."""
+    r"""Hyperplanes with normals w (N, d), and the shortest moves to them inside the box.
+
+    The shortest d with <w, d> = -offset and point + d in the box moves each coordinate towards the
+    hyperplane by at most its room p_i. Where even all rooms do not suffice, every coordinate moves
+    fully.
+
+    - Linf: all by the same amount, :math:`\sum |w_i| \min(\lambda, p_i)` = abs(offset).
+    - L2: by :math:`\min(\lambda |w_i|, p_i)`.
+    - L1: the coordinates with the largest abs(w_i) first, fully.
+    """
 
     def __init__(self, norm: Norm, normal: Tensor) -> None:
         self.norm, self.sign, self.size = norm, normal.sign(), normal.abs()
@@ -38,7 +33,7 @@ class Hyperplane:
         self.whole = self.rate.sum(1)
 
     def step_lengths(self, point: Tensor, offset: Tensor) -> Tensor:
-        """(N, d) how far each coordinate moves, against ``sign`` times the sign of the gap."""
+        """(N, d) how far each coordinate moves, against ``sign`` times the sign of the offset."""
         # The room is 1 - p where the coordinate rises and p where it falls.
         signed_room = (0.5 - point).mul_(self.sign)
         room = signed_room.mul_(-offset.sign()[:, None]).add_(0.5)

@@ -1,4 +1,4 @@
-"""What an attack maximises: functions of logits, one value per sample."""
+"""Losses that attacks maximize: functions of logits, one value per sample."""
 
 from __future__ import annotations
 

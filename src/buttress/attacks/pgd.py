@@ -35,7 +35,7 @@ class TargetedState(AttackState):
 
 @dataclass(frozen=True)
 class ProjectedGradientAttack(Attack):
-    """Steps of a set length along the gradient, from a random start; what rises is for others.
+    """Steps of a set length along the gradient of a loss, from a random start.
 
     Three arguments are for published protocols and make an attack weaker: ``keep="last"`` judges
     the last point alone, ``projection="radial"`` scales the step back to the ball and then clips
@@ -50,7 +50,7 @@ class ProjectedGradientAttack(Attack):
     schedule: Literal["constant", "cosine"] = "constant"
     target: TargetRule | int = "none"
     targets: int | None = None  # classes that "each" goes through; all if not given
-    skip_targets: int = 0  # classes that it passes over; where no others are left it begins again
+    skip_targets: int = 0  # nearest classes that are left out; all again where no others are left
     keep: KeptPoint = "best"
     projection: Literal["exact", "radial"] = "exact"
 
@@ -121,7 +121,7 @@ class PGD(ProjectedGradientAttack):
 
     where :math:`\Pi` projects exactly onto :math:`B_\epsilon(x) \cap [0,1]^d`, :math:`s` is
     `Threat.step_direction` and :math:`\alpha_t` = ``rel_step * eps``, constant or falling as a
-    cosine. With a ``target`` class t it maximises -CE(f(x), t), or z_t - z_y if the loss is
+    cosine. With a ``target`` class t it maximizes -CE(f(x), t), or z_t - z_y if the loss is
     ``margin``; any wrong class counts as a success.
 
     Departures from the paper: each sample's best iterate is returned, not its last; the L1 step
@@ -198,7 +198,7 @@ class DenseL1PGD(PGD):
 class CarliniWagner(ProjectedGradientAttack):
     r"""Carlini and Wagner's margin in a ball: PGD on :math:`-\max(0, z_y - \max_{k \ne y} z_k)`.
 
-    The hinge is taken per sample, so a sample that is broken stops and the others go on. With a
+    The hinge is taken per sample, so a fooled sample stops and the others go on. With a
     ``target`` class t the margin is that of t.
     """
 

@@ -1,4 +1,4 @@
-"""What an attack is asked to solve: raise a loss of a model inside a ball around each image."""
+"""The problem that an attack solves: maximize a loss of a model in a ball around each image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ModelOutput(NamedTuple):
-    """What one look at a point showed."""
+    """Logits, loss and gradient at a point."""
 
     logits: Tensor  # (N, K)
     loss: Tensor  # (N,)
@@ -27,14 +27,14 @@ class ModelOutput(NamedTuple):
 
 @dataclass
 class PassCounter:
-    """Counts what an attack costs and what went wrong, per sample of the whole problem."""
+    """Counts of passes and of numerical faults, per sample of the whole problem."""
 
     forward: Tensor  # (N,) int64
     backward: Tensor
     non_finite: Tensor  # (N,) bool: a loss or gradient was not finite
     zero_gradient: Tensor  # (N,) bool: every gradient so far was zero
-    stages_run: Tensor  # (N,) int64: bit k is set if part k of an ensemble attacked the sample
-    stages_skipped: Tensor  # (N,) int64: bit k is set if it was left, but not worth part k
+    stages_run: Tensor  # (N,) int64: bit k is set if stage k of an ensemble attacked the sample
+    stages_skipped: Tensor  # (N,) int64: bit k is set if stage k skipped the sample
 
     @classmethod
     def zeros(cls, n: int, device: torch.device) -> PassCounter:
@@ -43,7 +43,7 @@ class PassCounter:
         return cls(zero, zero.clone(), false, ~false, zero.clone(), zero.clone())
 
     def add_rows(self, rows: Tensor, other: PassCounter) -> None:
-        """Adds what a second search on some rows cost and saw."""
+        """Adds the counts of a second search on some rows."""
         self.forward[rows] += other.forward
         self.backward[rows] += other.backward
         self.stages_run[rows] |= other.stages_run
@@ -85,9 +85,7 @@ def _add_at(total: Tensor, index: RowIndex, passes: Tensor | int) -> None:
 
 
 LossFn = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
-RowIndex = (
-    Tensor | slice
-)  # rows of a whole, as a slice where they are neighbours: many times faster
+RowIndex = Tensor | slice  # a slice where rows are neighbors: many times faster
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,9 @@ class Problem:
     y: Tensor  # (N,)
     threat: Threat
     rng: SampleRNG
-    clean_logits: Tensor | None = None  # (N, K) logits of x, once they are known
-    target_order: Tensor | None = (
-        None  # (N, K - 1) other classes, the nearest first, if that is known
-    )
-    run_mask: Tensor | None = None  # (N, runs) bool: which runs are asked for, if not all
+    clean_logits: Tensor | None = None  # (N, K) logits of x, once computed
+    target_order: Tensor | None = None  # (N, K - 1) other classes, the nearest first, if known
+    run_mask: Tensor | None = None  # (N, runs) bool: which runs to make, if not all
     counter: PassCounter | None = None
     sample_rows: Tensor | None = field(default=None, repr=False)
     saturating_batch: int = 128  # rows that saturate the CPU: a larger batch is no faster
@@ -130,7 +126,7 @@ class Problem:
 
     @property
     def counter_rows(self) -> Tensor:
-        """Where these samples are in the meter."""
+        """(N,) the rows of these samples in the counter."""
         return self.row_numbers() if self.sample_rows is None else self.sample_rows
 
     @cached_property
@@ -156,14 +152,11 @@ class Problem:
         return self.threat.project(self.x, x_t, scale)
 
     def project_(self, x_t: Tensor) -> Tensor:
-        """The same for points that are needed no more: they may be overwritten."""
+        """The same in place, where possible."""
         return self.project(x_t) if self.bounds is None else x_t.clamp_(*self.bounds)
 
     def scale_into_ball_(self, x_t: Tensor) -> Tensor:
-        """Points drawn straight towards the image into the ball, then clipped to the box.
-
-        What was given may be overwritten.
-        """
+        """Displacements scaled into the ball, then clipped to the box; in place, where possible."""
         return self.project_(x_t) if self.bounds else self.threat.scale_into_ball(self.x, x_t)
 
     def random_start(self, run_index: int | Tensor = 0) -> Tensor:
@@ -184,9 +177,9 @@ class Problem:
     def evaluate_at(
         self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True, eot_samples: int = 1
     ) -> ModelOutput:
-        """One forward pass at ``x_t``, and one backward pass to it where the gradient is wanted.
+        """One forward pass at ``x_t``, and one backward pass to it where the gradient is needed.
 
-        ``grad`` may be a mask of rows; the gradient of the others is zero. For randomised models
+        ``grad`` may be a mask of rows; the gradient of the others is zero. For randomized models
         logits, loss and gradient are averaged over several ``eot_samples``.
         """
         if isinstance(grad, Tensor) and grad.all() == grad.any():
@@ -232,7 +225,7 @@ class Problem:
     def count_passes(
         self, output: ModelOutput, grad_rows: Tensor | None = None, backward_passes: int = 1
     ) -> ModelOutput:
-        """The same with a finite gradient; what was done and seen is in the meter."""
+        """Counts the passes of an output; returns it with a finite gradient."""
         grad_l1 = None
         if output.grad is not None:
             grad_l1 = output.grad.flatten(1).abs().sum(1)

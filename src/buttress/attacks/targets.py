@@ -1,4 +1,4 @@
-"""Which class a targeted attack aims at. It is never the true one."""
+"""The class that a targeted attack aims at; it is never the label."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from buttress.models.eval_mode import eval_mode, model_device, to_model_device
 class Transfer(Attack):
     """The worst of the examples that an attack makes on each of the ``sources``.
 
-    The model itself is only asked for its prediction, once for each source. Sources are networks
+    The model itself makes one forward pass for each source. Sources are models
     with the same classes; in a suite they may be paths of runs. The attack on a source does not
     stop when that source is fooled: it goes on to the point with the largest margin, which
     transfers better.
@@ -33,7 +33,7 @@ class Transfer(Attack):
     def __post_init__(self) -> None:
         if isinstance(self.sources, (str, nn.Module)) or not self.sources:
             raise UserError(
-                "transfer needs `sources=[...]`, a list of networks or of paths of runs to make "
+                "transfer needs `sources=[...]`, a list of models or of paths of runs to make "
                 f"the examples on, but got {self.sources!r}"
             )
         if ATTACKS.get(self.attack) is Transfer:
@@ -52,7 +52,7 @@ class Transfer(Attack):
         x_t = problem.x.clone()
         for source_index, source in enumerate(self.sources):
             if not isinstance(source, nn.Module):
-                raise UserError(f"a source must be a network; bt.load_model({source!r}) reads one")
+                raise UserError(f"a source must be a model; bt.load_model({source!r}) reads one")
             is_own_run = run_index == source_index
             if not is_own_run.any():
                 continue

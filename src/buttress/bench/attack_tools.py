@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.core import create_attack
-from buttress.engine.fast_model import prepare
+from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.registry import Registry
@@ -99,7 +99,7 @@ def _register_buttress(
             torch.set_num_threads(1)
         run_options, started = options, time.perf_counter()
         if use_fast_model:
-            run_options = replace(options, fast_model=prepare(model, x[:BATCH]))
+            run_options = replace(options, fast_model=FastModel.select(model, x[:BATCH]))
         setup_seconds = time.perf_counter() - started if use_fast_model else 0.0
         out = run_attack(create_attack(attack, **args), model, x, y, threat, options=run_options)
         counts = [float(c.double().mean()) for c in (out.counter.forward, out.counter.backward)]

@@ -1,7 +1,7 @@
-"""The loop that every attack shares: continuous batches, the best point, the passes.
+"""The loop that every attack shares: continuous batches, and the best point of each sample.
 
-A queue holds the runs of all samples (restarts, targets). A batch takes as many as it has room
-for; a run that is over, or whose sample is fooled, leaves at once and the next ones take its place.
+A queue holds the runs of all samples (restarts, targets). A batch takes as many as fit; a run that
+is over, or whose sample is fooled, leaves at once and the next ones take its place.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from buttress.engine.options import AttackOptions
 from buttress.engine.result import AttackResult, comparable_margin, is_misclassified
 from buttress.system.progress import scale_progress
 
-REFILL_FRACTION = (
-    1 / 8
-)  # of the batch must be free before new runs begin: each intake has its price
+REFILL_FRACTION = 1 / 8  # of the batch must be free before new runs begin: starting them costs
 BATCH_SLACK = 1.25  # of the batch size: a few rows more are better than a second, small batch
-DEVICE_SYNC_INTERVAL = 4  # steps between two looks at who is fooled, on an accelerator
+DEVICE_SYNC_INTERVAL = 4  # steps between two checks of which samples are fooled, on an accelerator
 
 
 def run_queue(
     attack: Attack, problem: Problem, result: AttackResult, options: AttackOptions
 ) -> AttackResult:
-    """All runs of an attack; what they find and cost is put into ``result``."""
+    """All runs of an attack; their best points and passes are written into ``result``."""
     problem = replace(problem, counter=result.counter, sample_rows=problem.row_numbers())
     num_runs = attack.num_runs(problem.num_classes)
     queue = AttackRunQueue(
@@ -70,11 +68,11 @@ def run_queue(
 
 @dataclass
 class _Batch:
-    """The runs that are under way, one row each."""
+    """The active runs, one row each."""
 
     rows: Tensor  # (N,) their samples
     run_indices: Tensor  # (N,) which of the runs of its sample each is
-    is_active: Tensor  # (N,) bool: not over yet
+    is_active: Tensor  # (N,) bool: not finished
     problem: Problem
     state: AttackState
 
@@ -107,10 +105,10 @@ def _take_new_runs(
     num_free: int,
     is_done: Tensor | None,
 ) -> _Batch | None:
-    """The batch with up to ``num_free`` runs more."""
+    """The batch with up to ``num_free`` new runs."""
     active_samples = problem.row_numbers(0) if batch is None else batch.rows
     rows, run_indices = queue.take(num_free, is_done, active_samples)
-    if not len(rows):  # all that wait are still busy in another run
+    if not len(rows):  # all waiting samples are active in another run
         return batch
     new_problem = problem.select(rows)
     state = attack.init_state(new_problem, run_indices)
@@ -127,12 +125,12 @@ def _select_rows(output: ModelOutput, mask: Tensor) -> ModelOutput:
 
 @dataclass
 class AttackRunQueue:
-    """Runs that wait: all samples in their first run, then all in their second ..."""
+    """Runs that wait: the first run of all samples, then the second of all ..."""
 
     samples: Tensor
     runs: int
-    saturating_batch: int = 128  # rows with which a processor is busy
-    run_mask: Tensor | None = None  # (N, runs) which of them are wanted; None: all
+    saturating_batch: int = 128  # rows that saturate a CPU
+    run_mask: Tensor | None = None  # (N, runs) which of them to make; None: all
     num_taken: int = 0
 
     def __len__(self) -> int:
@@ -143,9 +141,9 @@ class AttackRunQueue:
     ) -> tuple[Tensor, Tensor]:
         """Up to ``max_runs`` samples and the numbers of their runs.
 
-        Samples of the mask ``is_done`` need no more runs. On a processor, which gains little from
-        more than ``saturating_batch`` rows, a sample of ``active_samples``, still in one run, then
-        waits with the next: it may break.
+        Samples of the mask ``is_done`` need no more runs. On a CPU a sample of ``active_samples``
+        waits with its next run once the batch has ``saturating_batch`` rows: the run that it is in
+        may fool it, and more rows gain little.
         """
         n, may_wait = len(self.samples), self.samples.device.type == "cpu"
         samples, run_indices = [self.samples[:0]], [self.samples[:0]]
@@ -156,12 +154,10 @@ class AttackRunQueue:
                 candidates, run_index
             )
             if may_wait and bool(must_wait.any()):
-                num_free, num_missing = (
-                    int(must_wait.int().argmax()),
-                    self.saturating_batch - len(active_samples),
-                )
-                if len(candidates) > max(num_free, num_missing):
-                    candidates = candidates[: max(num_free, num_missing)]
+                num_unsaturated = self.saturating_batch - len(active_samples)
+                limit = max(int(must_wait.int().argmax()), num_unsaturated)
+                if len(candidates) > limit:
+                    candidates = candidates[:limit]
                     max_runs = len(candidates)
             self.num_taken += len(candidates)
             if is_done is not None:
@@ -174,7 +170,7 @@ class AttackRunQueue:
         return torch.cat(samples), torch.cat(run_indices)
 
     def _is_requested(self, samples: Tensor, run_index: int) -> Tensor:
-        """(N,) of which samples this run is asked for."""
+        """(N,) whether this run is to be made for each of the samples."""
         if self.run_mask is None:
             return torch.ones_like(samples, dtype=torch.bool)
         return self.run_mask[samples, run_index]
@@ -187,12 +183,12 @@ def balanced_batch_size(num_runs: int, batch_size: int, slack: float) -> int:
 
 @dataclass
 class BestPoints:
-    """Each sample's best point so far."""
+    """The best point of each sample so far."""
 
     x: Tensor
     margin: Tensor
     fooled: Tensor
-    run_margins: Tensor | None  # (N, runs) the largest margin of each run, if that is wanted
+    run_margins: Tensor | None  # (N, runs) the largest margin of each run, or not recorded
 
     def update(
         self,
@@ -203,10 +199,9 @@ class BestPoints:
         state: AttackState,
         logits: Tensor,
     ) -> None:
-        """Takes over the current points that are better, of the runs that are alive.
+        """Keeps the current points of active runs that are better.
 
-        ``run_indices`` has the number of each run; its sample is where the counter of
-        ``problem`` has it.
+        ``run_indices`` (N,) is the number of each run of its sample, `Problem.counter_rows`.
         """
         rows = problem.counter_rows
         margins, index = comparable_margin(margin(logits, problem.y)), problem.counter_index
@@ -219,7 +214,7 @@ class BestPoints:
                 active_margins
             )
         if not any_or_accelerator(is_better := is_active & (margins > self.margin[index])):
-            return  # what is broken has a larger margin than all that is not
+            return  # a fooled sample has a larger margin than any other
         fooled = is_misclassified(logits, problem.y)
         is_better &= fooled >= self.fooled[index]
         is_valid = attack.valid_mask(problem, state, fooled)
@@ -228,7 +223,7 @@ class BestPoints:
         if isinstance(index, slice):
             copy_rows_(self.x[index], is_better, state.x_t)
             self.margin[index] = margins.where(is_better, self.margin[index])
-            self.fooled[index] |= fooled & is_better  # what is better is broken if the old one was
+            self.fooled[index] |= fooled & is_better  # never worse than before
             return
         if rows.device.type != "cpu" or len(rows[is_better].unique()) < int(is_better.sum()):
             # A sample may be in several runs at once.
@@ -242,7 +237,7 @@ class BestPoints:
 
 
 def best_row_per_sample(rows: Tensor, margins: Tensor, fooled: Tensor, n: int) -> Tensor:
-    """(N,) the best row of each sample: broken before not broken, then the largest gap."""
+    """(N,) the best row of each sample: fooled before not fooled, then the largest margin."""
     positions = torch.arange(len(rows), device=rows.device)
     order = torch.argsort(margins, stable=True)
     order = order[torch.argsort(fooled[order].int(), stable=True)]

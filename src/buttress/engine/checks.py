@@ -24,7 +24,7 @@ def check_image_batch(x: Tensor) -> None:
     if not (low >= 0 and high <= 1):
         raise UserError(
             f"images must be in [0, 1], but they span [{low:.3g}, {high:.3g}]; divide by 255, and "
-            "put mean and std normalisation into the model (its first layer)"
+            "put mean and std normalization into the model (its first layer)"
         )
 
 

@@ -36,10 +36,10 @@ def search_and_confirm(
 
 
 def reject_unconfirmed(problem: Problem, result: AttackResult, batch_size: int) -> Tensor:
-    """(N,) successes that the model itself denies; they count no more."""
+    """(N,) successes that the model itself does not confirm; they no longer count."""
     unconfirmed = torch.zeros_like(result.fooled)
     if not result.fooled.any():
-        return unconfirmed  # some networks cannot pass an empty batch
+        return unconfirmed  # some models cannot take an empty batch
     for rows in result.fooled.nonzero()[:, 0].split(batch_size):
         with torch.no_grad():
             logits = problem.model(result.x_adv[rows])

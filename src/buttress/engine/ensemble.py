@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -62,8 +63,10 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
                 stage_problem = replace(stage_problem, rng=replace(problem.rng, purpose=purpose))
             result.run_margins = None
             stage_options = replace(options, stop_when_fooled=drop_fooled, on_progress=on_progress)
-            stage_result = _run_stage(
-                stage_attack, stage_problem.select(rows), result.restart_rows(rows), stage_options
+            stage_problem, masks = _plan_stage(stage_attack, stage_problem.select(rows), options)
+            run = partial(_run_parallel, masks=masks) if len(masks) > 1 else search_and_confirm
+            stage_result = run(
+                stage_attack, stage_problem, result.restart_rows(rows), stage_options
             )
             result.replace_rows(rows, stage_result)
             if attack.reorders_targets and ranks is not None:
@@ -106,25 +109,23 @@ def _promising_runs(
     return ranks.to(num_promising) < num_promising.clamp_min(1)
 
 
-def _run_stage(
-    attack: Attack, problem: Problem, start: AttackResult, options: AttackOptions
-) -> AttackResult:
-    """One stage, in as many processes as there are workers and runs."""
+def _plan_stage(
+    attack: Attack, problem: Problem, options: AttackOptions
+) -> tuple[Problem, list[Tensor]]:
+    """The problem with the batch that saturates the model, and (N, runs) runs of each process."""
     fast_model, num_workers = options.fast_model, options.workers or 1
     if fast_model is not None:
         if attack.has_forward_only_passes:
             fast_model.optimize_forward()
         if fast_model.saturating_batch is not None:
             problem = replace(problem, saturating_batch=fast_model.saturating_batch)
-    if num_workers > 1:
-        run_mask = problem.run_mask
-        if run_mask is None:
-            shape = len(problem.x), attack.num_runs(problem.num_classes)
-            run_mask = torch.ones(shape, dtype=torch.bool, device=problem.x.device)
-        masks = partition_runs(run_mask, num_workers)
-        if len(masks) > 1:
-            return _run_parallel(attack, problem, start, options, masks)
-    return search_and_confirm(attack, problem, start, options)
+    if num_workers < 2:
+        return problem, []
+    run_mask = problem.run_mask
+    if run_mask is None:
+        shape = len(problem.x), attack.num_runs(problem.num_classes)
+        run_mask = torch.ones(shape, dtype=torch.bool, device=problem.x.device)
+    return problem, partition_runs(run_mask, num_workers)
 
 
 def _run_parallel(

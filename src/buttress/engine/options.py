@@ -1,4 +1,4 @@
-"""How an attack is run."""
+"""Options of running an attack."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from buttress.system.progress import OnProgress
 
 @dataclass(frozen=True)
 class AttackOptions:
-    """How an attack is run; but for the seed, it changes no per-sample result."""
+    """How to run an attack; only the seed changes per-sample results."""
 
     seed: int = 0
     batch_size: int = 256
     stop_when_fooled: bool = False  # a sample leaves at its first misclassified point
     on_progress: OnProgress | None = None
-    fast_model: FastModel | None = None  # of this very model: where to search
+    fast_model: FastModel | None = None  # of the attacked model, to search in
     workers: int | None = None  # processes; None: one per thread where that is faster

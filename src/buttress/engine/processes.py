@@ -1,4 +1,4 @@
-"""Which runs of an attack each process works off: as many as any other has, of whole images."""
+"""Attacks in several processes: equal shares of the runs, and their results in order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def partition_runs(run_mask: Tensor, num_workers: int) -> list[Tensor]:
     """Cuts runs (N, runs), a mask, into such masks for each of up to ``num_workers`` processes.
 
     The runs of all images lie in a row, which is cut into pieces of equal length. So an image is in
-    two of them only where that makes them equal: what breaks it in one is not known in the other.
+    two of them only at a cut: a process does not know that another one fooled its image.
     """
-    # images that follow each other go to different processes: they may be of one kind
+    # Images that follow each other go to different processes: they may be of one class.
     images = torch.arange(len(run_mask), device=run_mask.device)
     order = torch.cat([images[k::num_workers] for k in range(num_workers)])
     position = run_mask[order].flatten().cumsum(0).view_as(run_mask) - 1
@@ -37,12 +37,12 @@ def partition_runs(run_mask: Tensor, num_workers: int) -> list[Tensor]:
 T = TypeVar("T")
 ProcessTask = Callable[[OnProgress], T]
 
-MIN_IMAGES_PER_PROCESS = 4  # images that are worth a process
-POLL_SECONDS = 0.2  # seconds between two looks at the children
+MIN_IMAGES_PER_PROCESS = 4  # fewer are not worth a process
+POLL_SECONDS = 0.2  # seconds between two reports of progress
 
 
 def default_num_workers(images: int, device: torch.device) -> int:
-    """How many processes serve best: one per thread that this process may use."""
+    """Number of processes: one per thread that this process may use."""
     is_possible = (
         device.type == "cpu"
         and sys.platform == "linux"
@@ -51,18 +51,6 @@ def default_num_workers(images: int, device: torch.device) -> int:
     return (
         max(1, min(torch.get_num_threads(), images // MIN_IMAGES_PER_PROCESS)) if is_possible else 1
     )
-
-
-@contextlib.contextmanager
-def worker_thread_count(images: int, device: torch.device) -> Iterator[None]:
-    """With as many threads as each process of an attack on these images has: to time things."""
-    previous_threads = torch.get_num_threads()
-    try:
-        if default_num_workers(images, device) > 1:
-            torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(previous_threads)
 
 
 def run_in_processes(
@@ -87,7 +75,7 @@ def run_in_processes(
 def _started_children(
     fork: Any, tasks: Sequence[ProcessTask[Any]], progress_values: Sequence[Any]
 ) -> Iterator[list[tuple[Any, Connection]]]:
-    """Processes at work and the ends of their pipes; none outlives the block."""
+    """Running processes and the ends of their pipes; none outlives the block."""
     children: list[tuple[Any, Connection]] = []
     try:
         for task, progress_value in zip(tasks, progress_values, strict=True):
@@ -110,7 +98,7 @@ def _started_children(
 
 
 def _child_main(task: ProcessTask[Any], progress_value: Any, sender: Connection) -> None:
-    """What a child does; its result, or its error, goes through the pipe."""
+    """Run a task in a child and send its result, or its error, through the pipe."""
     torch.set_num_threads(1)
 
     def report_progress(done: float) -> None:

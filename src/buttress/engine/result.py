@@ -1,4 +1,4 @@
-"""What an attack found for each sample, and what it cost."""
+"""The result of an attack: the best point of each sample, and the passes that it took."""
 
 from __future__ import annotations
 
@@ -14,34 +14,30 @@ from buttress.attacks.problem import PassCounter
 class AttackResult:
     """The result of an attack on a batch."""
 
-    x_adv: Tensor  # (N, C, H, W): the best point found, the clean image if none is better
+    x_adv: Tensor  # (N, C, H, W): the best point, the clean image if none is better
     fooled: Tensor  # (N,) bool: x_adv is misclassified
     margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
     counter: PassCounter
-    stage_names: tuple[str, ...] = ()  # of the parts, for an ensemble
-    run_margins: Tensor | None = (
-        None  # (N, runs) the largest margin of each run, if they have targets
-    )
+    stage_names: tuple[str, ...] = ()  # of an ensemble
+    run_margins: Tensor | None = None  # (N, runs) the largest margin of each targeted run
 
     def replace_rows(self, rows: Tensor, other: AttackResult) -> None:
-        """Takes over the results of a second search on some rows, and adds its cost."""
+        """Replaces some rows by those of a second search, and adds its cost."""
         self.x_adv[rows], self.fooled[rows] = other.x_adv, other.fooled
         self.margin[rows] = other.margin
         self._add_cost(rows, other)
 
     def keep_better(self, rows: Tensor, other: AttackResult) -> None:
-        """Takes over what other runs of some rows found, where that is better, and adds their cost.
+        """Replaces rows where another search has better points, and adds its cost.
 
-        A broken point is better than any other, else the larger margin counts.
+        A misclassified point is better than any other, else the larger margin counts.
         """
         same_success = other.fooled == self.fooled[rows]
         larger = other.margin > self.margin[rows]
         is_better = larger.where(same_success, other.fooled)
         better_rows = rows[is_better]
-        self.x_adv[better_rows], self.fooled[better_rows] = (
-            other.x_adv[is_better],
-            other.fooled[is_better],
-        )
+        self.x_adv[better_rows] = other.x_adv[is_better]
+        self.fooled[better_rows] = other.fooled[is_better]
         self.margin[better_rows] = other.margin[is_better]
         self._add_cost(rows, other)
 
@@ -54,9 +50,9 @@ class AttackResult:
             self.run_margins[rows] = self.run_margins[rows].maximum(other.run_margins)
 
     def restart_rows(self, rows: Tensor) -> AttackResult:
-        """Where some rows stand, with nothing spent yet: for a search that goes on from there."""
-        meter = PassCounter.zeros(len(self.fooled[rows]), self.fooled.device)
-        return AttackResult(self.x_adv[rows], self.fooled[rows], self.margin[rows], meter)
+        """Some rows with a counter at zero: the start of another search."""
+        counter = PassCounter.zeros(len(self.fooled[rows]), self.fooled.device)
+        return AttackResult(self.x_adv[rows], self.fooled[rows], self.margin[rows], counter)
 
 
 def is_misclassified(logits: Tensor, y: Tensor) -> Tensor:

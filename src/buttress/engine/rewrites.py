@@ -1,7 +1,8 @@
-"""Other forms of a network that compute the same, each perhaps faster: `prepare` tries them.
+"""Faster forms of a model: graph and layer rewrites that `FastModel` applies and checks.
 
-A rewrite returns a new network and leaves the given one alone, or says by an error why it does not
-apply.
+A rewrite returns a new module and leaves the given one alone, or raises `NotApplicable`. Whether it
+applies depends on layers, device and data type, by rules measured on CPUs (see the page on
+performance); on accelerators only rewrites that save operations are used.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from buttress.models.sync_batchnorm import CPUSyncBatchNorm
 from buttress.system.interrupt import defer_interrupt
+
+Rewrite = Callable[[nn.Module, Tensor], nn.Module]
+
+
+class NotApplicable(ValueError):
+    """A rewrite does not apply to a model, or gains nothing on it; the text says why."""
 
 
 def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
-    """Each BatchNorm after a convolution that feeds nothing else becomes part of it."""
+    """Fold each BatchNorm into the convolution before it, if that feeds nothing else."""
     if not any(isinstance(m, nn.BatchNorm2d) for m in model.modules()):
-        raise ValueError("there is none")
+        raise NotApplicable("the model has no BatchNorm")
     with defer_interrupt():
         traced = fx.symbolic_trace(copy.deepcopy(model))
     pairs = find_conv_norm_pairs(traced, lambda norm: type(norm) is nn.BatchNorm2d)
@@ -31,7 +39,7 @@ def fold_batchnorm(model: nn.Module, x: Tensor) -> nn.Module:
         node.replace_all_uses_with(conv_node)
         traced.graph.erase_node(node)
     if not pairs:
-        raise ValueError("none follows a convolution")
+        raise NotApplicable("no BatchNorm follows a convolution")
     traced.delete_all_unused_submodules()
     traced.recompile()
     return traced
@@ -54,25 +62,99 @@ def find_conv_norm_pairs(
     return pairs
 
 
+class FoldedConv(nn.Module):
+    """A convolution with the BatchNorm after it folded in; both stay parts of the model."""
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.Module) -> None:
+        super().__init__()
+        self.pair: tuple[Any, Any] = (conv, norm)  # a tuple: these are not modules of this one
+        self.weight = conv.weight.detach()
+        self.bias: Tensor | None = None
+
+    def refresh(self) -> None:
+        conv, norm = self.pair
+        scale = (norm.running_var + norm.eps).rsqrt()
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean if conv.bias is None else conv.bias - norm.running_mean
+        self.weight = conv.weight * scale.view(-1, 1, 1, 1)
+        self.bias = shift * scale if norm.bias is None else torch.addcmul(norm.bias, shift, scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = self.pair[0]
+        return F.conv2d(
+            x, self.weight, self.bias, conv.stride, conv.padding, conv.dilation, conv.groups
+        )
+
+
+class SyncNormTracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, CPUSyncBatchNorm) or super().is_leaf_module(m, module_qualified_name)
+
+
+def fold_sharing_weights(model: nn.Module) -> fx.GraphModule | None:
+    """The graph of a model with folded pairs, all other modules its own; None without a pair."""
+    try:
+        with defer_interrupt():
+            traced = fx.GraphModule(model, SyncNormTracer().trace(model))
+    except Exception:  # a model with branches has no graph
+        return None
+    pairs = [
+        p for p in find_conv_norm_pairs(traced, _is_foldable_norm) if p[2].padding_mode == "zeros"
+    ]
+    for number, (conv_node, node, conv, norm) in enumerate(pairs):
+        name = f"folded_{number}"
+        traced.add_submodule(name, FoldedConv(conv, norm))
+        with traced.graph.inserting_after(node):
+            folded_node = traced.graph.call_module(name, conv_node.args, conv_node.kwargs)
+        node.replace_all_uses_with(folded_node)
+        traced.graph.erase_node(node)
+        traced.graph.erase_node(conv_node)
+    if not pairs:
+        return None
+    traced.recompile()
+    return traced
+
+
+def _is_foldable_norm(norm: object) -> bool:
+    """A BatchNorm with running statistics and no activation of its own."""
+    if type(norm) is nn.BatchNorm2d or (
+        isinstance(norm, CPUSyncBatchNorm) and not hasattr(norm, "act")
+    ):
+        return norm.track_running_stats
+    return False
+
+
 def copy_channels_last(model: nn.Module, x: Tensor) -> nn.Module:
-    """Weights, and so the features, with the channels of a pixel side by side in memory."""
+    """A copy with weights, and so feature maps, in the channels-last memory format."""
     if not any(_has_overlapping_windows(m) for m in model.modules()):
-        raise ValueError("there is no convolution but of patches side by side")
+        raise NotApplicable("there is no convolution but of patches side by side")
     return copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def use_strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
-    """The gradient of strided convolutions with few inputs as a plain convolution.
+def copy_channels_last_on_cpu(model: nn.Module, x: Tensor) -> nn.Module:
+    """The same where it is measured to be faster."""
+    _check_on_cpu(x)
+    return copy_channels_last(model, x)
 
-    Those are the first of a network, on which libraries are slow: many times the forward pass.
+
+def use_strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
+    """The input gradient of strided convolutions of few channels as a plain convolution.
+
+    On a CPU those, the first layers of a model, take many times their forward pass.
     """
+    _check_on_cpu(x)
     rewritten = copy.deepcopy(model)
     convolutions = [(name, m) for name, m in rewritten.named_modules() if _has_slow_gradient(m)]
     if not convolutions:
-        raise ValueError("there is no strided convolution of few channels")
+        raise NotApplicable("there is no strided convolution of few channels")
     for name, conv in convolutions:
         rewritten.set_submodule(name, StridedConv(conv))
     return rewritten
+
+
+def _check_on_cpu(x: Tensor) -> None:
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        raise NotApplicable("it is measured to be faster only on a CPU in float32")
 
 
 def _has_overlapping_windows(module: nn.Module) -> bool:
@@ -80,7 +162,7 @@ def _has_overlapping_windows(module: nn.Module) -> bool:
     return isinstance(module, nn.Conv2d) and max(module.kernel_size) > min(module.stride)
 
 
-MAX_INPUT_CHANNELS = 8  # input channels: with more the library's own gradient is as fast
+MAX_INPUT_CHANNELS = 4  # with 8 or more the library's own gradient is as fast
 
 
 def _has_slow_gradient(m: nn.Module) -> bool:
@@ -162,10 +244,9 @@ class _StridedConvFunction(torch.autograd.Function):
 
 def freeze_forward(model: nn.Module, x: Tensor) -> nn.Module:
     """A second form for passes without a gradient: one graph with the weights packed once."""
-    if x.device.type != "cpu":
-        raise ValueError("it gains only on a processor")
+    _check_on_cpu(x)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of branches on shapes; `prepare` compares the answers
+        warnings.simplefilter("ignore")  # of branches on shapes; `FastModel` compares outputs
         traceable = _restore_plain_convs(getattr(model, "_orig_mod", model))  # what was compiled
         traced = torch.jit.trace(traceable, x, check_trace=False)
         forward_only = torch.jit.optimize_for_inference(torch.jit.freeze(traced.eval()))
@@ -182,19 +263,18 @@ def _restore_plain_convs(model: nn.Module) -> nn.Module:
 
 
 class GradSwitch(nn.Module):
-    """One network for passes with a gradient, another for those without."""
+    """One model for passes with a gradient, another for those without."""
 
     def __init__(self, with_grad: nn.Module, without_grad: nn.Module) -> None:
         super().__init__()
         self.with_grad, self.without_grad = with_grad, without_grad
 
     def forward(self, x: Tensor) -> Tensor:
-        net = self.with_grad if torch.is_grad_enabled() else self.without_grad
-        return net(x)
+        return (self.with_grad if torch.is_grad_enabled() else self.without_grad)(x)
 
 
 def compile_model(model: nn.Module, x: Tensor) -> nn.Module:
-    """Compiled by torch: fast on accelerators; takes a minute and a C++ compiler on a processor."""
+    """Compiled by torch; on a CPU it takes a minute and a C++ compiler."""
     compiled: nn.Module = torch.compile(model, dynamic=True)  # type: ignore[assignment]
     return compiled
 
@@ -203,10 +283,10 @@ BLOCK_ATTRIBUTES = ("norm1", "attn", "ls1", "norm2", "mlp", "ls2")
 ATTENTION_ATTRIBUTES = ("qkv", "num_heads", "head_dim", "q_norm", "k_norm", "norm", "proj")
 
 
-def shorten_last_block(model: nn.Module, x: Tensor | None = None) -> nn.Module:
-    """The last block of each transformer for its class token only; weights are shared."""
+def shorten_last_block(model: nn.Module, x: Tensor) -> nn.Module:
+    """Compute the last block of a transformer for its class token only; weights are shared."""
     if (rewritten := _replace_last_blocks(model)) is model:
-        raise ValueError("no transformer here reads its class token only")
+        raise NotApplicable("the model has no transformer that reads its class token only")
     return rewritten
 
 
@@ -231,8 +311,8 @@ def _reads_class_token_only(module: nn.Module) -> bool:
     if getattr(module, "global_pool", None) != "token" or not isinstance(blocks, nn.Sequential):
         return False
     attention = getattr(blocks[-1], "attn", None) if len(blocks) else None
-    is_known = all(hasattr(blocks[-1], part) for part in BLOCK_ATTRIBUTES) and all(
-        hasattr(attention, part) for part in ATTENTION_ATTRIBUTES
+    is_known = all(hasattr(blocks[-1], name) for name in BLOCK_ATTRIBUTES) and all(
+        hasattr(attention, name) for name in ATTENTION_ATTRIBUTES
     )
     return is_known and getattr(attention, "gate", None) is None
 

@@ -1,4 +1,4 @@
-"""The public way to attack: checks what goes in, guards the model, verifies what comes out."""
+"""Run an attack: checks of the input, chunks of images, verification of the output."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attack(
 
     Args:
         name: a registered attack; ``buttress list attacks`` shows all.
-        model: any network from [0, 1] images to logits.
+        model: any model from [0, 1] images to logits.
         x: (N, C, H, W) images in [0, 1].
         y: (N,) labels.
         threat: like ``Linf:8/255``.
@@ -75,7 +75,7 @@ def run_attack(
     ids: Tensor | None = None,
     options: AttackOptions | None = None,
 ) -> AttackResult:
-    """Like `attack`, with the verdicts, losses and passes beside the examples."""
+    """Like `attack`, with success, margin and passes of each sample beside the examples."""
     options = options or AttackOptions()
     check_image_batch(x)
     check_label_batch(x, y)
@@ -120,13 +120,12 @@ def concat_results(results: list[AttackResult], x: Tensor) -> AttackResult:
     if not results:
         empty_counter = PassCounter.zeros(0, x.device)
         return AttackResult(x.clone(), empty_counter.zero_gradient, x.new_empty(0), empty_counter)
-    meters = [p.counter for p in results]
     names = [f.name for f in dataclasses.fields(PassCounter)]
-    meter = PassCounter(*(torch.cat([getattr(m, name) for m in meters]) for name in names))
+    columns = (torch.cat([getattr(r.counter, name) for r in results]) for name in names)
     return AttackResult(
-        torch.cat([p.x_adv for p in results]),
-        torch.cat([p.fooled for p in results]),
-        torch.cat([p.margin for p in results]),
-        meter,
+        torch.cat([r.x_adv for r in results]),
+        torch.cat([r.fooled for r in results]),
+        torch.cat([r.margin for r in results]),
+        PassCounter(*columns),
         results[0].stage_names,
     )

@@ -19,7 +19,7 @@ from buttress.attacks.problem import PassCounter
 from buttress.data import Batch, Dataset
 from buttress.engine.checks import check_image_batch
 from buttress.engine.cost import attack_passes
-from buttress.engine.fast_model import MAX_PROBE_IMAGES, FastModel, prepare
+from buttress.engine.fast_model import MAX_PROBE_IMAGES, FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import chunk_size, run_attack
 from buttress.evaluation.suite import SuiteEntry, load_corrupted_images
@@ -48,7 +48,7 @@ class EvaluatedModel:
         if self.fast_model is None and is_differentiable(self.model):
             x, _, _ = data.take(torch.arange(min(MAX_PROBE_IMAGES, len(data))))
             x = to_model_device(self.model, x)
-            self.fast_model = prepare(self.model, x, compile=self.compile)
+            self.fast_model = FastModel.select(self.model, x, compile=self.compile)
 
 
 @dataclass(frozen=True)

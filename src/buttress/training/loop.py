@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from buttress.attacks.core import create_attack
 from buttress.data import Augmentation, Dataset, Mixing
-from buttress.engine.fast_model import Twin
+from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.errors import RunError
@@ -75,7 +75,7 @@ class Trainer:
         )
         self.augmentation = Augmentation.from_spec(self.recipe.augmentation)
         self.objective_memory: dict[str, Tensor] = {}
-        self.fast_model: Twin | None = None
+        self.fast_model: FastModel | None = None
         self.state = TrainingState()
 
     def _create_objective(self, rollbacks: int) -> Objective:
@@ -106,7 +106,8 @@ class Trainer:
         self, sampler: BatchSampler, val_data: Dataset, progress: Progress, on_epoch: EpochCallback
     ) -> None:
         """Train the remaining epochs."""
-        self.fast_model = Twin(self.module, sampler.first_images(8).to(self.fabric.device))
+        probe_images = sampler.first_images(8).to(self.fabric.device)
+        self.fast_model = FastModel.share_weights(self.module, probe_images)
         task = progress.add_task(
             f"train {self.spec.model}", self.recipe.epochs * sampler.num_images
         )
@@ -261,7 +262,6 @@ class Trainer:
         step_scale = (
             1.0 if self.recipe.scale_step_with_eps or not eps_fraction else 1 / eps_fraction
         )
-        assert self.fast_model is not None
         return TrainingBatch(
             x,
             y,

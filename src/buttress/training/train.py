@@ -14,10 +14,10 @@ from torch import distributed
 
 from buttress.data import Dataset, dataset_facts, load_dataset
 from buttress.data.mixed import MixedDataset
-from buttress.engine.fast_model import use_channels_last
 from buttress.errors import ButtressError, CorruptFileError, UserError
 from buttress.models import MODELS, Classifier, create_model
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
+from buttress.models.memory_format import use_channels_last
 from buttress.models.sync_batchnorm import convert_sync_batchnorm
 from buttress.results.run import (
     CHECKPOINT_NAMES,

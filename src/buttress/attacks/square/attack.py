@@ -201,7 +201,7 @@ def _propose_linf(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) ->
     low, high = problem.bounds
     is_high = random_bits(bits, best.shape[1]).to(low.dtype)[:, :, None, None]
     window = window_mask(*window_coordinates(bits, side, best.shape), side).to(low.dtype)
-    # Weights of 0 and 1: a choice, but many times faster on a processor than `where`.
+    # Weights 0 and 1: a choice, but many times faster on a CPU than `where`.
     return torch.lerp(best, torch.lerp(low, high, is_high), window)
 
 

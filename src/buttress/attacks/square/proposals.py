@@ -197,7 +197,5 @@ class SquareState(AttackState):
     key: Tensor  # (N,) int64
     query_bits: Tensor  # (N, AHEAD) int64: the random bits of a block of queries
     bits_block: Tensor  # (N,) int64: which block that is
-    has_proposal: (
-        Tensor  # (N,) x_t is the point to look at; else it is made when many are looked at
-    )
+    has_proposal: Tensor  # (N,) x_t is the point of the next query; else it is still to be drawn
     acceptance_rate: Tensor  # (N,) the share of the last queries tried that were better

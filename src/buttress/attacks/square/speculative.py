@@ -1,13 +1,12 @@
-"""Sprints of the Square attack: many queries of each image between two looks of the loop.
+"""Speculative queries of the Square attack: several of each image in one pass.
 
 Once few queries are kept, the next ones of an image are tried in the same pass as if this one were
-not kept: the first that is better counts, and those after it are tried again on top of it. What is
-found is what queries one by one find.
+not kept: the first that is better counts, and those after it are tried again on top of it. The
+result is that of queries one by one.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -19,27 +18,25 @@ from buttress.attacks.square.proposals import SquareState, WindowProposals, draw
 from buttress.attacks.square.windows import draw_query_bits
 
 MAX_SPECULATIVE = 16  # queries of an image that are tried at once, where few images are left
-MAX_WASTE = 0.04  # of the queries may be tried in vain for that
-INITIAL_ACCEPTANCE = 0.1  # the share of queries that is kept, before it is known
-ACCEPTANCE_WINDOW = 64  # queries over which that share is averaged
+MAX_WASTE = 0.04  # of the queries may be made in vain
+INITIAL_ACCEPTANCE = 0.1  # fraction of queries that are kept, before it is known
+ACCEPTANCE_WINDOW = 64  # queries over which that fraction is averaged
 PASSES_AHEAD = 16  # passes whose windows are drawn at once
 MAX_PIXELS_AHEAD = 2**22  # of windows that are drawn ahead
-MAX_SECONDS = 0.5  # seconds after which the loop is to look, for those who watch
 
 
 def evaluate_speculatively(
     problem: Problem, state: SquareState, side_schedule: Tensor
 ) -> ModelOutput:
-    """Passes until an image is broken, all are at the end of a stretch, or time is up.
+    """Passes until an image is fooled or all have made `PASSES_AHEAD` passes or so.
 
     ``side_schedule`` (queries,) has the sides of the windows. Images that are behind go first.
-    Shows the best points; where none is new, nothing.
+    The logits are those of new best points, NaN where there is none.
     """
     batch = _plan_queries(problem, state, side_schedule)
     logits = state.best_x.new_full((len(state.step), problem.num_classes), torch.nan)
-    started = time.monotonic()
     while len(unfinished := (batch.num_done < batch.num_queries).nonzero()[:, 0]):
-        if batch.run_pass(unfinished, logits) or time.monotonic() - started > MAX_SECONDS:
+        if batch.run_pass(unfinished, logits):
             break
     batch.write_back()
     state.x_t = state.best_x
@@ -113,10 +110,11 @@ class SpeculativeQueries:
         return row, query_column, num_points
 
     def write_back(self) -> None:
-        """Puts what was done into the state, and what it cost into the meter."""
+        """Writes the queries made into the state, and their passes into the counter."""
         state, rows = self.state, self.rows
-        if (meter := self.problem.counter) is not None:
-            meter.count_forward(self.problem.counter_rows[rows], self.is_non_finite, self.num_tried)
+        if (counter := self.problem.counter) is not None:
+            counter_rows = self.problem.counter_rows[rows]
+            counter.count_forward(counter_rows, self.is_non_finite, self.num_tried)
         weight = (self.num_tried / (self.num_tried + ACCEPTANCE_WINDOW)).to(state.acceptance_rate)
         acceptance = (self.num_accepted / self.num_tried.clamp_min(1)).to(state.acceptance_rate)
         state.acceptance_rate[rows] = torch.lerp(state.acceptance_rate[rows], acceptance, weight)

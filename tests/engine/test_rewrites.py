@@ -50,7 +50,7 @@ def test_only_plain_strided_convolutions_of_few_channels_are_changed() -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1),
         nn.Conv2d(16, 8, 3, 2, 1),
-        nn.Conv2d(8, 3, 3),
+        nn.Conv2d(8, 3, 3, 2, 1),
         nn.Conv2d(3, 3, 3, 2, 1, groups=3),
     )
     made = use_strided_gradients(net, images(1)[0])
