@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from buttress.studies import expand_study, load_study, make_jobs, parse_scale
+from buttress.studies import expand_study, load_study, make_jobs
 from buttress.studies.jobs import RunStatus, read_statuses
 from buttress.system.files import write_text
 
@@ -52,10 +52,11 @@ def main() -> None:
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
         for run in runs:  # a later plan knows nothing new of what was done by then
             planned_seconds.setdefault(run["key"], run["seconds"])
-    scale = parse_scale(args.scale)
+    study = load_study(args.study)
+    expanded = expand_study(study, study.choose_scale(args.scale))
     finished_runs = [
         run
-        for run in read_statuses(make_jobs(expand_study(load_study(args.study), scale), args.out))
+        for run in read_statuses(make_jobs(expanded, args.out))
         if run.state == "done" and planned_seconds.get(run.job.key)
     ]
     text = "\n".join(table(planned_seconds, finished_runs)) + "\n"

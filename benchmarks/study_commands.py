@@ -43,7 +43,8 @@ def make_study(runs: int) -> StudySpec:
     quickstart = load_study("quickstart")
     seeds = list(range(-(-runs // 8)))
     grid = {**quickstart.grid, "seeds": seeds, "analyses": [], "test_limit": IMAGES}
-    return quickstart.model_copy(update={"name": f"many-{runs}", "grid": grid})
+    update = {"name": f"many-{runs}", "grid": grid, "scales": ("digits",)}
+    return quickstart.model_copy(update=update)
 
 
 def write_fake_run(work: RunJob) -> None:
@@ -103,7 +104,7 @@ def measure_study(runs: int) -> list[CommandCost]:
         study = make_study(runs)
         content = study.model_dump(mode="json", exclude={"name"}, exclude_defaults=True)
         file.write_text(yaml.safe_dump(content), encoding="utf-8")
-        works = make_jobs(expand_study(study, "smoke"), root)[:runs]
+        works = make_jobs(expand_study(study, "digits"), root)[:runs]
         for work in works:
             write_fake_run(work)
         return [measure_command(command, file, root, len(works)) for command in COMMANDS]

@@ -182,7 +182,10 @@ def study_table() -> str:
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
     for study in map(load_study, list_studies()):
         runs = [
-            str(len({cell.key for cell in expand_study(study, scale).runs})) for scale in SCALES
+            str(len({run.key for run in expand_study(study, scale).runs}))
+            if scale in study.scales
+            else ""
+            for scale in SCALES
         ]
         said = (f"`{study.name}`", plain(study.question), linked(study.source), *runs)
         lines.append(f"| {' | '.join(said)} |")

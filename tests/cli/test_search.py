@@ -34,7 +34,7 @@ def test_a_search_of_ones_own(
     args = ["search", file, "--out", str(tmp_path / "results"), "--workers", "1"]
     assert run_cli([*args, "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["is_over"]
+    assert found["is_finished"]
     assert Path(found["file"]).is_file()
     assert Path(found["picture"]).is_file()
     assert run_cli([*args, "--device", "cpu"]) == 0
@@ -46,7 +46,7 @@ def test_a_search_of_ones_own(
     wrn = next(t["parameters"] for t in found["candidates"] if t["model"] == "wrn_tiny")
     assert run_cli([*args, "--budget-params", str(min(vit, wrn)), "--json"]) == 0
     small = json.loads(capsys.readouterr().out)
-    assert (small["in_budget"], small["grid"]) == (1, 2)
+    assert (small["in_budget"], small["grid_size"]) == (1, 2)
     assert small["file"] != found["file"]  # another budget is another search
 
 
@@ -56,7 +56,7 @@ def test_a_search_of_ones_own(
         (["--budget-params", "10"], "none of the 2 models"),
         (["--budget-macs", "-1"], "greater than 0"),
         (["--budget-macs", "nan"], "greater than 0"),
-        (["--scale", "huge"], "smoke, mini, paper"),
+        (["--scale", "huge"], "smoke, digits, mini, paper"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(

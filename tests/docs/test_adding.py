@@ -91,7 +91,7 @@ def test_what_the_page_adds_works_and_keeps_the_contracts(clone: Path) -> None:
     commands = [[*args, *SMALL.get(args[0], [])] for program, *args in words if program != "python"]
     said = start(clone, ["-c", RUN], json.dumps(commands))
     assert "The model has" in said, "the analysis says its sentence"
-    assert (clone / "results" / "studies" / "two-smoke" / "report" / "index.html").is_file()
+    assert (clone / "results" / "studies" / "two-digits" / "report" / "index.html").is_file()
     (contracts,) = [args for program, *args in words if program == "python"]
     ended = start(clone, [*contracts, "-q", "-p", "no:cacheprovider"])
     assert int(re.findall(r"(\d+) passed", ended)[0]) > 100

@@ -92,7 +92,7 @@ def test_an_axis_of_another_study() -> None:
 def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
     found = unrun("corruptions", "mini")
     number = found.lines[0].numbers["imagenette_at_c"]
-    assert number.missing == "the grid contains no run for this cell"
+    assert number.missing == "not computed at scale mini"
     assert {c.id: c.outcome for c in found.claims}["G15b"] == "undecided"
 
 

@@ -226,12 +226,8 @@ def test_the_quickstart_is_timed_once(tmp_path: Path) -> None:
 
 
 def test_paper_scale_needs_no_data(tmp_path: Path) -> None:
-    spec = StudySpec.parse({**load_study("quickstart").model_dump(), "name": "big"}, "study")
-    base = {"dataset": "cifar10"}
-    grid = {**spec.grid, "base": base}
-    found = plan_study(
-        expand_study(spec.model_copy(update={"grid": grid}), "paper"), tmp_path, device_name="a100"
-    )
+    big = expand_study(load_study("quickstart"), "digits", "cifar10")
+    found = plan_study(big, tmp_path, device_name="a100")
     assert found.runs_by_state["new"] == len(found.runs) == 8
     assert found.runs[0].forward_passes > dataset_facts("cifar10").num_train
     assert not (tmp_path / "runs").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buttress.studies import SCALES, answer_study, expand_study, list_studies, load_study
+from buttress.studies import answer_study, expand_study, list_studies, load_study
 from buttress.studies.published import full_published_values, read_csv_rows
 from unrun import Unrun
 
@@ -49,7 +49,7 @@ def test_published_verdicts_do_not_depend_on_the_scale(unrun: Unrun) -> None:
     for name in ("patch-size", "table1", "weight-decay"):
         published = [
             [(c.id, c.published, c.published_evidence) for c in unrun(name, scale).claims]
-            for scale in SCALES
+            for scale in load_study(name).scales
         ]
         assert published[0] == published[1] == published[2], name
 

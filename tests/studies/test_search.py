@@ -286,9 +286,13 @@ def test_another_budget_is_another_search() -> None:
     assert len(keys) == 8
 
 
-@pytest.mark.parametrize("name", list_searches())
 @pytest.mark.parametrize(
-    "scale", ["smoke", pytest.param("mini", marks=SLOW), pytest.param("paper", marks=SLOW)]
+    ("name", "scale"),
+    [
+        pytest.param(name, scale, marks=() if scale == "smoke" else SLOW)
+        for name in list_searches()
+        for scale in load_search(name).scales
+    ],
 )
 def test_a_shipped_search_is_whole_at_every_scale(name: str, scale: Scale) -> None:
     search = load_search(name)

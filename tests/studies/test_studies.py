@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from buttress.studies import (
 )
 from buttress.studies.published import read_csv_rows
 from buttress.studies.spec import value_at_scale
+from buttress.threats import Threat
 from unrun import Unrun
 
 LRS = {"low": 0.001, "high": 0.1}
@@ -31,9 +33,13 @@ def study(**grid: Any) -> StudySpec:
     return StudySpec.parse({"name": "s", "question": "?", "grid": grid}, "study")
 
 
-@pytest.mark.parametrize("name", list_studies())
 @pytest.mark.parametrize(
-    "scale", ["smoke", *(pytest.param(s, marks=pytest.mark.slow) for s in SCALES[1:])]
+    ("name", "scale"),
+    [
+        pytest.param(name, scale, marks=() if scale == "smoke" else pytest.mark.slow)
+        for name in list_studies()
+        for scale in load_study(name).scales
+    ],
 )
 def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
     spec = load_study(name)
@@ -74,7 +80,7 @@ def test_claim_ids_are_unique_over_all_studies() -> None:
 
 def test_values_by_scale() -> None:
     value = {"model": {"smoke": "a", "paper": "b"}, "args": {"x": 1}}
-    assert [value_at_scale(value, s)["model"] for s in SCALES] == ["a", "b", "b"]
+    assert [value_at_scale(value, s)["model"] for s in SCALES] == ["a", "b", "b", "b"]
     assert value_at_scale(value, "mini")["args"] == {"x": 1}
 
 
@@ -197,3 +203,57 @@ def test_a_key_of_an_older_version_is_refused_with_its_new_name(
 ) -> None:
     with pytest.raises(UserError, match=f"it is now `{new_key}`"):
         expand_study(study(**grid), "smoke")
+
+
+def test_a_study_runs_on_another_dataset() -> None:
+    own, other = (expand_study(load_study("finetune-cifar"), "smoke", d) for d in (None, "cifar10"))
+    keys = {run.key for run in other.runs}
+    assert other.name == "finetune-cifar-cifar10"
+    assert "cifar10" in other.study.description
+    assert keys.isdisjoint(run.key for run in own.runs)
+    ratio = dataset_facts("cifar10").budgets["Linf"] / dataset_facts("digits").budgets["Linf"]
+    for before, after in zip(own.runs, other.runs, strict=True):
+        assert (after.spec.dataset, after.labels) == ("cifar10", before.labels)
+        assert before.spec.recipe.threat is not None
+        assert after.spec.recipe.threat is not None
+        eps = Threat.parse(before.spec.recipe.threat).eps * ratio
+        assert Threat.parse(after.spec.recipe.threat).eps == pytest.approx(eps)
+        assert (after.init_key is None) == (before.init_key is None)
+        assert after.init_key is None or after.init_key in keys
+    assert [run.spec.initial_weights for run in other.runs if run.init_key] == [
+        f"run:{run.init_key}" for run in other.runs if run.init_key
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "words"),
+    [
+        ("finetune-hires", "cifar100", "3 datasets"),
+        ("bounds", "cifar100", "has none"),
+        ("table1", "cifar1000", "cifar100"),
+        ("table1", "imagenette", None),
+    ],
+)
+def test_another_dataset_must_fit_the_study(name: str, dataset: str, words: str | None) -> None:
+    with nullcontext() if words is None else pytest.raises(UserError, match=words):
+        expand_study(load_study(name), "mini", dataset)
+
+
+def test_a_study_has_its_own_scales() -> None:
+    quickstart = load_study("quickstart")
+    assert quickstart.choose_scale(None) == "smoke"
+    assert quickstart.choose_scale("digits") == "digits"
+    with pytest.raises(UserError, match="choose from smoke, digits"):
+        expand_study(quickstart, "mini")
+    with pytest.raises(UserError, match="huge"):
+        quickstart.choose_scale("huge")
+
+
+def test_a_column_that_a_scale_does_not_compute_is_empty(unrun: Unrun) -> None:
+    for name in ("ablation", "white-box", "black-box", "table1", "corruptions"):
+        answer, scaled = unrun(name, "smoke"), load_study(name).at_scale("smoke")
+        for column, spec in scaled.columns.items():
+            is_run = all(label in scaled.axes[axis] for axis, label in spec.where.items())
+            reasons = {line.numbers[column].missing for line in answer.lines}
+            expected = {"not computed at scale smoke"}
+            assert (reasons == expected) == (not (spec.metric and is_run)), (name, column)

@@ -18,7 +18,9 @@ from buttress.training.loop import Trainer
 from buttress.training.recipe import RECIPES
 from buttress.training.schedules import learning_rate_factor
 
-PUBLISHED = [name for name in list_recipes() if not name.startswith(("quickstart", "mini"))]
+PUBLISHED = [
+    name for name in list_recipes() if not name.startswith(("quickstart", "mini", "smoke"))
+]
 NO_NUMBER = {"generalization-trades"}  # whose settings and results are not published
 
 

@@ -43,7 +43,7 @@ DEVICE_OPTION = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."
 )
 SCALE_OPTION = click.option(
-    "--scale", default="smoke", show_default=True, help="smoke, mini or paper."
+    "--scale", help="smoke, digits, mini or paper (default: the smallest of the study)."
 )
 WORKERS_OPTION = click.option(
     "--workers", type=click.IntRange(1, 100_000),  # an upper limit against overflow

@@ -38,7 +38,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
 
     if out.exists() and not out.is_dir():
         raise UserError(f"--out must be a folder, but {out} is a file")
-    expanded = expand_study(load_study("quickstart"), "smoke")
+    expanded = expand_study(load_study("quickstart"), "digits")
     jobs = make_jobs(expanded, out)
     study, workers = expanded.study, workers or available_cpus()
     with show_progress() as progress:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @JSON_OPTION
 @runner_options
 def command(
-    search: str, scale: str, budget_params: float | None, budget_macs: float | None, seed: int,
-    out: Path, as_json: bool, **options: Any,
+    search: str, scale: str | None, budget_params: float | None, budget_macs: float | None,
+    seed: int, out: Path, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Search a grid for the most robust models within a budget; SEARCH is a name or YAML file.
 
@@ -46,12 +46,12 @@ def command(
     longer. Test images are not used. The command can be interrupted and resumed.
     """
     from buttress.results.study_result import search_result_path
-    from buttress.studies import parse_scale
     from buttress.studies.runner import RunnerOptions
     from buttress.studies.search import SearchBudget, SearchSettings, load_search
     from buttress.studies.search.run import PLOT_FILE, run_search
 
-    spec, scale_name = load_search(search), parse_scale(scale)
+    spec = load_search(search)
+    scale_name = spec.choose_scale(scale)
     budget_options = {"parameters": budget_params, "macs": budget_macs}
     limits = {name: value for name, value in budget_options.items() if value is not None}
     budget = SearchBudget.parse({**spec.budget_at(scale_name).limits(), **limits}, "the budget")

@@ -40,17 +40,19 @@ def command() -> None:
 study_options = add_options(
     click.argument("study"),
     SCALE_OPTION,
+    click.option("--data", metavar="NAME", help="Run the study on another dataset."),
     click.option("--out", type=click.Path(path_type=Path), default=Path("results"),
                  show_default=True, help="Output folder; studies in one folder share runs."),
     JSON_OPTION,
 )  # fmt: skip
 
 
-def _expand(study: str, scale: str) -> ExpandedStudy:
+def _expand(study: str, scale: str | None, data: str | None) -> ExpandedStudy:
     """Load a study and expand its grid; mistakes in it raise here."""
-    from buttress.studies import expand_study, load_study, parse_scale
+    from buttress.studies import expand_study, load_study
 
-    return expand_study(load_study(study), parse_scale(scale))
+    spec = load_study(study)
+    return expand_study(spec, spec.choose_scale(scale), data)
 
 
 only_option = click.option(
@@ -81,19 +83,18 @@ def list_(as_json: bool) -> None:
 @click.option("--device-name", help="Estimate for another device: a100, v100, cpu-core ...")
 @WORKERS_OPTION
 def plan(
-    study: str, scale: str, out: Path, as_json: bool, workers: int | None, only: tuple[str, ...],
-    **device_options: Any,
-) -> None:  # fmt: skip
+    study: str, scale: str | None, data: str | None, out: Path, as_json: bool, **options: Any
+) -> None:
     """Check a study and estimate its cost; STUDY is a name or YAML file."""
     from buttress.studies import parse_label_filter, plan_study
     from buttress.studies.runner import default_workers, worker_threads
 
-    expanded = _expand(study, scale)
-    label_filter = parse_label_filter(only, expanded)
-    workers = workers or default_workers()
+    expanded = _expand(study, scale, data)
+    label_filter = parse_label_filter(options.pop("only"), expanded)
+    workers = options.pop("workers") or default_workers()
     with show_progress() as progress, worker_threads(workers):
         study_plan = plan_study(
-            expanded, out, label_filter=label_filter, progress=progress, **device_options
+            expanded, out, label_filter=label_filter, progress=progress, **options
         )
     if as_json:
         print_json(study_plan.model_dump(mode="json"))
@@ -139,7 +140,9 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
 @runner_options
 @only_option
 @click.option("--shard", metavar="I/N", default="1/1", help="Execute shard I of N of the runs.")
-def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int:
+def run(
+    study: str, scale: str | None, data: str | None, out: Path, as_json: bool, **options: Any
+) -> int:
     """Execute the missing runs of a study and write its answer; STUDY is a name or YAML file.
 
     The command can be interrupted and resumed, and run on several machines at once.
@@ -148,7 +151,7 @@ def run(study: str, scale: str, out: Path, as_json: bool, **options: Any) -> int
     from buttress.studies import parse_label_filter
     from buttress.studies.runner import RunnerOptions, parse_shard, run_study
 
-    expanded, shard = _expand(study, scale), parse_shard(options.pop("shard"))
+    expanded, shard = _expand(study, scale, data), parse_shard(options.pop("shard"))
     only = parse_label_filter(options.pop("only"), expanded)
     runner = RunnerOptions(shard=shard, label_filter=only, **options)
     with show_progress() as progress:
@@ -216,13 +219,15 @@ def _format_number(number: TableValue, is_percent: bool) -> str:
 @command.command("status")
 @study_options
 @click.option("--watch", type=click.FloatRange(1, 86400), help="Refresh every N seconds.")
-def status(study: str, scale: str, out: Path, as_json: bool, watch: float | None) -> int:
+def status(
+    study: str, scale: str | None, data: str | None, out: Path, as_json: bool, watch: float | None
+) -> int:
     """Show finished, running and remaining runs; STUDY is a name or YAML file."""
     import time
 
     from buttress.studies.runner import read_study_status
 
-    expanded = _expand(study, scale)
+    expanded = _expand(study, scale, data)
     while True:
         with show_progress() as progress:
             study_status = read_study_status(expanded, out, progress=progress)
@@ -270,7 +275,7 @@ def _print_status(study_status: StudyStatus) -> None:
 
 @command.command("report")
 @study_options
-def report(study: str, scale: str, out: Path, as_json: bool) -> None:
+def report(study: str, scale: str | None, data: str | None, out: Path, as_json: bool) -> None:
     """Write the answer and report of a study from its finished runs; STUDY is a name or file."""
     from buttress.report import write_study_report
     from buttress.results.attack_record import cache_records
@@ -278,7 +283,7 @@ def report(study: str, scale: str, out: Path, as_json: bool) -> None:
 
     gc.freeze()  # keeps the collector from scanning the modules while records load
     with show_progress() as progress, cache_records():
-        answer = write_study_answer(_expand(study, scale), out, progress=progress)
+        answer = write_study_answer(_expand(study, scale, data), out, progress=progress)
         page = write_study_report(answer, out, progress)
     if as_json:
         print_json({"report": str(page), "answer": answer.model_dump(mode="json")})

@@ -70,7 +70,7 @@ def answer_study(
     if scaled.analysis_rows:
         table = analysis_rows_table(scaled, study_folder)
     else:
-        table = measure_table(scaled, records)
+        table = measure_table(expanded, records)
     values = table.as_values()
     published = _published_rows(study, scaled, table, study_file)
     return StudyResult(
@@ -110,13 +110,13 @@ def claim_results(
     The published verdict is that of all printed values, at every scale. In other tables only
     rows are redrawn, where a claim takes them as a sample: their images and seeds are not known.
     """
-    paper = study.at_scale("paper")
+    largest = study.at_scale(study.scales[-1])
     published = None
     if study.published is not None:
         csv_rows = read_csv_rows(study.published, study_file)
-        published = full_published_values(study.published, csv_rows, paper)
+        published = full_published_values(study.published, csv_rows, largest)
     others = {
-        name: other_values(table, read_csv_rows(table, study_file), column_units(paper))
+        name: other_values(table, read_csv_rows(table, study_file), column_units(largest))
         for name, table in study.other_tables.items()
     }
     results = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -20,6 +20,8 @@ from buttress.results.run_spec import Recipe, RunSpec
 from buttress.results.study_result import study_result_path
 from buttress.studies.claims import CLAIMS
 from buttress.studies.spec import RunSettings, Scale, ScaledStudy, StudySpec
+from buttress.system.files import safe_file_name
+from buttress.threats import Threat
 from buttress.training.cost import run_model_cost
 from buttress.training.recipe import list_recipes, load_recipe
 from buttress.training.train import build_model, resolve_run_spec
@@ -57,33 +59,135 @@ class ExpandedStudy:
         return study_result_path(root, self.name, self.scale)
 
 
-def expand_study(study: StudySpec, scale: Scale) -> ExpandedStudy:
-    """Expand the grid to runs; invalid names and keys raise before any run starts."""
+def expand_study(study: StudySpec, scale: Scale, dataset: str | None = None) -> ExpandedStudy:
+    """Expand the grid to runs; invalid names and keys raise before any run starts.
+
+    With ``dataset`` every run is trained and evaluated on it instead of the study's dataset.
+    """
     scaled = study.at_scale(scale)
     _check_references(study, scaled, scale)
+    builder = GridBuilder(scaled, study.display_name, dataset)
     has_runs = scaled.base.model is not None or any(
         setting.model for options in scaled.axes.values() for setting in options.values()
     )
-    runs = _expand_grid(scaled, study.display_name) if has_runs else ()
+    if has_runs:
+        builder.add_all()
+    if dataset is not None:
+        study = _on_dataset(study, builder.own_datasets, dataset)
+    runs = tuple(builder.runs.values())
+    _check_runs(runs, scaled)
     return ExpandedStudy(study, scale, scaled, runs)
 
 
-def _expand_grid(scaled: ScaledStudy, source: str) -> tuple[GridRun, ...]:
-    """All combinations of labels and seeds, checked."""
-    runs: dict[tuple[tuple[tuple[str, str], ...], int], GridRun] = {}
-    axis_names = list(scaled.axes)
-    for labels in product(*scaled.axes.values()):
-        run_labels = dict(zip(axis_names, labels, strict=True))
-        if _is_excluded(run_labels, scaled):
-            continue
-        for seed in scaled.seeds:
-            _add_run(runs, run_labels, seed, scaled, source)
-    for dataset in dict.fromkeys(run.spec.dataset for run in runs.values()):
+def _on_dataset(study: StudySpec, own_datasets: Collection[str], dataset: str) -> StudySpec:
+    """The study under the name and with the description that its runs on a dataset have."""
+    if len(own_datasets) != 1:
+        count = f"{len(own_datasets)} datasets ({', '.join(own_datasets)})"
+        raise UserError(
+            "--data replaces the only dataset of a study, but "
+            f"{study.display_name} has {count if own_datasets else 'none'}"
+        )
+    own = ", ".join(own_datasets)
+    note = f"Run on {dataset}; published numbers and claims are about {own}."
+    update = {
+        "name": f"{study.name}-{safe_file_name(dataset)}",
+        "description": f"{study.description} {note}".strip(),
+    }
+    return study.model_copy(update=update)
+
+
+def _rescale_eps(recipe: Recipe, dataset: str, new_dataset: str) -> Recipe:
+    """The recipe with eps in the same ratio to the standard eps of another dataset."""
+    if recipe.threat is None:
+        return recipe
+    threat = Threat.parse(recipe.threat)
+    budgets = [dataset_facts(name).budgets.get(threat.norm) for name in (dataset, new_dataset)]
+    if None in budgets:
+        raise UserError(
+            f"--data {new_dataset}: there is no standard eps in {threat.norm} for {dataset} or "
+            f"{new_dataset} to choose eps of training by; edit a copy of the study file instead"
+        )
+    old, new = (float(eps or 0) for eps in budgets)
+    return recipe.model_copy(update={"threat": str(threat.scaled(new / old))})
+
+
+RunId = tuple[tuple[tuple[str, str], ...], int]  # labels and seed
+
+
+class GridBuilder:
+    """Builds the runs of a grid, each after the run of its initial weights."""
+
+    def __init__(self, scaled: ScaledStudy, source: str, dataset: str | None) -> None:
+        self.scaled, self.source, self.dataset = scaled, source, dataset
+        self.runs: dict[RunId, GridRun] = {}
+        self.own_datasets: dict[str, None] = {}  # of the study file, in order
+
+    def add_all(self) -> None:
+        """Add all combinations of labels and seeds but the excluded ones."""
+        for labels in product(*self.scaled.axes.values()):
+            run_labels = dict(zip(self.scaled.axes, labels, strict=True))
+            if not _is_excluded(run_labels, self.scaled):
+                for seed in self.scaled.seeds:
+                    self.add(run_labels, seed)
+
+    def add(
+        self, labels: Mapping[str, str], seed: int, dependents: tuple[RunId, ...] = ()
+    ) -> GridRun:
+        """Add the run with these labels; ``dependents`` are the runs that start from it."""
+        run_id = (tuple(sorted(labels.items())), seed)
+        if run_id in self.runs:
+            return self.runs[run_id]
+        source = f"{self.source}, {labels_text(labels)}"
+        if run_id in dependents:
+            raise UserError(f"{source}: `init_from` forms a cycle")
+        setting = fill_labels(merge_settings(labels, self.scaled), labels)
+        init_key = None
+        if setting.init_from is not None:
+            init_labels = self._check_labels({**labels, **setting.init_from}, source)
+            init_key = self.add(init_labels, seed, (*dependents, run_id)).key
+        first_seed_run = self.runs.get((run_id[0], self.scaled.seeds[0]))
+        try:
+            spec = self._resolve(setting) if first_seed_run is None else first_seed_run.spec
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+        initial_weights = None if init_key is None else f"run:{init_key}"
+        spec = spec.model_copy(update={"seed": seed, "initial_weights": initial_weights})
+        self.runs[run_id] = GridRun(dict(labels), seed, spec, init_key)
+        return self.runs[run_id]
+
+    def _check_labels(self, labels: Mapping[str, str], source: str) -> Mapping[str, str]:
+        for axis, label in labels.items():
+            if label not in self.scaled.axes.get(axis, {}):
+                raise UserError(
+                    f"{source}: `init_from` refers to label {label} of axis {axis}, which is not "
+                    "in the study"
+                )
+        return labels
+
+    def _resolve(self, setting: RunSettings) -> RunSpec:
+        if setting.model is None or setting.dataset is None or setting.recipe is None:
+            raise UserError("every run needs `model`, `dataset` and `recipe`")
+        load = _load_bundled_recipe if setting.recipe in list_recipes() else load_recipe
+        recipe = load(setting.recipe, setting.overrides)
+        self.own_datasets[setting.dataset] = None
+        if self.dataset is not None:
+            recipe = _rescale_eps(recipe, setting.dataset, self.dataset)
+        return resolve_run_spec(
+            setting.model,
+            self.dataset or setting.dataset,
+            recipe,
+            limit=setting.train_limit,
+            model_args=setting.model_args,
+        )
+
+
+def _check_runs(runs: Collection[GridRun], scaled: ScaledStudy) -> None:
+    """Check that the suites fit the datasets, and the models their images."""
+    for dataset in dict.fromkeys(run.spec.dataset for run in runs):
         for suite in scaled.suites:
             resolve_suite(load_suite(suite), dataset_facts(dataset).budgets, dataset)
-    for run in runs.values():
+    for run in runs:
         check_model_args(run.spec)
-    return tuple(runs.values())
 
 
 def check_model_args(spec: RunSpec) -> None:
@@ -113,7 +217,7 @@ def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> No
                     f"{source}: column {name} selects label {label} of axis {axis}, which does not "
                     "exist"
                 )
-        if column.suite and column.suite not in scaled.suites:
+        if column.metric and column.suite and column.suite not in scaled.suites:
             raise UserError(
                 f"{source}: column {name} uses suite {column.suite}, which is missing from `suites`"
             )
@@ -150,84 +254,10 @@ def fill_labels(setting: RunSettings, labels: Mapping[str, str]) -> RunSettings:
     return setting.model_copy(update={"model": model, "overrides": overrides})
 
 
-def _add_run(
-    runs: dict[tuple[tuple[tuple[str, str], ...], int], GridRun],
-    labels: Mapping[str, str],
-    seed: int,
-    scaled: ScaledStudy,
-    study_name: str,
-) -> GridRun:
-    """Add the run with these labels, after the run of its initial weights."""
-    run_id = (tuple(sorted(labels.items())), seed)
-    if run_id in runs:
-        return runs[run_id]
-    setting = fill_labels(merge_settings(labels, scaled), labels)
-    source = f"{study_name}, {labels_text(labels)}"
-    if setting.model is None or setting.dataset is None or setting.recipe is None:
-        raise UserError(f"{source}: every run needs `model`, `dataset` and `recipe`")
-    init_run = None
-    if setting.init_from is not None:
-        init_run = _add_run(
-            runs, _init_labels(setting.init_from, labels, scaled, source), seed, scaled, study_name
-        )
-    first_seed_run = runs.get((run_id[0], scaled.seeds[0]))
-    try:
-        spec = _resolve_run_spec(setting) if first_seed_run is None else first_seed_run.spec
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-    spec = spec.model_copy(update={"seed": seed, "initial_weights": None})
-    if init_run is not None:
-        spec = spec.model_copy(update={"initial_weights": f"run:{init_run.key}"})
-    runs[run_id] = GridRun(dict(labels), seed, spec, None if init_run is None else init_run.key)
-    return runs[run_id]
-
-
-def _resolve_run_spec(setting: RunSettings) -> RunSpec:
-    assert setting.model is not None
-    assert setting.dataset is not None
-    assert setting.recipe is not None
-    shipped = setting.recipe in list_recipes()
-    recipe = (_load_bundled_recipe if shipped else load_recipe)(setting.recipe, setting.overrides)
-    return resolve_run_spec(
-        setting.model,
-        setting.dataset,
-        recipe,
-        limit=setting.train_limit,
-        model_args=setting.model_args,
-    )
-
-
 @lru_cache(maxsize=256)
 def _load_bundled_recipe(recipe: str, changes: tuple[str, ...]) -> Recipe:
     """Load a recipe, cached."""
     return load_recipe(recipe, changes)
-
-
-def _init_labels(
-    init_from: Mapping[str, str], labels: Mapping[str, str], scaled: ScaledStudy, source: str
-) -> dict[str, str]:
-    """Labels of the run that provides the initial weights."""
-    target = {**labels, **init_from}
-    for axis, label in target.items():
-        if label not in scaled.axes.get(axis, {}):
-            raise UserError(
-                f"{source}: `init_from` refers to label {label} of axis {axis}, which is not in "
-                "the study"
-            )
-    if _is_cycle(target, [dict(labels)], scaled):
-        raise UserError(f"{source}: `init_from` forms a cycle")
-    return target
-
-
-def _is_cycle(labels: dict[str, str], visited: list[dict[str, str]], scaled: ScaledStudy) -> bool:
-    """Whether following ``init_from`` leads back to a visited run."""
-    while labels not in visited:
-        visited.append(labels)
-        init = merge_settings(labels, scaled).init_from
-        if init is None or any(b not in scaled.axes.get(a, {}) for a, b in init.items()):
-            return False
-        labels = {**labels, **init}
-    return True
 
 
 def _is_excluded(run_labels: Mapping[str, str], scaled: ScaledStudy) -> bool:

@@ -17,7 +17,7 @@ from buttress.evaluation import Evaluation, load_evaluation
 from buttress.results.core import read_record_json
 from buttress.results.evaluation import with_diagnosis
 from buttress.results.run import Run
-from buttress.studies.grid import GridRun, merge_settings
+from buttress.studies.grid import ExpandedStudy, GridRun, merge_settings
 from buttress.studies.spec import AnalysisRows, ColumnSpec, ScaledStudy
 from buttress.studies.table import NO_LABEL, CellKey, MeasuredValue, RowLabels, StudyTable
 from buttress.system.files import digest
@@ -78,8 +78,9 @@ class GridRunRecords:
         return next((text for text in warnings if text.startswith(TRAINING_FAILED)), "")
 
 
-def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> StudyTable:
+def measure_table(expanded: ExpandedStudy, records: Sequence[GridRunRecords]) -> StudyTable:
     """Measure every column of every row; missing values have a reason."""
+    scaled = expanded.scaled
     column_axes = {axis for column in scaled.columns.values() for axis in column.where}
     axes = tuple(axis for axis in scaled.axes if axis not in column_axes)
     grouped = group_by_row(axes, records)
@@ -91,6 +92,9 @@ def measure_table(scaled: ScaledStudy, records: Sequence[GridRunRecords]) -> Stu
     for name, column in scaled.columns.items():
         for row in rows:
             try:
+                labels_run = all(label in scaled.axes[a] for a, label in column.where.items())
+                if not (column.metric and labels_run):
+                    raise MissingValue(f"not computed at scale {expanded.scale}")
                 values[row, name] = _measure(column, grouped[row], scaled)
             except MissingValue as reason:
                 missing[row, name] = str(reason)

@@ -15,7 +15,9 @@ from pydantic import BeforeValidator, Field
 from buttress.config import ComponentSpec, PresetFolder, Spec
 from buttress.errors import UserError
 
-Scale = Literal["smoke", "mini", "paper"]
+# smoke: seconds, checks that the parts fit; digits: a real experiment on the bundled images in
+# minutes; mini: narrow models on a part of CIFAR-10; paper: the published setting.
+Scale = Literal["smoke", "digits", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
@@ -67,9 +69,8 @@ class ColumnSpec(Spec):
     """One measured column: a value of the runs with some labels."""
 
     where: dict[str, str] = Field(default_factory=dict)  # axis -> label; the other axes are rows
-    metric: str = (
-        "worst_case"  # an attack of the suite, clean, corruptions, parameters_m, gmacs ...
-    )
+    # An attack of the suite, clean, corruptions, parameters_m, gmacs ...; null: not computed.
+    metric: Annotated[str, BeforeValidator(lambda raw: "" if raw is None else raw)] = "worst_case"
     suite: str = ""  # the first of the study if empty
     checkpoint: Literal["best", "last"] = "best"
     analysis: str = ""  # instead of a suite: an analysis with a value at the path ``metric``
@@ -203,6 +204,7 @@ class StudySpec(Spec):
     published: PublishedTable | None = None
     other_tables: dict[str, OtherTable] = Field(default_factory=dict)
     claims: tuple[ClaimSpec, ...] = ()
+    scales: tuple[Scale, ...] = Field(default=("smoke", "mini", "paper"), min_length=1)
     grid: dict[str, Any]  # `ScaledStudy`, with values by scale
 
     @property
@@ -210,8 +212,19 @@ class StudySpec(Spec):
         """Name in messages."""
         return f"study {self.name}"
 
+    def choose_scale(self, name: str | None) -> Scale:
+        """A scale by name; None is the smallest of the study."""
+        return self.scales[0] if name is None else self.check_scale(parse_scale(name))
+
+    def check_scale(self, scale: Scale) -> Scale:
+        if scale not in self.scales:
+            scales = ", ".join(self.scales)
+            raise UserError(f"{self.display_name} has no scale {scale}; choose from {scales}")
+        return scale
+
     def at_scale(self, scale: Scale) -> ScaledStudy:
         """The study at one scale, fully checked."""
+        self.check_scale(scale)
         full = self._full_grid(scale)
         return full.model_copy(update={"axes": _select_labels(full, self.display_name)})
 
