@@ -25,7 +25,8 @@ from buttress.analysis import (
     is_standalone_analysis,
 )
 from buttress.analysis.core import AnalysisResult, resolve_args
-from buttress.analysis.sparsity import SparsityResult, sparsity, weight_groups
+from buttress.analysis.sparsity import LARGEST_KINDS, sparsity, weight_groups
+from buttress.analysis.sparsity_order import RunSparsity, SparsityOrderResult
 from buttress.analysis.uncertainty import figure_samples, resolve_path
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
@@ -107,16 +108,17 @@ def test_the_largest_of_each_tensor_leaves_other_tensors_alone() -> None:
 
 
 def test_the_order_of_models_says_when_it_depends_on_the_largest() -> None:
-    results = {"plain": sparsity(outlier_subject(0)), "planted": sparsity(outlier_subject(1))}
-    flipped = {
-        "plain": results["plain"],
-        "planted": results["planted"].model_copy(
-            update={"by_largest": {"max": 0.7, "quantile": 0.01, "per_tensor": 0.7}}
-        ),
-    }
-    said = SparsityResult.compare(flipped)
-    assert "depends on the choice of `largest`: by max: planted > plain; by quantile: plain" in said
-    assert "same for every choice" in SparsityResult.compare({"plain": results["plain"]})
+    def run(label: str, *values: float) -> RunSparsity:
+        return RunSparsity(label=label, by_largest=dict(zip(LARGEST_KINDS, values, strict=True)))
+
+    plain = run("plain", 0.03, 0.03, 0.03)
+    planted = run("planted", 0.68, 0.02, 0.68)
+    found = SparsityOrderResult(by_run={"a": plain, "b": planted})
+    assert found.order_changes
+    assert "by max: planted > plain; by quantile: plain > planted" in found.summary()
+    same = SparsityOrderResult(by_run={"a": plain, "b": run("more", 0.5, 0.5, 0.5)})
+    assert not same.order_changes
+    assert "the same for every choice" in same.summary()
 
 
 class Begun(AnalysisSubject):

@@ -15,6 +15,7 @@ from buttress.analysis import semantics as _semantics  # noqa: F401
 from buttress.analysis import sharpness as _sharpness  # noqa: F401
 from buttress.analysis import size_bound as _size_bound  # noqa: F401
 from buttress.analysis import sparsity as _sparsity  # noqa: F401
+from buttress.analysis import sparsity_order as _sparsity_order  # noqa: F401
 from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis import tradeoff as _tradeoff  # noqa: F401
 from buttress.analysis import transferability as _transferability  # noqa: F401

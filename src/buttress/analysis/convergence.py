@@ -274,9 +274,7 @@ def _gap_samples(
 ) -> dict[str, StoredSamples]:
     """Losses of each image from which the gaps can be drawn again."""
     long = image_losses[0]["reference"]
-    samples = {
-        "long_attack_gap": units.store(long, curve_end, statistic="relative_shortfall"),
-    }
+    samples = {"long_attack_gap": units.store(long, curve_end, statistic="relative_shortfall")}
     for number, losses in enumerate(image_losses):
         place = f"checkpoints[{number}]"
         samples[f"{place}.reference_loss"] = units.store(losses["reference"])

@@ -48,11 +48,6 @@ class AnalysisResult(Spec):
         """Plot the results of one or several runs, by their labels, into a figure."""
         raise NotImplementedError
 
-    @staticmethod
-    def compare(results: Mapping[str, Any]) -> str:
-        """Say what only several results together show; empty where there is nothing."""
-        return ""
-
     def table(self) -> Table | None:
         """The numbers as a table, where a sentence is too short for them."""
         return None
@@ -205,11 +200,7 @@ def analyze_group(
 
 
 def analyze_standalone(
-    name: str,
-    out: Path,
-    *,
-    args: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    name: str, out: Path, *, args: Mapping[str, Any] | None = None, progress: Progress | None = None
 ) -> AnalysisResult:
     """Compute an analysis that needs no run and save it as ``out/<name>.json``."""
     job = _create_job(name, "none", args, progress)

@@ -68,10 +68,7 @@ def eps_curve_cost(
 
 
 @ANALYSES.register(
-    "curve",
-    tags=("attack",),
-    cost=eps_curve_cost,
-    example_args={"limit": 4, "steps": 2},
+    "curve", tags=("attack",), cost=eps_curve_cost, example_args={"limit": 4, "steps": 2}
 )
 def eps_curve(
     subject: AnalysisSubject,

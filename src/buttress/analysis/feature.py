@@ -6,7 +6,7 @@ targeted PGD over the whole box. Beside it the plain way: ascent on a logit or o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -125,47 +125,51 @@ def feature(
     require_integers(1, steps=steps, classes=classes)
     if start not in ("uniform", "binary"):
         raise UserError(f"`start` must be uniform or binary, but got {start!r}")
-    units_model = NetworkUnits(subject.model, block)
+    units = NetworkUnits(subject.model, block)
     names = subject.data.classes[:classes]
     noise = _start_noise(subject, len(names), start)
     task = subject.progress.add_task("features", 2 * len(names) * steps)
-    targeted = torch.cat(
-        [
-            _targeted_image(subject, noise[k : k + 1], k, (steps, rel_step), task)
-            for k in range(len(names))
-        ]
-    )
-    unit_names, direct = _maximize_units(units_model, noise, steps, smoothness)
+    lengths = steps, rel_step
+    targeted = [_targeted_image(subject, x, k, lengths, task) for k, x in enumerate(noise.split(1))]
+    unit_names, direct = _maximize_units(units, noise, steps, smoothness)
     task.advance(len(names) * steps)
     task.close()
     with eval_mode(subject.model), torch.no_grad():
-        probabilities = subject.model(targeted).softmax(1).diagonal().tolist()
-    units = SampleUnits(range(len(names)), "class")
-    energy, noise_energy = (low_frequency_energy(x.cpu().double()) for x in (targeted, noise))
-    pictures = [
-        FeaturePicture(
-            name=name,
-            noise=encode_png(noise[k]),
-            targeted=encode_png(targeted[k]),
-            probability=probabilities[k],
-            unit=unit_names[k],
-            direct=encode_png(direct[k]),
-        )
-        for k, name in enumerate(names)
-    ]
+        probability = subject.model(torch.cat(targeted)).softmax(1).diagonal().cpu()
+    figures = {
+        "probability": probability.double(),
+        "low_frequency_energy": low_frequency_energy(torch.cat(targeted).cpu().double()),
+        "noise_low_frequency_energy": low_frequency_energy(noise.cpu().double()),
+    }
+    classes_drawn = SampleUnits(range(len(names)), "class")
     return FeatureResult(
         steps=steps,
         rel_step=rel_step,
         start=start,
-        pictures=tuple(pictures),
-        probability=sum(probabilities) / len(probabilities),
-        low_frequency_energy=float(energy.mean()),
-        noise_low_frequency_energy=float(noise_energy.mean()),
-        samples={
-            "probability": units.store(probabilities),
-            "low_frequency_energy": units.store(energy),
-            "noise_low_frequency_energy": units.store(noise_energy),
-        },
+        pictures=_pictures(names, unit_names, probability, (noise, torch.cat(targeted), direct)),
+        **{name: float(values.mean()) for name, values in figures.items()},
+        samples={name: classes_drawn.store(values) for name, values in figures.items()},
+    )
+
+
+def _pictures(
+    names: Sequence[str],
+    unit_names: Sequence[str],
+    probability: Tensor,
+    images: tuple[Tensor, Tensor, Tensor],
+) -> tuple[FeaturePicture, ...]:
+    """The noise, the targeted and the direct image of each class as pictures."""
+    noise, targeted, direct = ([encode_png(x) for x in kind] for kind in images)
+    return tuple(
+        FeaturePicture(
+            name=name,
+            noise=noise[k],
+            targeted=targeted[k],
+            probability=float(probability[k]),
+            unit=unit_names[k],
+            direct=direct[k],
+        )
+        for k, name in enumerate(names)
     )
 
 

@@ -123,13 +123,7 @@ OFF_THE_AXES = UncertaintyNote(
 
 
 def input_landscape_cost(
-    scope: CostScope,
-    *,
-    points: int,
-    limit: int,
-    image: int | None,
-    steps: int,
-    **_: Any,
+    scope: CostScope, *, points: int, limit: int, image: int | None, steps: int, **_: Any
 ) -> PassCount:
     """Cost: the attack, and a forward pass per grid point and image."""
     require_integers(1, limit=limit, steps=steps)

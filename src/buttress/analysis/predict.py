@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import PassCount
 from buttress.analysis.group import WORST, GroupScores, group_scores
-from buttress.analysis.methods.predictors import (
-    CLEAN_ACCURACY,
-    SIZE_METRICS,
-    MetricReader,
-)
+from buttress.analysis.methods.predictors import CLEAN_ACCURACY, SIZE_METRICS, MetricReader
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
@@ -122,11 +118,7 @@ def predict_cost(
 
 
 @ANALYSES.register(
-    "predict",
-    tags=("records",),
-    cost=predict_cost,
-    uncertainty=(OWN_INTERVAL,),
-    subject="group",
+    "predict", tags=("records",), cost=predict_cost, uncertainty=(OWN_INTERVAL,), subject="group"
 )
 def predict(
     group: RunGroup,

@@ -113,18 +113,6 @@ class SparsityResult(SparsityMeasures, AnalysisResult):
         quantile = f"the {self.quantile:.5g} quantile"
         return {"max": "the largest", "quantile": quantile}.get(kind, "the largest of each tensor")
 
-    @staticmethod
-    def compare(results: Mapping[str, SparsityResult]) -> str:
-        """Say whether the choice of the largest weight changes the order of the models."""
-        orders = {
-            kind: sorted(results, key=lambda label: -results[label].by_largest[kind])
-            for kind in LARGEST_KINDS
-        }
-        if len({tuple(order) for order in orders.values()}) == 1:
-            return "The order by sparsity is the same for every choice of `largest`."
-        listed = "; ".join(f"by {kind}: {' > '.join(order)}" for kind, order in orders.items())
-        return f"The order by sparsity depends on the choice of `largest`: {listed}."
-
 
 def _draw_histogram(axes: Axes, measures: SparsityMeasures, **style: Any) -> None:
     centers = [(a + b) / 2 for a, b in zip(measures.edges, measures.edges[1:], strict=False)]

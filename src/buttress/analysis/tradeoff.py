@@ -141,11 +141,7 @@ def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, 
 
 
 @ANALYSES.register(
-    "tradeoff",
-    tags=("records",),
-    cost=tradeoff_cost,
-    uncertainty=(OWN_INTERVAL,),
-    subject="group",
+    "tradeoff", tags=("records",), cost=tradeoff_cost, uncertainty=(OWN_INTERVAL,), subject="group"
 )
 def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST) -> TradeoffResult:
     """Robust accuracy of evaluated runs against clean accuracy, size and cost.

@@ -69,8 +69,6 @@ def command(
         print_line(f"{label or entry.name}: {result.summary()}")
         if (table := result.table()) is not None:
             print_line(format_table(*table))
-    if len(results) > 1 and (comparison := ANALYSES.spec(name).result.compare(results)):
-        print_line(comparison)
     for label, reason in reasons.items():
         print_line(f"{label}: does not apply: {reason}")
     if plot is not None and results:
