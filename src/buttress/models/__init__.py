@@ -7,13 +7,7 @@ from buttress.models import _torchvision as _torchvision  # before anything impo
 from buttress.models import families as families
 from buttress.models.catalog import ModelDescription, describe_models
 from buttress.models.core import MODELS, PATTERNS, Classifier, Normalize, create_model, list_models
-from buttress.models.cost import (
-    ModelCost,
-    PassCount,
-    count_macs,
-    count_parameters,
-    model_cost,
-)
+from buttress.models.cost import ModelCost, PassCount, count_macs, count_parameters, model_cost
 from buttress.models.loading import folder as _folder  # noqa: F401
 from buttress.models.loading import function as _function  # noqa: F401
 from buttress.models.loading import onnx as _onnx  # noqa: F401

@@ -79,9 +79,7 @@ def non_maximum_suppression(size: Floats, down: Floats, across: Floats) -> NDArr
     is_down = steep > (TAN_22_5 + 2) * flat
     falls = (down < 0) != (across < 0)
     diagonal = np.where(
-        falls,
-        (size > at(-1, 1)) & (size > at(1, -1)),
-        (size > at(-1, -1)) & (size > at(1, 1)),
+        falls, (size > at(-1, 1)) & (size > at(1, -1)), (size > at(-1, -1)) & (size > at(1, 1))
     )
     one_way = np.where(is_across, (size > at(0, -1)) & (size >= at(0, 1)), diagonal)
     return np.where(is_down, (size > at(-1, 0)) & (size >= at(1, 0)), one_way)

@@ -8,11 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from buttress.data.corruptions.blur import directional_blur, zoom_center
-from buttress.data.corruptions.core import (
-    corruption,
-    to_grayscale,
-    truncate_levels,
-)
+from buttress.data.corruptions.core import corruption, to_grayscale, truncate_levels
 from buttress.data.corruptions.filters import canny, gaussian_smooth
 from buttress.system.rng import SampleRNG
 

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from timm.models.mlp_mixer import MlpMixer
 from torch import nn
 
-from buttress.models.building_blocks import (
-    NARROW_INIT,
-    Activation,
-    InitSteps,
-    activation_layer,
-)
+from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import ModelFamily, Variant
 

@@ -16,12 +16,7 @@ from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 # Imported for the block that it adds to those of ByobNet.
 from timm.models.mobilevit import MobileVitBlock as MobileVitBlock
 
-from buttress.models.building_blocks import (
-    NARROW_INIT,
-    Activation,
-    InitSteps,
-    replace_activation,
-)
+from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, replace_activation
 from buttress.models.core import ImageSizes
 from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 

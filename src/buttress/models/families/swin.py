@@ -12,12 +12,7 @@ from dataclasses import dataclass
 
 from timm.models.swin_transformer import SwinTransformer
 
-from buttress.models.building_blocks import (
-    NARROW_INIT,
-    Activation,
-    InitSteps,
-    replace_activation,
-)
+from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, replace_activation
 from buttress.models.core import ImageSizes
 from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
 

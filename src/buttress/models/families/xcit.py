@@ -14,12 +14,7 @@ from timm.models.xcit import Xcit
 from torch import nn
 
 from buttress.errors import UserError
-from buttress.models.building_blocks import (
-    NARROW_INIT,
-    Activation,
-    InitSteps,
-    activation_layer,
-)
+from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, activation_layer
 from buttress.models.core import Classifier, ImageSizes
 from buttress.models.families.vit import PatchSize, default_patch_size
 from buttress.models.parts import Component
