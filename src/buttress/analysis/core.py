@@ -12,13 +12,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from pydantic import Field
 
 from buttress.analysis.cost import format_cost
 from buttress.analysis.figures import save_figure
-from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup, load_subject
+from buttress.analysis.subject import (
+    AnalysisNotApplicable,
+    AnalysisSubject,
+    RunGroup,
+    load_subject,
+    run_labels,
+)
 from buttress.analysis.uncertainty import StoredSamples, UncertaintyNote
 from buttress.config import Spec
 from buttress.errors import CorruptFileError, OutdatedFileError, UserError
@@ -217,6 +223,45 @@ HOW_TO_CALL = {
     "group": "compares runs; call analyze_group",
     "none": "needs no run; call analyze_standalone",
 }
+
+
+class AnalysisResults(NamedTuple):
+    """Results of an analysis by label, and the reasons of runs that it does not apply to."""
+
+    results: dict[str, AnalysisResult]
+    reasons: dict[str, str]
+
+
+def analyze_runs(
+    name: str,
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    args: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> AnalysisResults:
+    """Compute an analysis of each run, of all runs as a group, or of none, by its kind."""
+    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
+    outcome = AnalysisResults({}, {})
+    if is_standalone_analysis(entry):
+        outcome.results[""] = analyze_standalone(name, out, args=args, progress=progress)
+        return outcome
+    if is_group_analysis(entry):
+        result = analyze_group(name, runs, out, args=args, limit=limit, progress=progress)
+        outcome.results[f"{len(runs)} runs"] = result
+        return outcome
+    task = progress.add_task(f"analyze {name}", len(runs))
+    for run, label in zip(runs, run_labels(runs), strict=True):
+        try:
+            subject = load_subject(run, limit=limit, progress=progress)
+            result = analyze(name, run, args=args, subject=subject, progress=progress)
+            outcome.results[label] = result
+        except AnalysisNotApplicable as error:
+            outcome.reasons[label] = str(error)
+        task.advance(1, note=label)
+    task.close()
+    return outcome
 
 
 def resolve_args(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,19 +13,13 @@ from buttress.errors import UserError
 
 if TYPE_CHECKING:
     from buttress.results.run import Run
-    from buttress.system.progress import Progress
 
 
 @click.command("analyze")
 @click.argument("name")
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Argument of the analysis; repeatable.",
-)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+              help="Argument of the analysis; repeatable.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), help="Write a figure (PNG, SVG or PDF).")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N test images.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("analysis"), show_default=True,
@@ -36,28 +30,16 @@ def command(
     limit: int | None, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Run analysis NAME on each run, save the results in the runs and draw one figure."""
-    from buttress.analysis import (
-        ANALYSES,
-        analyze_group,
-        analyze_standalone,
-        is_group_analysis,
-        is_standalone_analysis,
-        save_figure,
-    )
+    from buttress.analysis import ANALYSES, analyze_runs, is_standalone_analysis, save_figure
     from buttress.config import apply_overrides
 
     entry = ANALYSES.entry(name)
     run_list = _find_runs(name, runs, needs_runs=not is_standalone_analysis(entry))
     args = apply_overrides({}, overrides)
-    reasons: dict[str, str] = {}
     with show_progress() as progress:
-        if is_standalone_analysis(entry):
-            results = {"": analyze_standalone(name, out, args=args, progress=progress)}
-        elif is_group_analysis(entry):
-            done = analyze_group(name, run_list, out, args=args, limit=limit, progress=progress)
-            results = {f"{len(run_list)} runs": done}
-        else:
-            results, reasons = _analyze_each(name, run_list, args, limit, progress)
+        results, reasons = analyze_runs(
+            name, run_list, out, args=args, limit=limit, progress=progress
+        )
     if plot is not None and results:
         save_figure(ANALYSES.spec(name).result.plot, results, plot)
     if as_json:
@@ -88,24 +70,3 @@ def _find_runs(name: str, paths: tuple[Path, ...], needs_runs: bool) -> list[Run
         where = ", ".join(map(str, paths))
         raise UserError(f"no run found in {where}; train one with `buttress train`")
     return runs
-
-
-def _analyze_each(
-    name: str, runs: list[Run], args: dict[str, Any], limit: int | None, progress: Progress
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Analyze each run; return the results, and the reasons where it does not apply."""
-    from buttress.analysis import AnalysisNotApplicable, analyze
-    from buttress.analysis.subject import load_subject, run_labels
-
-    results: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
-    task = progress.add_task(f"analyze {name}", len(runs))
-    for run, label in zip(runs, run_labels(runs), strict=True):
-        try:
-            subject = load_subject(run, limit=limit, progress=progress)
-            results[label] = analyze(name, run, args=args, subject=subject, progress=progress)
-        except AnalysisNotApplicable as error:
-            reasons[label] = str(error)
-        task.advance(1, note=label)
-    task.close()
-    return results, reasons
