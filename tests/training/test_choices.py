@@ -142,7 +142,7 @@ def test_choosing_on_test_images_is_marked_wherever_a_number_comes_from_it(place
 
 
 def test_an_objective_that_needs_more_images_says_so(place: Path) -> None:
-    with pytest.raises(UserError, match=r"extra\.dataset"):
+    with pytest.raises(UserError, match=r"extra_data\.dataset"):
         go(place, "few", "rst", overrides=("extra_data=null",))
 
 

@@ -79,7 +79,7 @@ def test_it_starts_better_than_fresh_weights(place: Path, whole: Run) -> None:
                   device="cpu")  # fmt: skip
     assert whole.history[0]["loss"] < 0.7 * fresh.history[0]["loss"]
     assert load_model(whole.path).num_classes == 3
-    assert whole.spec.model_copy(update={"start": None}) == fresh.spec
+    assert whole.spec.model_copy(update={"initial_weights": None}) == fresh.spec
     assert whole.spec.key() != fresh.spec.key()
 
 
@@ -168,7 +168,7 @@ def test_weights_make_the_run_not_their_place(place: Path, whole: Run) -> None:
         assert go(place, "whole", source=place / source, **more).spec == whole.spec
     assert (whole.path / "last.pt").stat().st_mtime_ns == before
     train("vit_tiny", "digits", place / "clean.yaml", place / "other", device="cpu", limit=64)
-    with pytest.raises(UserError, match=r"other settings \(start\)"):
+    with pytest.raises(UserError, match=r"other settings \(initial_weights\)"):
         go(place, "whole", source=place / "other")
 
 
