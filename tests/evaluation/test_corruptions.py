@@ -19,7 +19,6 @@ from buttress.evaluation import evaluate_until, load_evaluation
 from buttress.evaluation import subsets as stopping
 from buttress.evaluation.subsets import ImageShard, merge_shards
 from buttress.evaluation.suite import load_suite
-from buttress.results.diagnosis import parse_findings
 from buttress.statistics import wilson_interval
 from conftest import Linear, Logged, images
 
@@ -160,25 +159,28 @@ def test_until_prepares_the_network_once(data: Dataset, monkeypatch: pytest.Monk
 def test_classes_add_up_to_the_whole(data: Dataset) -> None:
     found = bt.evaluate(Linear(192, 10), data, SUITE)
     classes = found.per_class()
-    assert sum(row["images"] for row in classes.values()) == 48
+    assert sum(row.images for row in classes.values()) == 48
     for name, value in {
         "clean": found.accuracy["clean"],
         "pgd:Linf:0.01": found.accuracy["pgd:Linf:0.01"],
         "corruptions": found.corruptions.accuracy,  # type: ignore[union-attr]
         "worst_case": found.worst_case,
     }.items():
-        total = sum(row[name] * row["images"] for row in classes.values())
+        total = sum(row.accuracy[name].accuracy * row.images for row in classes.values())
         assert total / 48 == pytest.approx(value)
     assert set(classes) == {"abcdefghij"[k] for k in data.labels.tolist()}
-    said, spans = found.to_dict()["per_class"], found.class_intervals()
+    printed = found.to_dict()["per_class"]
     for name, row in classes.items():
-        assert said[name] == {**row, "intervals": spans[name]}
-        for column, (low, high) in spans[name].items():
-            assert 0 <= low <= row[column] <= high <= 1
+        assert printed[name]["images"] == row.images
+        for column, estimate in row.accuracy.items():
+            low, high = estimate.interval
+            assert printed[name][column] == {"accuracy": estimate.accuracy, "interval": (low, high)}
+            assert 0 <= low <= estimate.accuracy <= high <= 1
             assert high - low > 0.1, "few images"
-    first = sorted(classes)[0]
-    right = round(classes[first]["clean"] * classes[first]["images"])
-    assert spans[first]["clean"] == wilson_interval(right, int(classes[first]["images"]))
+            assert estimate.n == row.images
+    clean = classes[sorted(classes)[0]].accuracy["clean"]
+    assert clean.correct == round(clean.accuracy * clean.n)
+    assert clean.interval == wilson_interval(clean.correct, clean.n)
 
 
 def test_frost_says_in_its_record_that_it_is_drawn(
@@ -188,7 +190,7 @@ def test_frost_says_in_its_record_that_it_is_drawn(
     model = Linear(192, 10).eval()
     found = bt.evaluate(model, data, suite, out=tmp_path)
     names = {
-        n: [f.check for f in parse_findings(r.metadata) if f.check == "unofficial_corruptions"]
+        n: [f.check for f in r.findings if f.check == "unofficial_corruptions"]
         for n, r in load_evaluation(tmp_path).records.items()
     }
     assert names.pop("frost-3") == ["unofficial_corruptions"]

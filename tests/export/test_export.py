@@ -266,8 +266,8 @@ def test_the_command_prints_what_it_wrote(
     assert run_cli([*args, "--authors", "Ada", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["files"]) == FILES
-    assert found["hub"] is None
-    assert "not exactly the 397" in found["left_out"][0]
+    assert found["hub_url"] is None
+    assert "not exactly the 397" in found["omitted"][0]
     assert run_cli(args) == 2
     assert "--force" in capsys.readouterr().err
     assert run_cli([*args, "--force"]) == 0

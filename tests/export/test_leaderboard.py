@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 import buttress as bt
 from buttress.export.weights import load_run_model
 from buttress.models.loading.checkpoint import content_digest
-from buttress.results.core import write_record_json
+from buttress.results.diagnosis import Diagnosis, Finding
 from buttress.results.robustbench import FIELD_TYPES, REQUIRED_FIELDS, read_leaderboard_entries
 from buttress.results.run import SELECTED_ON_TEST_WARNING, Run
 from buttress.statistics import wilson_interval
@@ -138,32 +138,36 @@ def test_a_standard_model_needs_no_record(tmp_path: Path) -> None:
 
 
 def test_what_is_marked_untrustworthy_is_unreliable(run: Run, out: Path) -> None:
-    autoattack(run, 100, warnings=["the gradient is zero"])
-    found = exported(run, out)
-    assert found["unreliable"] is True
-    assert "the gradient is zero" in found["footnote"]
-    assert "- the gradient is zero" in card(out)
+    autoattack(run, 100, warnings=["selected on the test set"])
+    assert exported(run, out)["unreliable"] is False
+    assert "- selected on the test set" in card(out)
 
-    mild = {"severity": "warning", "message": "few images", "remedy": "take more"}
+    mild = {"check": "a", "severity": "warning", "message": "few images", "remedy": "take more"}
     autoattack(run, 100, findings=[mild])
     assert exported(run, out)["unreliable"] is False
     assert "- few images; take more" in card(out)
 
-    autoattack(run, 100, findings=[mild, {"severity": "untrustworthy", "message": "masked"}])
-    assert exported(run, out)["unreliable"] is True
+    masked = {"check": "b", "severity": "untrustworthy", "message": "masked", "remedy": "look"}
+    autoattack(run, 100, findings=[mild, masked])
+    found = exported(run, out)
+    assert found["unreliable"] is True
+    assert "Warning: masked; look." in found["footnote"]
     assert "- masked" in card(out)
 
 
 def test_a_later_diagnosis_counts_if_it_is_of_these_weights(run: Run, out: Path) -> None:
     autoattack(run, 100)
     weights = content_digest(load_run_model(run, "best").state_dict())
-    found = [{"severity": "untrustworthy", "message": "noise beats gradients"}]
-    result = {"weights_digest": weights, "findings": found}
-    write_record_json(run.analysis_file("doctor"), {"analysis": "doctor", "result": result})
+    masked = Finding(check="a", severity="untrustworthy", message="noise wins", remedy="look")
+    diagnosis = Diagnosis(threat="Linf:0.06", dataset="digits", split="test", images=9, seed=0,
+                          weights_digest=weights, data_fingerprint="", checks=(),
+                          findings=(masked,))  # fmt: skip
+    diagnosis.save(run.analysis_file("doctor"))
     assert exported(run, out)["unreliable"] is True
+    assert "- noise wins" in card(out)
 
-    other = {"analysis": "doctor", "result": {**result, "weights_digest": "others"}}
-    write_record_json(run.analysis_file("doctor"), other)
+    other = diagnosis.model_copy(update={"weights_digest": "others"})
+    other.save(run.analysis_file("doctor"))
     assert exported(run, out)["unreliable"] is False
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from buttress.analysis.subject import RunGroup
 from buttress.config import Spec
 from buttress.errors import UserError
-from buttress.results.comparison_sides import check_whole
-from buttress.results.evaluation import Evaluation, load_evaluation
+from buttress.results.core import CLEAN, WORST_CASE
+from buttress.results.evaluation import Evaluation
 from buttress.results.run import Run
-
-CLEAN, WORST = "clean", "worst_case"
+from buttress.results.run_results import RunResults
 
 
 class AccuracyInterval(Spec):
@@ -45,7 +44,7 @@ class GroupScores:
     notes: tuple[str, ...]
 
 
-def group_scores(group: RunGroup, suite: str = "", attack: str = WORST) -> GroupScores:
+def group_scores(group: RunGroup, suite: str = "", attack: str = WORST_CASE) -> GroupScores:
     """Worst-case robust accuracy of each run under a suite, or that under one attack.
 
     Raises:
@@ -59,8 +58,8 @@ def group_scores(group: RunGroup, suite: str = "", attack: str = WORST) -> Group
         if suite_name not in run.suites():
             missing.append(label)
             continue
-        evaluation = load_evaluation(run.suite_folder(suite_name))
-        check_whole(str(run.path), evaluation)
+        evaluation = RunResults(run).evaluation(suite_name)
+        evaluation.check_complete(str(run.path))
         evaluations.append(evaluation)
         scores.append(_run_score(label, run, evaluation, attack))
     if len(scores) < 2:
@@ -100,10 +99,10 @@ def _common_suite(runs: Sequence[Run]) -> str:
 
 def _run_score(label: str, run: Run, evaluation: Evaluation, attack: str) -> RunScore:
     for name in (CLEAN, attack):
-        if name != WORST and name not in evaluation.records:
+        if name != WORST_CASE and name not in evaluation.records:
             raise UserError(
                 f"{run.path} has no record of {name!r} in suite {evaluation.suite!r}; it has "
-                f"{', '.join([*evaluation.records, WORST])}"
+                f"{', '.join([*evaluation.records, WORST_CASE])}"
             )
     return RunScore(
         label, run, _accuracy(evaluation, attack), _accuracy(evaluation, CLEAN), len(evaluation)
@@ -111,9 +110,9 @@ def _run_score(label: str, run: Run, evaluation: Evaluation, attack: str) -> Run
 
 
 def _accuracy(evaluation: Evaluation, name: str) -> AccuracyInterval:
-    value = evaluation.worst_case if name == WORST else evaluation.accuracy[name]
-    span = evaluation.interval(name)
-    return AccuracyInterval(value=value, low=span.low, high=span.high)
+    estimate = evaluation.estimate(name)
+    low, high = estimate.interval
+    return AccuracyInterval(value=estimate.accuracy, low=low, high=high)
 
 
 def _comparability_notes(
@@ -121,15 +120,10 @@ def _comparability_notes(
 ) -> tuple[str, ...]:
     """Reasons why numbers of different runs may not be comparable."""
     notes = [f"not evaluated with this suite: {', '.join(missing)}"] if missing else []
-    images = {next(iter(e.records.values())).ids.tobytes() for e in evaluations}
+    images = {e.sample_ids.tobytes() for e in evaluations}
     if len(images) > 1:
         notes.append("the runs were not attacked on the same images")
-    attacks = {
-        tuple(
-            (n, r.metadata.get("threat"), str(r.metadata.get("args"))) for n, r in e.records.items()
-        )
-        for e in evaluations
-    }
+    attacks = {tuple(r.definition for r in e.records.values()) for e in evaluations}
     if len(attacks) > 1:
         notes.append("the attacks of the suite, their budgets or arguments differ between runs")
     if any(e.warnings for e in evaluations):

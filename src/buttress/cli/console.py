@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.progress import Progress as Bars
 from rich.progress import TaskID as BarID
 
 from buttress.system.progress import Progress, ProgressTask
+
+if TYPE_CHECKING:
+    from buttress.results.core import AccuracyEstimate
 
 stderr_console = Console(stderr=True, highlight=False)
 LINE_SECONDS = 5.0  # seconds between lines where there is no terminal
@@ -135,6 +138,10 @@ def format_with_interval(value: float | None, interval: tuple[float, float] | No
     if value is None or interval is None:
         return format_percent(value)
     return f"{format_percent(value)} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+
+
+def format_estimate(estimate: AccuracyEstimate) -> str:
+    return format_with_interval(estimate.accuracy, estimate.interval)
 
 
 def format_percent(value: float | None) -> str:

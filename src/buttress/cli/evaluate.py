@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buttress.cli.console import (
+    format_estimate,
     format_percent,
     format_table,
-    format_with_interval,
     print_json,
     print_line,
     show_progress,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from buttress.data import Dataset
     from buttress.evaluation.suite import SuiteSpec
+    from buttress.results.core import AccuracyEstimate
     from buttress.results.evaluation import CorruptionSummary, Evaluation
     from buttress.results.run import Run
 
@@ -74,7 +75,7 @@ def command(
     one. Finished attacks are cached and skipped.
     """
     from buttress.evaluation import load_suite
-    from buttress.results.evaluation import with_diagnosis
+    from buttress.results.run_results import RunResults
 
     run = find_run(model_source, model_options["model"])
     images = load_images(run, dataset, split, limit, image_size)
@@ -97,7 +98,7 @@ def command(
     if run is not None and out is None:
         run.mend((run.path / "eval").glob("*/*.parquet"))
     if run is not None:
-        evaluation = with_diagnosis(evaluation, run.analysis_file("doctor"))
+        evaluation = evaluation.with_diagnosis(RunResults(run).diagnosis)
     if as_json:
         print_json(_as_dict(evaluation, images))
     else:
@@ -197,16 +198,11 @@ def _mce_relative_to_alexnet(corrupted: CorruptionSummary, images: Dataset) -> f
 
 def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) -> None:
     """Print tables of accuracies; all corruptions in one row."""
-    rows = [
-        _accuracy_row(n, r.accuracy, evaluation.interval(n))
-        for n, r in evaluation.attack_records.items()
-    ]
+    rows = [_accuracy_row(n, evaluation.estimate(n)) for n in evaluation.attack_records]
     corruptions = evaluation.corruptions
     if corruptions is not None:
-        rows.append(_accuracy_row("corruptions", corruptions.accuracy, corruptions.interval))
-    rows.append(
-        _accuracy_row("worst-case robust accuracy", evaluation.worst_case, evaluation.interval())
-    )
+        rows.append(_accuracy_row("corruptions", corruptions.estimate))
+    rows.append(_accuracy_row("worst-case robust accuracy", evaluation.estimate()))
     header = ["attack", "accuracy", "95% interval"]
     if not evaluation.is_trustworthy:
         header, rows = [*header, "trust"], [[*row, "not trustworthy"] for row in rows]
@@ -234,15 +230,11 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
 
 def _print_per_class(evaluation: Evaluation) -> None:
     """Print the accuracy of each class, lowest worst-case robust accuracy first."""
-    classes, intervals = evaluation.per_class(), evaluation.class_intervals()
-    order = sorted(classes, key=lambda name: (classes[name]["worst_case"], name))
-    columns = [c for c in next(iter(classes.values())) if c != "images"]
+    classes = evaluation.per_class()
+    order = sorted(classes, key=lambda name: (classes[name].accuracy["worst_case"].accuracy, name))
+    columns = list(next(iter(classes.values())).accuracy)
     rows = [
-        [
-            name,
-            f"{classes[name]['images']:g}",
-            *(format_with_interval(classes[name][c], intervals[name][c]) for c in columns),
-        ]
+        [name, str(classes[name].images), *map(format_estimate, classes[name].accuracy.values())]
         for name in order
     ]
     print_line("")
@@ -254,9 +246,6 @@ def _stage_text(name: str, images: int, skipped: int) -> str:
     return f"{name} on {images} images" + (f" ({skipped} skipped)" if skipped else "")
 
 
-def _accuracy_row(name: str, accuracy: float, interval: tuple[float, float]) -> list[str]:
-    return [
-        name,
-        f"{100 * accuracy:.2f}%",
-        f"{format_percent(interval[0])} - {format_percent(interval[1])}",
-    ]
+def _accuracy_row(name: str, estimate: AccuracyEstimate) -> list[str]:
+    interval = " - ".join(map(format_percent, estimate.interval))
+    return [name, f"{100 * estimate.accuracy:.2f}%", interval]

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from buttress.cli.console import (
+    format_estimate,
     format_table,
-    format_with_interval,
     print_json,
     print_line,
     show_progress,
@@ -29,9 +29,9 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
 
     Each is trained with standard and with adversarial training. Run it again to resume.
     """
-    from buttress.evaluation import load_evaluation
     from buttress.report import write_report
     from buttress.results.run import Run
+    from buttress.results.run_results import RunResults
     from buttress.results.study_result import write_study_result
     from buttress.studies import answer_study, expand_study, load_study, make_jobs
     from buttress.studies.runner import run_jobs
@@ -49,7 +49,7 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
         )  # fmt: skip
     suite = expanded.scaled.suites[0]
     rows = [
-        (job.spec, load_evaluation(Run(job.folder).suite_folder(suite)))
+        (job.spec, RunResults(Run(job.folder)).evaluation(suite))
         for job in jobs
         if Run(job.folder).state == "done"
     ]
@@ -62,8 +62,8 @@ def command(out: Path, workers: int | None, as_json: bool) -> int:
     names = list(rows[0][1].records) if rows else []
     lines = [
         [s.model, s.recipe.objective.name,
-         *(format_with_interval(e.accuracy[n], e.interval(n)) for n in names),
-         format_with_interval(e.worst_case, e.interval())
+         *(format_estimate(e.estimate(n)) for n in names),
+         format_estimate(e.estimate())
          + ("" if e.is_trustworthy else " (not trustworthy)")]
         for s, e in rows
     ]  # fmt: skip

@@ -4,11 +4,11 @@ from buttress.evaluation.corruption_error import CorruptionErrorRates, mean_corr
 from buttress.evaluation.diagnose import diagnose
 from buttress.evaluation.doctor import CHECKS, list_checks
 from buttress.evaluation.eps_curve import AccuracyCurve, accuracy_curve
-from buttress.evaluation.evaluate import evaluate, load_evaluation
+from buttress.evaluation.evaluate import evaluate
 from buttress.evaluation.subsets import evaluate_until
 from buttress.evaluation.suite import list_suites, load_suite
 from buttress.results.diagnosis import Diagnosis, Finding
-from buttress.results.evaluation import Evaluation
+from buttress.results.evaluation import Evaluation, load_evaluation
 
 __all__ = [
     "CHECKS",

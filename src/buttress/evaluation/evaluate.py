@@ -37,12 +37,10 @@ from buttress.evaluation.suite import (
 from buttress.models.eval_mode import eval_mode, is_differentiable
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
-from buttress.results.evaluation import Evaluation, load_evaluation, record_warnings
+from buttress.results.evaluation import Evaluation
 from buttress.results.run import changed_keys, command_line, provenance
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Threat
-
-__all__ = ["evaluate", "load_evaluation", "record_warnings"]
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ def evaluate_model(
             if path is not None:
                 write_attack_record(path, record)
         records[entry.name] = record
-    return Evaluation(spec.name, records, tuple(warnings) + record_warnings(records))
+    return Evaluation(spec.name, records)
 
 
 def _previous_records(

@@ -15,16 +15,11 @@ from torch import nn
 from buttress.data import Dataset
 from buttress.errors import RunError, UserError
 from buttress.evaluation.doctor.core import recompute_record_findings
-from buttress.evaluation.evaluate import (
-    EvaluationOptions,
-    evaluate_model,
-    load_evaluation,
-    record_warnings,
-)
+from buttress.evaluation.evaluate import EvaluationOptions, evaluate_model
 from buttress.evaluation.run_entry import EvaluatedModel
 from buttress.evaluation.suite import SuiteSpec, load_suite
 from buttress.results.attack_record import AttackRecord, write_attack_record
-from buttress.results.evaluation import Evaluation
+from buttress.results.evaluation import Evaluation, load_evaluation
 from buttress.results.run import changed_keys
 from buttress.system.files import safe_file_name
 from buttress.system.progress import Progress, SilentProgress
@@ -70,8 +65,7 @@ class ImageShard:
 def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
     """Merge the records of all shards and write them; None while some are missing."""
     shards = [load_evaluation(ImageShard(k + 1, count).folder(folder)) for k in range(count)]
-    first = next((r for s in shards for r in s.records.values()), None)
-    expected = None if first is None else first.metadata.get("suite_entries")
+    expected = next((s.expected_entries for s in shards if s.records), ())
     if not expected or any(set(s.records) != set(expected) for s in shards):
         return None
     merged: dict[str, AttackRecord] = {}
@@ -161,17 +155,14 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     if not 0 < interval_width < 1:
         raise UserError(f"`0 < interval_width < 1` must hold, but got {interval_width}")
     progress = progress or SilentProgress()
-    spec, network = (
-        load_suite(suite),
-        EvaluatedModel(model, compile),
-    )  # optimized once, for all blocks
+    spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
     order = torch.randperm(len(data), generator=make_generator(seed, "until")).tolist()
     blocks: list[Evaluation] = []
     for number, start in enumerate(range(0, len(order), BLOCK_IMAGES)):
         block = data.select(order[start : start + BLOCK_IMAGES])
         block_folder = None if out is None else out / f"block-{number}"
         options = EvaluationOptions(batch_size, seed, block_folder, progress)
-        blocks.append(evaluate_model(network, block, spec, options))
+        blocks.append(evaluate_model(evaluated, block, spec, options))
         evaluation = _merge_blocks(blocks, data, interval_width, out)
         low, high = evaluation.interval()
         progress.log(
@@ -187,7 +178,7 @@ def _merge_blocks(
     blocks: Sequence[Evaluation], data: Dataset, width: float, out: Path | None
 ) -> Evaluation:
     """Merge the blocks so far to one evaluation, in the order of the dataset."""
-    attacked_ids = np.concatenate([next(iter(e.records.values())).ids for e in blocks])
+    attacked_ids = np.concatenate([e.sample_ids for e in blocks])
     ids = data.ids.numpy()
     ids = ids[np.isin(ids, attacked_ids)]
     records = {}
@@ -199,5 +190,4 @@ def _merge_blocks(
     for name, record in records.items():
         if out is not None:
             write_attack_record(out / f"{safe_file_name(name)}.parquet", record)
-    warnings = dict.fromkeys(next(iter(blocks[0].records.values())).metadata.get("warnings", ()))
-    return Evaluation(blocks[0].suite, records, (*warnings, *record_warnings(records)))
+    return Evaluation(blocks[0].suite, records)

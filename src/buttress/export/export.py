@@ -13,7 +13,7 @@ from buttress.data import load_dataset
 from buttress.errors import ButtressError, RunError, UserError
 from buttress.export.leaderboard import ModelCredit, autoattack_records, corruption_records
 from buttress.export.model_card import ExportContent, render_model_card
-from buttress.export.verified import VerifiedResults, about, read_verified_results
+from buttress.export.verified import VerifiedResults, read_verified_results
 from buttress.export.weights import (
     DESCRIPTION_FILE,
     copy_model_source,
@@ -22,8 +22,8 @@ from buttress.export.weights import (
     write_weights,
 )
 from buttress.models.loading.checkpoint import content_digest
-from buttress.report.collect import collect_run
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
+from buttress.results.run_results import RunResults
 from buttress.system.files import atomic_write_folder, write_text
 from buttress.system.progress import Progress, SilentProgress
 
@@ -91,12 +91,12 @@ class ExportResult:
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         return {
-            "export": str(self.path),
+            "folder": str(self.path),
             "files": list(self.files),
             "weights_sha256": self.weights_sha256,
-            "left_out": list(self.omitted),
-            "doubts": list(self.warnings),
-            "hub": self.hub_url or None,
+            "omitted": list(self.omitted),
+            "warnings": list(self.warnings),
+            "hub_url": self.hub_url or None,
         }
 
 
@@ -142,9 +142,9 @@ def export_run(  # noqa: PLR0913 - the public call
             p.relative_to(temporary).as_posix() for p in temporary.rglob("*") if p.is_file()
         )
     address = push_folder(folder, push_to_hub, progress) if push_to_hub else ""
-    left_out = tuple(r.omitted_reason for r in facts.records if r.omitted_reason)
+    omitted = tuple(r.omitted_reason for r in facts.records if r.omitted_reason)
     sha256 = str(facts.description["weights_sha256"])
-    return ExportResult(folder, tuple(files), sha256, left_out, facts.verified.warnings, address)
+    return ExportResult(folder, tuple(files), sha256, omitted, facts.verified.warnings, address)
 
 
 def write_export(
@@ -152,23 +152,24 @@ def write_export(
 ) -> ExportContent:
     """Writes every file of an export."""
     task = progress.add_task(f"export: {run.path.name}", 4)
-    view = collect_run(run, run.path.name)
+    results = RunResults(run, run.path.name)
     model = load_run_model(run, which)
     sha256 = write_weights(folder, model)
-    source = copy_model_source(folder, view.model)
+    source = copy_model_source(folder, results.model)
     task.advance(note="numbers")
-    measured = read_verified_results(run, content_digest(model.state_dict()), progress)
-    classes = class_names(view.spec.dataset, model.num_classes, measured)
-    facts = write_description(folder, model, view.spec, classes, sha256)
+    verified = read_verified_results(results, content_digest(model.state_dict()), progress)
+    classes = class_names(results.spec.dataset, model.num_classes, verified)
+    facts = write_description(folder, model, results.spec, classes, sha256)
     task.advance(note="records")
-    records = autoattack_records(view, measured, credit) + corruption_records(
-        view, measured, credit
-    )
+    records = [
+        *autoattack_records(results, verified, credit),
+        *corruption_records(results, verified, credit),
+    ]
     for record in records:
         write_leaderboard_record(folder / record.path, record.content)
     task.advance(note="card")
     parameters = sum(p.numel() for p in model.parameters())
-    content = ExportContent(view, which, credit, facts, parameters, source, measured, records)
+    content = ExportContent(results, which, credit, facts, parameters, source, verified, records)
     write_text(folder / "README.md", render_model_card(content))
     task.advance()
     task.close()
@@ -203,11 +204,11 @@ def default_model_name(run: Run) -> str:
     return f"{model} {spec.recipe.objective.name} {spec.dataset.partition(':')[0]}"
 
 
-def class_names(dataset: str, count: int, measured: VerifiedResults) -> tuple[str, ...]:
+def class_names(dataset: str, count: int, verified: VerifiedResults) -> tuple[str, ...]:
     """Class names: from a record, else from the dataset if available."""
-    for suite in measured.suites:
-        names = about(suite).get("class_names")
-        if suite.dataset == dataset and isinstance(names, list) and len(names) == count:
+    for evaluation in verified.evaluations:
+        names = evaluation.metadata.get("class_names")
+        if evaluation.dataset == dataset and isinstance(names, list) and len(names) == count:
             return tuple(map(str, names))
     try:
         names = load_dataset(dataset).classes

@@ -1,6 +1,7 @@
-"""Leaderboard records in the form of RobustBench: AutoAttack and common corruptions.
+"""Leaderboard records in the form of RobustBench, for AutoAttack and for common corruptions.
 
-The published images are those of arXiv:1903.12261 and their likes for CIFAR.
+A record has an accuracy only if it was measured as on the leaderboard: the standard AutoAttack, or
+all official corrupted images (arXiv:1903.12261, and those of CIFAR), on the whole test split.
 """
 
 from __future__ import annotations
@@ -12,30 +13,18 @@ from typing import Any
 
 from buttress import __version__
 from buttress.attacks.autoattack import AutoAttack
-from buttress.errors import CorruptFileError
-from buttress.export.verified import (
-    VerifiedResults,
-    about,
-    doubts,
-    is_doubtful,
-    is_severe,
-    public_dataset_name,
-)
+from buttress.export.verified import VerifiedResults, public_dataset_name
 from buttress.export.weights import exported_model_name
 from buttress.registry import normalize_name
-from buttress.report.run_results import (
-    AccuracyEstimate,
-    RunResults,
-    SuiteEntryResult,
-    SuiteResults,
-)
 from buttress.results.attack_record import (
     AttackRecord,
-    read_attack_record,
     skipped_square_queries,
     uses_official_images,
 )
+from buttress.results.core import AccuracyEstimate
+from buttress.results.evaluation import SuiteEntryResult
 from buttress.results.robustbench import CORRUPTIONS_LEADERBOARD, leaderboard_dataset
+from buttress.results.run_results import RunResults
 
 STANDARD_ARGS: Mapping[str, Any] = {
     "version": AutoAttack.version,
@@ -83,33 +72,33 @@ class AutoAttackResult:
 
 
 def autoattack_records(
-    run: RunResults, measured: VerifiedResults, credit: ModelCredit
+    run: RunResults, verified: VerifiedResults, credit: ModelCredit
 ) -> list[LeaderboardRecord]:
     """One record per dataset and norm of training or evaluation."""
-    trained = run.trained_on
+    trained = run.training_threat
     by_leaderboard: dict[tuple[str, str], AutoAttackResult] = {}
     ordered = sorted(
-        autoattack_results(run, measured), key=lambda t: (not t.result, t.threat != trained)
+        autoattack_results(run, verified), key=lambda t: (not t.result, t.threat != trained)
     )
     for trial in ordered:
         by_leaderboard.setdefault((leaderboard_dataset(trial.dataset), trial.norm), trial)
     return [
-        build_leaderboard_record(run, measured, credit, trial) for trial in by_leaderboard.values()
+        build_leaderboard_record(run, verified, credit, trial) for trial in by_leaderboard.values()
     ]
 
 
-def autoattack_results(run: RunResults, measured: VerifiedResults) -> list[AutoAttackResult]:
+def autoattack_results(run: RunResults, verified: VerifiedResults) -> list[AutoAttackResult]:
     results = []
-    for suite in measured.suites:
-        for result in suite.results.values():
+    for evaluation in verified.evaluations:
+        for result in evaluation.results.values():
             if normalize_name(result.definition.attack) != "autoattack":
                 continue
-            trouble = why_not_standard(result) or measured.why_incomplete(suite)
+            trouble = why_not_standard(result) or verified.why_incomplete(evaluation)
             usable = None if trouble else result
             results.append(
-                AutoAttackResult(suite.dataset, result.definition.threat, usable, trouble)
+                AutoAttackResult(evaluation.dataset, result.definition.threat, usable, trouble)
             )
-    threat = run.trained_on
+    threat = run.training_threat
     if threat and threat not in [t.threat for t in results]:
         command = f"buttress evaluate RUN --suite clean,autoattack:{threat}"
         results.append(
@@ -120,29 +109,29 @@ def autoattack_results(run: RunResults, measured: VerifiedResults) -> list[AutoA
 
 def why_not_standard(result: SuiteEntryResult) -> str:
     """Why a record is not the standard AutoAttack; empty if it is."""
-    args = result.made.get("args") or {}
+    args = result.metadata.get("args") or {}
     if any(STANDARD_ARGS.get(name) != value for name, value in args.items()):
         return f"not the standard version of AutoAttack ({result.definition.args})"
-    if skipped_square_queries(result.made):
+    if skipped_square_queries(result.metadata):
         return (
             "its Square attack skipped queries, which the standard version does not; run it again"
         )
-    if result.made.get("mode"):
+    if result.metadata.get("mode"):
         return "it ran in worst-case mode after other attacks, so it is not AutoAttack alone"
     return ""
 
 
 def build_leaderboard_record(
-    run: RunResults, measured: VerifiedResults, credit: ModelCredit, trial: AutoAttackResult
+    run: RunResults, verified: VerifiedResults, credit: ModelCredit, trial: AutoAttackResult
 ) -> LeaderboardRecord:
-    content, results_used = common_fields(run, measured, credit, trial.dataset)
+    content, results_used = common_fields(run, verified, credit, trial.dataset)
     content["eps"] = trial.threat.partition(":")[2]
     notes = []
     if trial.result is not None:
-        content["autoattack_acc"] = format_percentage(trial.result.share.value)
-        notes = [measurement_note(trial.result.share)]
+        content["autoattack_acc"] = format_percentage(trial.result.estimate.accuracy)
+        notes = [measurement_note(trial.result.estimate)]
         results_used = [*results_used, trial.result]
-    content |= footnote_fields(run, measured, notes, results_used)
+    content |= footnote_fields(run, verified, notes, results_used)
     path = f"model_info/{leaderboard_dataset(trial.dataset)}/{trial.norm}/{credit.file_stem}.json"
     measurement_name = f"AutoAttack at {trial.threat} on {public_dataset_name(trial.dataset)}"
     return LeaderboardRecord(
@@ -151,10 +140,10 @@ def build_leaderboard_record(
 
 
 def common_fields(
-    run: RunResults, measured: VerifiedResults, credit: ModelCredit, dataset: str
+    run: RunResults, verified: VerifiedResults, credit: ModelCredit, dataset: str
 ) -> tuple[dict[str, Any], list[SuiteEntryResult]]:
     """The fields that every file has, and the results behind them."""
-    clean = measured.clean_result(dataset)
+    clean = verified.clean_result(dataset)
     content = {
         "link": credit.link,
         "name": credit.name,
@@ -165,7 +154,7 @@ def common_fields(
         "venue": "",
         "architecture": exported_model_name(run.model),
         "eps": None,
-        "clean_acc": "" if clean is None else format_percentage(clean.share.value),
+        "clean_acc": "" if clean is None else format_percentage(clean.estimate.accuracy),
         "reported": "",
     }
     return content, [] if clean is None else [clean]
@@ -173,7 +162,7 @@ def common_fields(
 
 def footnote_fields(
     run: RunResults,
-    measured: VerifiedResults,
+    verified: VerifiedResults,
     notes: Sequence[str],
     results: Sequence[SuiteEntryResult],
 ) -> dict[str, Any]:
@@ -187,19 +176,23 @@ def footnote_fields(
         sentences.append(
             f"Fine-tuned from {run.header['finetuned_from'].get('source', 'a model')}."
         )
-    is_unreliable = any(map(is_doubtful, results)) or any(map(is_severe, measured.doctor_findings))
+    diagnosis = verified.diagnosis
+    is_unreliable = not all(r.is_trustworthy for r in results) or (
+        diagnosis is not None and not diagnosis.is_trustworthy
+    )
     if is_unreliable:
-        sentences += [f"Doubt: {text}." for text in doubts(results, measured.doctor_findings)]
+        texts = [*(text for r in results for text in r.warnings), *verified.doctor_warnings]
+        sentences += [f"Warning: {text}." for text in dict.fromkeys(texts)]
     return {"footnote": " ".join(sentences), "unreliable": is_unreliable}
 
 
-def measurement_note(share: AccuracyEstimate) -> str:
-    interval = f"{format_percentage(share.low)} to {format_percentage(share.high)}"
-    return f"Measured by Buttress {__version__} on {share.images} images, 95% interval {interval}."
+def measurement_note(estimate: AccuracyEstimate) -> str:
+    interval = " to ".join(map(format_percentage, estimate.interval))
+    return f"Measured by Buttress {__version__} on {estimate.n} images, 95% interval {interval}."
 
 
-def format_percentage(share: float) -> str:
-    return f"{100 * share:.2f}"
+def format_percentage(accuracy: float) -> str:
+    return f"{100 * accuracy:.2f}"
 
 
 NUM_CORRUPTIONS, NUM_SEVERITIES = 15, 5
@@ -208,52 +201,38 @@ CorruptionKey = tuple[str, int]  # name, severity
 
 
 def corruption_records(
-    run: RunResults, measured: VerifiedResults, credit: ModelCredit
+    run: RunResults, verified: VerifiedResults, credit: ModelCredit
 ) -> list[LeaderboardRecord]:
     """One record per dataset with evaluated corruptions."""
     records: dict[str, LeaderboardRecord] = {}
-    for suite in measured.suites:
-        records_by_corruption = read_corruption_records(run, suite)
-        if not records_by_corruption:
+    for evaluation in verified.evaluations:
+        if evaluation.corruptions is None:
             continue
-        omitted_reason = why_not_comparable(records_by_corruption) or measured.why_incomplete(suite)
-        content, results_used = common_fields(run, measured, credit, suite.dataset)
+        records_by_corruption = {
+            (name, severity): record
+            for name, by_severity in evaluation.corruptions.records.items()
+            for severity, record in by_severity.items()
+        }
+        omitted_reason = why_not_comparable(records_by_corruption) or verified.why_incomplete(
+            evaluation
+        )
+        content, results_used = common_fields(run, verified, credit, evaluation.dataset)
         if not omitted_reason:
             mean = sum(r.accuracy for r in records_by_corruption.values()) / len(
                 records_by_corruption
             )
             content["corruptions_acc"] = format_percentage(mean)
-        content |= footnote_fields(run, measured, [], [*results_used, *suite.results.values()])
-        folder = f"model_info/{leaderboard_dataset(suite.dataset)}/{CORRUPTIONS_LEADERBOARD}"
+        content |= footnote_fields(run, verified, [], [*results_used, *evaluation.results.values()])
+        folder = f"model_info/{leaderboard_dataset(evaluation.dataset)}/{CORRUPTIONS_LEADERBOARD}"
         path = f"{folder}/{credit.file_stem}.json"
         reason = (
-            f"corruptions of {public_dataset_name(suite.dataset)}: {omitted_reason}"
+            f"corruptions of {public_dataset_name(evaluation.dataset)}: {omitted_reason}"
             if omitted_reason
             else ""
         )
         if path not in records or records[path].omitted_reason:
             records[path] = LeaderboardRecord(path, content, reason)
     return list(records.values())
-
-
-def read_corruption_records(
-    run: RunResults, suite: SuiteResults
-) -> dict[CorruptionKey, AttackRecord]:
-    """The readable records of a suite that are about corruptions of the same images."""
-    first_metadata, records = about(suite), {}
-    for path in sorted(run.run.suite_folder(suite.suite).glob("*.parquet")):
-        try:
-            record = read_attack_record(path)
-        except (CorruptFileError, OSError):
-            continue
-        args = record.metadata.get("args") or {}
-        same = all(
-            record.metadata.get(k) == first_metadata.get(k)
-            for k in ("weights_digest", "data_fingerprint")
-        )
-        if record.is_corruption and same:
-            records[str(args.get("corruption")), int(args.get("severity", 0))] = record
-    return records
 
 
 def why_not_comparable(records: Mapping[CorruptionKey, AttackRecord]) -> str:

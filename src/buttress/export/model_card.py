@@ -15,9 +15,11 @@ from buttress import __version__
 from buttress.export.leaderboard import LeaderboardRecord, ModelCredit
 from buttress.export.verified import VerifiedResults, public_dataset_name
 from buttress.report.formatting import safe_link
-from buttress.report.run_results import AccuracyEstimate, RunResults, SuiteResults
+from buttress.results.core import AccuracyEstimate
+from buttress.results.evaluation import Evaluation
 from buttress.results.robustbench import LEADERBOARD_DATASETS, leaderboard_dataset
 from buttress.results.run import CheckpointName
+from buttress.results.run_results import RunResults
 
 WORST_CASE_TITLE = "worst-case robust accuracy"
 PIPELINE_TAG = "image-classification"
@@ -41,7 +43,7 @@ class ExportContent:
 class CardRow:
     title: str
     threat: str
-    accuracy: AccuracyEstimate
+    estimate: AccuracyEstimate
 
 
 class RawText(str):
@@ -68,9 +70,9 @@ def render_model_card(content: ExportContent) -> str:
         facts=content.description,
         dataset=public_dataset_name(content.run.spec.dataset),
         has_board=leaderboard_dataset(content.run.spec.dataset) in LEADERBOARD_DATASETS.values(),
-        tables=[card_table(s) for s in content.verified.suites],
+        tables=[card_table(s) for s in content.verified.evaluations],
         refused=content.verified.rejected,
-        doubts=card_warnings(content),
+        warnings=card_warnings(content),
         records=content.records,
         source=content.source,
         model=model_facts(content),
@@ -90,12 +92,12 @@ def hub_metadata(content: ExportContent) -> dict[str, Any]:
         run.objective,
         *([run.category] if run.category else []),
     ]
-    results = [hub_result(s) for s in content.verified.suites]
+    results = [hub_result(s) for s in content.verified.evaluations]
     index = {"model-index": [{"name": content.credit.name, "results": results}]} if results else {}
     return {"library_name": "buttress", "pipeline_tag": PIPELINE_TAG, "tags": tags, **index}
 
 
-def hub_result(suite: SuiteResults) -> dict[str, Any]:
+def hub_result(suite: Evaluation) -> dict[str, Any]:
     name = public_dataset_name(suite.dataset)
     return {
         "task": {"type": PIPELINE_TAG},
@@ -104,37 +106,34 @@ def hub_result(suite: SuiteResults) -> dict[str, Any]:
             {
                 "type": "accuracy",
                 "name": f"accuracy, {row.title} {row.threat}".strip()
-                + f", {row.accuracy.images} images",
-                "value": round(row.accuracy.value, 4),
+                + f", {row.estimate.n} images",
+                "value": round(row.estimate.accuracy, 4),
             }
             for row in card_rows(suite)
         ],
     }
 
 
-def card_table(suite: SuiteResults) -> dict[str, Any]:
+def card_table(suite: Evaluation) -> dict[str, Any]:
     return {
         "dataset": public_dataset_name(suite.dataset),
         "split": suite.split,
-        "images": len(suite.is_robust),
+        "images": len(suite),
         "suite": suite.suite,
         "rows": card_rows(suite),
     }
 
 
-def card_rows(suite: SuiteResults) -> list[CardRow]:
+def card_rows(suite: Evaluation) -> list[CardRow]:
     """Rows per attack, then worst-case robust accuracy if the suite is complete."""
-    table_rows = [CardRow(n, r.definition.threat, r.share) for n, r in suite.results.items()]
-    if suite.unreadable or not set(suite.expected) <= set(suite.results):
+    table_rows = [CardRow(n, r.definition.threat, r.estimate) for n, r in suite.results.items()]
+    if suite.unreadable or suite.missing_entries:
         return table_rows
-    worst = AccuracyEstimate(int(suite.is_robust.sum()), len(suite.is_robust))
-    return [*table_rows, CardRow(WORST_CASE_TITLE, "", worst)]
+    return [*table_rows, CardRow(WORST_CASE_TITLE, "", suite.estimate())]
 
 
 def card_warnings(content: ExportContent) -> list[str]:
-    run = content.run
-    state = [] if run.run.is_trained else [f"training is not finished (state: {run.state})"]
-    return list(dict.fromkeys([*state, *run.run.caveats, *content.verified.warnings]))
+    return list(dict.fromkeys([*content.run.warnings, *content.verified.warnings]))
 
 
 def model_facts(content: ExportContent) -> dict[str, str]:
@@ -162,7 +161,7 @@ def training_facts(run: RunResults) -> dict[str, str]:
         "recipe": recipe.name,
         "source of the recipe": recipe.source,
         "objective": f"{recipe.objective.name} {args}".strip(),
-        "threat model": run.trained_on or "none",
+        "threat model": run.training_threat or "none",
         "epochs": str(recipe.epochs),
         "batch size": str(recipe.batch_size),
         "optimizer": f"{recipe.optimizer.name}, lr {recipe.optimizer.lr:g}, "

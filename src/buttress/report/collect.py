@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,60 @@ from buttress.report.analyses import (
     read_pictures,
 )
 from buttress.report.formatting import slugify
-from buttress.report.run_results import (
-    AnalysisSummary,
-    ReportData,
-    RunResults,
-    SuiteResults,
-    UnreadableRun,
-    collect_suite,
-)
 from buttress.results.core import read_record_json
-from buttress.results.diagnosis import Diagnosis, read_diagnosis
+from buttress.results.diagnosis import Diagnosis
 from buttress.results.run import Run, find_runs
+from buttress.results.run_results import RunResults
 from buttress.system.progress import Progress
+
+
+@dataclass(frozen=True)
+class AnalysisSummary:
+    """Summary sentence of an analysis, or why it does not apply."""
+
+    name: str
+    summary: str = ""
+    reason: str = ""
+
+
+@dataclass(eq=False)
+class RunPage(RunResults):
+    """One run with what its page shows beyond its results."""
+
+    slug: str = ""
+    suffix: str = ""  # tells runs apart that share model and training
+    sparsity: SparsityView | None = None
+    curves: list[EpsCurveResult] = field(default_factory=list)
+    galleries: list[str] = field(default_factory=list)  # analysis files, read page by page
+    other_analyses: list[str] = field(default_factory=list)  # shown by their saved pictures
+    analysis_summaries: list[AnalysisSummary] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return f"{self.model} {self.suffix}".strip()
+
+    @property
+    def description(self) -> str:
+        """For a sentence: ``vit_tiny trained with pgd_at``."""
+        how = "with standard training" if self.is_standard else f"trained with {self.objective}"
+        return f"{self.label} {how}"
+
+
+@dataclass(frozen=True)
+class UnreadableRun:
+    """A folder with a ``run.json`` that cannot be read."""
+
+    display_path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything found below the roots."""
+
+    runs: tuple[RunPage, ...]
+    unreadable: tuple[UnreadableRun, ...]
 
 
 @dataclass(frozen=True)
@@ -46,7 +88,7 @@ def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
     """Read all runs below the roots, each once."""
     located_runs = find_all_runs(roots)
     task = progress.add_task("reading records", len(located_runs))
-    runs: list[RunResults] = []
+    runs: list[RunPage] = []
     unreadable: list[UnreadableRun] = []
     for run, display_path in located_runs:
         try:
@@ -55,7 +97,8 @@ def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
             unreadable.append(UnreadableRun(display_path, error_text(error, run, display_path)))
         task.advance(note=display_path)
     task.close()
-    return ReportData(tuple(add_distinguishing_labels(runs)), tuple(unreadable))
+    add_distinguishing_labels(runs)
+    return ReportData(tuple(runs), tuple(unreadable))
 
 
 def find_all_runs(roots: Sequence[Path]) -> list[tuple[Run, str]]:
@@ -79,100 +122,70 @@ def raise_no_runs(roots: Sequence[Path]) -> None:
     )
 
 
-def collect_run(run: Run, place: str) -> RunResults:
-    header = run.header
-    view = RunResults(
-        run=run,
-        slug=slugify(str(header.get("key", place))),
-        place=place,
-        spec=run.spec,
-        header=header,
-        state=run.state,
-        message="" if run.failure is None else run.failure.message,
-    )
-    found = tuple(suites(run, place))
-    trouble = tuple(reason for suite in found for reason in suite.unreadable.values())
-    return add_analyses(replace(view, suites=found, problems=trouble))
+def collect_run(run: Run, display_path: str) -> RunPage:
+    """Read a run; raise if its header, specification or state cannot be read."""
+    page = RunPage(run, display_path)
+    page.slug = slugify(str(page.header.get("key", display_path)))
+    _ = page.spec, page.state, page.failure_message
+    page.problems += [reason for e in page.evaluations for reason in e.unreadable.values()]
+    for name in run.analyses():
+        add_analysis(page, name)
+    return page
 
 
-def suites(run: Run, place: str) -> list[SuiteResults]:
-    found = (collect_suite(run.suite_folder(s), f"{place}/eval/{s}") for s in run.suites())
-    return [suite for suite in found if suite is not None]
+def add_analysis(page: RunPage, name: str) -> None:
+    """Add the result of an analysis, or why it cannot be read."""
+    try:
+        content = read_record_json(page.run.analysis_file(name))
+        if reason := content.get("does_not_apply"):
+            page.analysis_summaries.append(AnalysisSummary(name, reason=str(reason)))
+            return
+        result = parse_analysis(content)
+    except (ValueError, OSError, CorruptFileError) as error:
+        reason = error_text(error, page.run, page.display_path)
+        file = f"{page.display_path}/analysis/{name}.json"
+        page.problems.append(f"{file} is unreadable; run the analysis again ({reason})")
+        return
+    if result is not None and content.get("summary"):
+        page.analysis_summaries.append(AnalysisSummary(name, str(content["summary"])))
+    if isinstance(result, SparsityView):
+        page.sparsity = result
+    elif isinstance(result, EpsCurveResult):
+        page.curves.append(result)
+    elif not isinstance(result, Diagnosis):
+        (page.galleries if isinstance(result, GalleryView) else page.other_analyses).append(name)
 
 
-def add_analyses(view: RunResults) -> RunResults:
-    sparsity: SparsityView | None = None
-    curves: list[EpsCurveResult] = []
-    galleries: list[str] = []
-    others: list[str] = []
-    summaries: list[AnalysisSummary] = []
-    problems: list[str] = []
-    diagnosis = read_diagnosis(view.run.path / "doctor.json")
-    for name in view.run.analyses():
-        try:
-            content = read_record_json(view.run.analysis_file(name))
-            if reason := content.get("does_not_apply"):
-                summaries.append(AnalysisSummary(name, reason=str(reason)))
-                continue
-            result = parse_analysis(content)
-        except (ValueError, OSError, CorruptFileError) as error:
-            reason = error_text(error, view.run, view.place)
-            file = f"{view.place}/analysis/{name}.json"
-            problems.append(f"{file} is unreadable; run the analysis again ({reason})")
-            continue
-        if result is not None and content.get("summary"):
-            summaries.append(AnalysisSummary(name, str(content["summary"])))
-        if isinstance(result, SparsityView):
-            sparsity = result
-        elif isinstance(result, EpsCurveResult):
-            curves.append(result)
-        elif isinstance(result, Diagnosis):
-            diagnosis = result
-        else:
-            (galleries if isinstance(result, GalleryView) else others).append(name)
-    return replace(
-        view,
-        sparsity=sparsity,
-        curves=tuple(curves),
-        galleries=tuple(galleries),
-        others=tuple(others),
-        said=tuple(summaries),
-        diagnosis=diagnosis,
-        problems=(*view.problems, *problems),
-    )
-
-
-def read_run_details(view: RunResults) -> tuple[RunDetails, tuple[str, ...]]:
+def read_run_details(page: RunPage) -> tuple[RunDetails, tuple[str, ...]]:
     """Read epochs, summary and images of one run, and list unreadable files."""
     problems: list[str] = []
     history: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
     try:
-        history = [e for e in view.run.history if isinstance(e, dict)]
-        summary = view.run.summary if view.run.is_trained else {}
+        history = [e for e in page.run.history if isinstance(e, dict)]
+        summary = page.run.summary if page.run.is_trained else {}
     except (ButtressError, OSError, KeyError) as error:
-        problems.append(f"{error_text(error, view.run, view.place)}; skipped")
-    contents = (read_record_json(view.run.analysis_file(name)) for name in view.galleries)
+        problems.append(f"{error_text(error, page.run, page.display_path)}; skipped")
+    contents = (read_record_json(page.run.analysis_file(name)) for name in page.galleries)
     galleries = [g for g in map(parse_analysis, contents) if isinstance(g, GalleryView)]
-    pictures = read_pictures(view.run.analysis_file(name) for name in view.others)
+    pictures = read_pictures(page.run.analysis_file(name) for name in page.other_analyses)
     return RunDetails(tuple(history), summary, tuple(galleries), pictures), tuple(problems)
 
 
-def add_distinguishing_labels(runs: Sequence[RunResults]) -> list[RunResults]:
+def add_distinguishing_labels(runs: Sequence[RunPage]) -> None:
     """Add suffixes to runs with the same model and training, and unique page names."""
-    runs_per_training = Counter((r.model, r.objective, r.trained_on) for r in runs)
-    runs_per_seed = Counter((r.model, r.objective, r.trained_on, r.spec.seed) for r in runs)
+    trainings = [(r.model, r.objective, r.training_threat) for r in runs]
+    runs_per_training = Counter(trainings)
+    runs_per_seed = Counter((t, r.spec.seed) for t, r in zip(trainings, runs, strict=True))
     slug_counts: Counter[str] = Counter()
-    result = []
-    for r in runs:
-        suffix = ""
-        if runs_per_training[r.model, r.objective, r.trained_on] > 1:
-            alone = runs_per_seed[r.model, r.objective, r.trained_on, r.spec.seed] == 1
-            suffix = f"seed {r.spec.seed}" if alone else f"({r.place.rsplit('/', 1)[-1]})"
-        slug_counts[r.slug] += 1
-        unique_slug = r.slug if slug_counts[r.slug] == 1 else f"{r.slug}-{slug_counts[r.slug]}"
-        result.append(replace(r, slug=unique_slug, suffix=suffix))
-    return result
+    for training, run in zip(trainings, runs, strict=True):
+        if runs_per_training[training] > 1:
+            has_own_seed = runs_per_seed[training, run.spec.seed] == 1
+            folder = f"({run.display_path.rsplit('/', 1)[-1]})"
+            run.suffix = f"seed {run.spec.seed}" if has_own_seed else folder
+        slug_counts[run.slug] += 1
+        if slug_counts[run.slug] > 1:
+            run.slug = f"{run.slug}-{slug_counts[run.slug]}"
 
 
 def error_text(error: Exception, run: Run, display_path: str) -> str:

@@ -19,9 +19,11 @@ from buttress.report.charts import (
     draw_lines,
     draw_scatter,
 )
+from buttress.report.collect import RunPage
 from buttress.report.formatting import format_percent, format_threat
 from buttress.report.leaderboard import Leaderboard, LeaderboardRow, relation_to_training
-from buttress.report.run_results import AccuracyEstimate, ClassResult, RunResults
+from buttress.results.core import CLEAN, WORST_CASE, AccuracyEstimate
+from buttress.results.evaluation import ClassResult
 from buttress.statistics import wilson_interval
 
 MAX_CLASSES_DRAWN = 24  # of more classes, only the least and most robust are drawn
@@ -73,47 +75,48 @@ def select_drawn_rows(board: Leaderboard) -> DrawnRows:
     return DrawnRows(tuple(rows), colours, len(board.rows) - len(rows))
 
 
-def run_caption(run: RunResults) -> str:
+def run_caption(run: RunPage) -> str:
     return f"{run.label} · {run.objective}"
 
 
 def attack_figures(board: Leaderboard, drawn: DrawnRows) -> list[ReportFigure]:
     """One panel of bars per attack; worst-case robust accuracy first."""
-    worst = attack_panel(drawn, [r.worst.share for r in drawn.rows], "Worst-case robust accuracy")
-    panels = [ReportFigure("Worst-case robust accuracy", worst, "robust to every attack below")]
+    title, worst_case = "Worst-case robust accuracy", [r.worst_case.estimate for r in drawn.rows]
+    panels = [
+        ReportFigure(title, attack_panel(drawn, worst_case, title), "robust to every attack below")
+    ]
     for index, column in enumerate(board.columns):
-        shares = [r.cells[index].share for r in drawn.rows]
+        estimates = [r.cells[index].estimate for r in drawn.rows]
         title = "Clean" if column.definition.is_clean else column.title
         about = [format_threat(column.definition.threat), column.training]
         text = " · ".join(a for a in about if a) or "unperturbed images"
-        panels.append(ReportFigure(title, attack_panel(drawn, shares, title), text))
+        panels.append(ReportFigure(title, attack_panel(drawn, estimates, title), text))
     return panels
 
 
-def attack_panel(drawn: DrawnRows, shares: Sequence[AccuracyEstimate | None], title: str) -> str:
+def attack_panel(drawn: DrawnRows, estimates: Sequence[AccuracyEstimate | None], title: str) -> str:
     items = [
         replace(
-            accuracy_bar(r.run.label, share, drawn.colours[r.run.model], r.run.is_standard),
+            accuracy_bar(r.run.label, estimate, drawn.colours[r.run.model], r.run.is_standard),
             detail=r.run.objective,
         )
-        for r, share in zip(drawn.rows, shares, strict=True)
+        for r, estimate in zip(drawn.rows, estimates, strict=True)
     ]
     return draw_bars(items, f"{title}: accuracy of {len(items)} models")
 
 
 def accuracy_bar(
-    name: str, accuracy: AccuracyEstimate | None, color: int = 0, is_hollow: bool = False
+    name: str, estimate: AccuracyEstimate | None, color: int = 0, is_hollow: bool = False
 ) -> BarItem:
-    if accuracy is None:
+    if estimate is None:
         return BarItem(name, None)
-    return BarItem(
-        name, accuracy.value, low=accuracy.low, high=accuracy.high, colour=color, hollow=is_hollow
-    )
+    low, high = estimate.interval
+    return BarItem(name, estimate.accuracy, low=low, high=high, colour=color, hollow=is_hollow)
 
 
 def curve_figures(drawn: DrawnRows) -> list[ReportFigure]:
     """Accuracy against eps, one figure per attack and norm."""
-    groups: dict[tuple[str, str], list[tuple[RunResults, EpsCurveResult]]] = {}
+    groups: dict[tuple[str, str], list[tuple[RunPage, EpsCurveResult]]] = {}
     for row in drawn.rows:
         for curve in row.run.curves:
             groups.setdefault((curve.norm, curve.attack), []).append((row.run, curve))
@@ -121,7 +124,7 @@ def curve_figures(drawn: DrawnRows) -> list[ReportFigure]:
 
 
 def curve_figure(
-    members: Sequence[tuple[RunResults, EpsCurveResult]], colours: Mapping[str, int]
+    members: Sequence[tuple[RunPage, EpsCurveResult]], colours: Mapping[str, int]
 ) -> ReportFigure:
     curve = members[0][1]
     series = [
@@ -152,14 +155,14 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
         ScatterPoint(
             name=run_caption(r.run),
             x=r.run.sparsity.sparsity,
-            y=r.worst.share.value,
-            low=r.worst.share.low,
-            high=r.worst.share.high,
+            y=r.worst_case.estimate.accuracy,
+            low=r.worst_case.estimate.interval.low,
+            high=r.worst_case.estimate.interval.high,
             colour=drawn.colours[r.run.model] if r.run.slug in drawn_slugs else None,
             hollow=r.run.is_standard,
         )
         for r in board.ranked
-        if r.run.sparsity is not None and r.worst.share is not None
+        if r.run.sparsity is not None and r.worst_case.estimate is not None
     ]
     if len(points) < 2:
         return None
@@ -178,11 +181,11 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
 
 def model_figure(board: Leaderboard, row: LeaderboardRow) -> ReportFigure:
     """One model under every attack of its suite."""
-    items = [accuracy_bar("worst case", row.worst.share, 1)]
+    items = [accuracy_bar("worst case", row.worst_case.estimate, 1)]
     for column, cell in zip(board.columns, row.cells, strict=True):
-        items.append(accuracy_bar(column.title, cell.share, 0, column.definition.is_clean))
+        items.append(accuracy_bar(column.title, cell.estimate, 0, column.definition.is_clean))
     relations = [
-        relation_to_training(c.definition.threat, row.run.trained_on) for c in board.columns
+        relation_to_training(c.definition.threat, row.run.training_threat) for c in board.columns
     ]
     unseen_attacks = [
         c.title for c, s in zip(board.columns, relations, strict=True) if s.startswith("unseen")
@@ -192,18 +195,19 @@ def model_figure(board: Leaderboard, row: LeaderboardRow) -> ReportFigure:
     return ReportFigure("Accuracy per attack", svg, about)
 
 
-def class_figure(classes: Sequence[ClassResult]) -> ReportFigure:
+def class_figure(classes: Mapping[str, ClassResult]) -> ReportFigure:
     """Worst-case robust accuracy by class, lowest first; a tick shows clean accuracy."""
-    order = sorted(classes, key=lambda c: (c.worst.value, c.name))
+    order = sorted(classes, key=lambda name: (classes[name].accuracy[WORST_CASE].accuracy, name))
     about = "bar: worst-case robust accuracy; tick: clean accuracy"
     if len(order) > MAX_CLASSES_DRAWN:
         half = MAX_CLASSES_DRAWN // 2
         about += f"; the {half} least and {half} most robust of {len(order)} classes"
         order = [*order[:half], *order[-half:]]
-    items = [
-        replace(accuracy_bar(c.name, c.worst, 1), mark=c.clean.value if c.clean else None)
-        for c in order
-    ]
+    items = []
+    for name in order:
+        accuracy = classes[name].accuracy
+        clean = accuracy[CLEAN].accuracy if CLEAN in accuracy else None
+        items.append(replace(accuracy_bar(name, accuracy[WORST_CASE], 1), mark=clean))
     return ReportFigure(
         "By class",
         draw_bars(items, "Worst-case robust accuracy by class", width=400, name_width=130),

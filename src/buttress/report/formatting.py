@@ -83,13 +83,6 @@ def safe_link(link: str) -> str:
     return ""
 
 
-def canonical_threat(text: str) -> str:
-    """One spelling for equal threats, so that they compare as text."""
-    with contextlib.suppress(UserError):
-        return str(Threat.parse(text))
-    return text
-
-
 def explain_threat(threat: str) -> str:
     """Describe a threat model in a sentence."""
     if not threat:

@@ -9,15 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from buttress.registry import natural_sort_key
-from buttress.report.run_results import (
-    AccuracyEstimate,
-    AttackDefinition,
-    RunResults,
-    SuiteEntryResult,
-    SuiteResults,
-)
-from buttress.results.attack_record import CORRUPTION_ATTACK
-from buttress.results.diagnosis import all_trustworthy, warning_texts
+from buttress.report.collect import RunPage
+from buttress.results.attack_record import CORRUPTION_ATTACK, AttackDefinition
+from buttress.results.core import AccuracyEstimate
+from buttress.results.evaluation import Evaluation, SuiteEntryResult
 from buttress.statistics import SeedSummary, summarize_seeds, summarize_seeds_and_images
 from buttress.system.files import digest
 
@@ -26,20 +21,20 @@ from buttress.system.files import digest
 class AccuracyCell:
     """One value of the table, or why it is missing; notes are numbered from 1."""
 
-    share: AccuracyEstimate | None = None
-    absent: str = ""
+    estimate: AccuracyEstimate | None = None
+    missing_reason: str = ""
     notes: tuple[int, ...] = ()
-    is_doubtful: bool = False  # a finding says that it is not trustworthy
+    is_untrustworthy: bool = False  # a finding says that it is not trustworthy
     is_best: bool = False
 
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    run: RunResults
-    suite: SuiteResults
+    run: RunPage
+    suite: Evaluation
     results: tuple[SuiteEntryResult | None, ...]  # one per column
     cells: tuple[AccuracyCell, ...]
-    worst: AccuracyCell
+    worst_case: AccuracyCell
     rank: int | None = None  # equal numbers share a rank
 
 
@@ -77,12 +72,12 @@ class Leaderboard:
         return any(r.run.sparsity for r in self.rows)
 
 
-def build_leaderboards(runs: Iterable[RunResults]) -> list[Leaderboard]:
+def build_leaderboards(runs: Iterable[RunPage]) -> list[Leaderboard]:
     """Build all leaderboards, those with the most models and images first."""
-    groups: dict[tuple[str, str, str, str], list[tuple[RunResults, SuiteResults]]] = {}
+    groups: dict[tuple[str, str, str, str], list[tuple[RunPage, Evaluation]]] = {}
     for run in runs:
-        for suite in (s for s in run.suites if s.results):
-            key = (suite.dataset or run.spec.dataset, suite.split, suite.suite, suite.images)
+        for suite in (e for e in run.evaluations if e.results):
+            key = (suite.dataset or run.spec.dataset, suite.split, suite.suite, suite.images_digest)
             groups.setdefault(key, []).append((run, suite))
     leaderboards = [build_leaderboard(key[0], members) for key, members in groups.items()]
     return sorted(
@@ -90,22 +85,20 @@ def build_leaderboards(runs: Iterable[RunResults]) -> list[Leaderboard]:
     )
 
 
-def build_leaderboard(
-    dataset: str, members: Sequence[tuple[RunResults, SuiteResults]]
-) -> Leaderboard:
+def build_leaderboard(dataset: str, members: Sequence[tuple[RunPage, Evaluation]]) -> Leaderboard:
     definitions = collect_columns(suite for _, suite in members)
     notes: dict[str, int] = {}
     rows = [build_row(run, suite, definitions, notes) for run, suite in members]
     rows = mark_best(rank_rows(rows))
     first = members[0][1]
     titles = column_titles(definitions)
-    threats = {run.trained_on for run, _ in members if not run.is_standard}
+    threats = {run.training_threat for run, _ in members if not run.is_standard}
     training = next(iter(threats)) if len(threats) == 1 else ""
     return Leaderboard(
         dataset=dataset,
         split=first.split,
         suite=first.suite,
-        images=len(first.is_robust),
+        images=len(first),
         columns=tuple(
             LeaderboardColumn(d, titles[d], relation_to_training(d.threat, training))
             for d in definitions
@@ -115,15 +108,15 @@ def build_leaderboard(
     )
 
 
-def collect_columns(suites: Iterable[SuiteResults]) -> tuple[AttackDefinition, ...]:
+def collect_columns(suites: Iterable[Evaluation]) -> tuple[AttackDefinition, ...]:
     """Every attack that any run has, or should have: clean first, then in the suite's order."""
     positions: dict[AttackDefinition, int] = {}
     expected_names: dict[str, int] = {}
     for suite in suites:
         for result in suite.results.values():
-            first_position = positions.get(result.definition, result.position)
-            positions[result.definition] = min(first_position, result.position)
-        for name in (*suite.unreadable, *suite.expected):
+            first_position = positions.get(result.definition, result.suite_position)
+            positions[result.definition] = min(first_position, result.suite_position)
+        for name in map(suite.result_name, (*suite.unreadable, *suite.expected_entries)):
             expected_names.setdefault(name, len(expected_names))
     known_names = {d.name for d in positions}
     for name, position in expected_names.items():
@@ -147,38 +140,28 @@ def column_titles(definitions: Sequence[AttackDefinition]) -> dict[AttackDefinit
 
 
 def build_row(
-    run: RunResults,
-    suite: SuiteResults,
+    run: RunPage,
+    suite: Evaluation,
     definitions: Sequence[AttackDefinition],
     notes: dict[str, int],
 ) -> LeaderboardRow:
     results = tuple(result_for(suite, d) for d in definitions)
+    unreadable = {suite.result_name(name): reason for name, reason in suite.unreadable.items()}
     # A warning about the model itself is in all its records: it is shown once, at the worst case.
     common = set.intersection(*(set(r.warnings) for r in suite.results.values()))
     note_numbers = {note_number(notes, text) for text in sorted(common)}
+    is_untrustworthy = not suite.is_trustworthy
     cells = tuple(
-        build_cell(result, suite.unreadable.get(d.name, ""), common, notes)
+        build_cell(result, unreadable.get(d.name, ""), common, notes, is_untrustworthy)
         for d, result in zip(definitions, results, strict=True)
     )
     note_numbers.update(n for c in cells for n in c.notes)
-    if not run.run.is_trained:
-        note_numbers.add(note_number(notes, f"training is not finished (state: {run.state})"))
-    diagnosis = (
-        run.diagnosis if run.diagnosis and suite.is_of(run.diagnosis.weights_digest) else None
-    )
-    findings = (*suite.findings, *(diagnosis.findings if diagnosis else ()))
-    shown_warnings = {*common, *(w for r in suite.results.values() for w in r.warnings)}
     note_numbers.update(
-        note_number(notes, t) for t in warning_texts(findings) if t not in shown_warnings
+        note_number(notes, t) for t in (*run.unfinished_warning, *suite.shared_warnings)
     )
-    is_untrustworthy = not all_trustworthy(findings)
-    cells = tuple(replace(c, is_doubtful=is_untrustworthy and c.share is not None) for c in cells)
     is_complete = all(result is not None for result in results)
-    accuracy = (
-        AccuracyEstimate(int(suite.is_robust.sum()), len(suite.is_robust)) if is_complete else None
-    )
     worst_case = AccuracyCell(
-        accuracy,
+        suite.estimate() if is_complete else None,
         "" if is_complete else "missing",
         tuple(sorted(note_numbers)),
         is_untrustworthy and is_complete,
@@ -186,22 +169,24 @@ def build_row(
     return LeaderboardRow(run, suite, results, cells, worst_case)
 
 
-def result_for(suite: SuiteResults, definition: AttackDefinition) -> SuiteEntryResult | None:
+def result_for(suite: Evaluation, definition: AttackDefinition) -> SuiteEntryResult | None:
     result = suite.results.get(definition.name)
     return result if result is not None and result.definition == definition else None
 
 
 def build_cell(
-    result: SuiteEntryResult | None, read_error: str, common: set[str], notes: dict[str, int]
+    result: SuiteEntryResult | None,
+    read_error: str,
+    common: set[str],
+    notes: dict[str, int],
+    is_untrustworthy: bool,
 ) -> AccuracyCell:
     if result is not None:
-        own_warnings = [w for w in result.warnings if w not in common]
-        return AccuracyCell(result.share, notes=tuple(note_number(notes, w) for w in own_warnings))
-    return (
-        AccuracyCell(None, "unreadable", (note_number(notes, read_error),))
-        if read_error
-        else AccuracyCell(None, "missing")
-    )
+        own_notes = tuple(note_number(notes, w) for w in result.warnings if w not in common)
+        return AccuracyCell(result.estimate, "", own_notes, is_untrustworthy)
+    if read_error:
+        return AccuracyCell(None, "unreadable", (note_number(notes, read_error),))
+    return AccuracyCell(None, "missing")
 
 
 def note_number(notes: dict[str, int], text: str) -> int:
@@ -211,19 +196,23 @@ def note_number(notes: dict[str, int], text: str) -> int:
 
 def rank_rows(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Sort by worst-case robust accuracy; rows without a trustworthy one are unranked."""
-    rankable = [r for r in rows if r.worst.share is not None and not r.worst.is_doubtful]
+    rankable = [
+        r for r in rows if r.worst_case.estimate is not None and not r.worst_case.is_untrustworthy
+    ]
     rankable.sort(
         key=lambda r: (
-            -correct_count(r.worst),
+            -correct_count(r.worst_case),
             -clean_correct_count(r),
             natural_sort_key(r.run.label),
         )
     )
     ranked_rows: list[LeaderboardRow] = []
     for index, row in enumerate(rankable):
-        is_tied = ranked_rows and correct_count(ranked_rows[-1].worst) == correct_count(row.worst)
+        is_tied = ranked_rows and correct_count(ranked_rows[-1].worst_case) == correct_count(
+            row.worst_case
+        )
         ranked_rows.append(replace(row, rank=ranked_rows[-1].rank if is_tied else index + 1))
-    unranked = [r for r in rows if r.worst.share is None or r.worst.is_doubtful]
+    unranked = [r for r in rows if r.worst_case.estimate is None or r.worst_case.is_untrustworthy]
     return ranked_rows + sorted(unranked, key=lambda r: natural_sort_key(r.run.label))
 
 
@@ -234,7 +223,7 @@ def mark_best(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     marked = []
     for r in rows:
         cells = tuple(
-            replace(c, is_best=c.share is not None and trusted_correct_count(c) == b)
+            replace(c, is_best=c.estimate is not None and trusted_correct_count(c) == b)
             for c, b in zip(r.cells, best, strict=True)
         )
         marked.append(replace(r, cells=cells))
@@ -242,11 +231,11 @@ def mark_best(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def correct_count(cell: AccuracyCell) -> float:
-    return cell.share.hits if cell.share is not None else -1
+    return cell.estimate.correct if cell.estimate is not None else -1
 
 
 def trusted_correct_count(cell: AccuracyCell) -> float:
-    return -1 if cell.is_doubtful else correct_count(cell)
+    return -1 if cell.is_untrustworthy else correct_count(cell)
 
 
 def clean_correct_count(row: LeaderboardRow) -> float:
@@ -267,9 +256,9 @@ def relation_to_training(threat: str, training_threat: str) -> str:
 class SeedGroup:
     """Runs that differ in their training seed only."""
 
-    run: RunResults  # any of them
+    run: RunPage  # any of them
     seeds: tuple[int, ...]
-    worst: SeedSummary  # its interval accounts for seeds and images
+    worst_case: SeedSummary  # its interval accounts for seeds and images
     cells: tuple[SeedSummary | None, ...]  # one per column; intervals account for seeds
 
 
@@ -282,7 +271,7 @@ def seed_groups(board: Leaderboard) -> list[SeedGroup]:
     groups = [
         build_seed_group(list(rows.values())) for rows in rows_by_training.values() if len(rows) > 1
     ]
-    return sorted(groups, key=lambda g: (-g.worst.mean, g.run.model))
+    return sorted(groups, key=lambda g: (-g.worst_case.mean, g.run.model))
 
 
 def build_seed_group(rows: Sequence[LeaderboardRow]) -> SeedGroup:
@@ -291,10 +280,10 @@ def build_seed_group(rows: Sequence[LeaderboardRow]) -> SeedGroup:
     return SeedGroup(
         run=rows[0].run,
         seeds=tuple(r.run.spec.seed for r in rows),
-        worst=summarize_seeds_and_images(np.stack([r.suite.is_robust for r in rows])),
+        worst_case=summarize_seeds_and_images(np.stack([r.suite.is_robust for r in rows])),
         cells=tuple(
-            summarize_seeds([c.share.value for c in cells if c.share is not None])
-            if all(c.share is not None for c in cells)
+            summarize_seeds([c.estimate.accuracy for c in cells if c.estimate is not None])
+            if all(c.estimate is not None for c in cells)
             else None
             for cells in columns
         ),

@@ -9,8 +9,8 @@ from typing import Any
 
 from buttress.report.formatting import explain_threat, format_duration, format_range, format_threat
 from buttress.report.leaderboard import Leaderboard, LeaderboardColumn
-from buttress.report.run_results import AttackDefinition, SuiteEntryResult
-from buttress.results.attack_record import CORRUPTION_ATTACK
+from buttress.results.attack_record import CORRUPTION_ATTACK, AttackDefinition
+from buttress.results.evaluation import SuiteEntryResult
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def describe_method(board: Leaderboard) -> EvaluationMethod:
         for i, column in enumerate(board.columns)
     )
     first = next((r for row in board.rows for r in row.results if r is not None), None)
-    command = str(first.made.get("command", "")) if first else ""
+    command = str(first.metadata.get("command", "")) if first else ""
     return EvaluationMethod(steps, method_facts(board, results), command)
 
 
@@ -55,8 +55,8 @@ def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResul
         meaning=explain_attack(definition) if results else "unknown",
         training=column.training,
         args=definition.args,
-        forward=format_value_range(r.made.get("forward_passes") for r in results),
-        backward=format_value_range(r.made.get("backward_passes") for r in results),
+        forward=format_value_range(r.metadata.get("forward_passes") for r in results),
+        backward=format_value_range(r.metadata.get("backward_passes") for r in results),
         seconds=format_time_range(results),
     )
 
@@ -69,16 +69,16 @@ def explain_attack(definition: AttackDefinition) -> str:
 
 def method_facts(board: Leaderboard, results: Sequence[SuiteEntryResult]) -> dict[str, str]:
     """Facts about the evaluations; all values where records differ."""
-    times = sorted(str(r.made["time"]) for r in results if r.made.get("time"))
+    times = sorted(str(r.metadata["time"]) for r in results if r.metadata.get("time"))
     facts = {
         "data": f"{board.dataset}, {board.split or 'unknown'} split, {board.images} images",
         "suite": board.suite,
-        "checkpoint": distinct_values(r.made.get("checkpoint") for r in results),
-        "attack seed": distinct_values(r.made.get("seed") for r in results),
+        "checkpoint": distinct_values(r.metadata.get("checkpoint") for r in results),
+        "attack seed": distinct_values(r.metadata.get("seed") for r in results),
         "made": times[0] if len(set(times)) == 1 else " to ".join([*times[:1], *times[-1:]]),
-        "machine": distinct_values(r.made.get("platform") for r in results),
-        "Python": distinct_values(r.made.get("python") for r in results),
-        **package_versions([r.made.get("versions") for r in results]),
+        "machine": distinct_values(r.metadata.get("platform") for r in results),
+        "Python": distinct_values(r.metadata.get("python") for r in results),
+        **package_versions([r.metadata.get("versions") for r in results]),
     }
     return {k: v for k, v in facts.items() if v}
 
@@ -111,7 +111,7 @@ def format_value_range(values: Iterable[Any]) -> str:
 
 
 def format_time_range(results: Sequence[SuiteEntryResult]) -> str:
-    floats = finite_numbers(r.made.get("seconds") for r in results)
+    floats = finite_numbers(r.metadata.get("seconds") for r in results)
     if not floats:
         return ""
     low, high = format_duration(min(floats)), format_duration(max(floats))

@@ -1,4 +1,4 @@
-"""Views -> HTML through the templates beside this file. All text is escaped by Jinja."""
+"""Render the pages of a report from its templates. All text is escaped by Jinja."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from buttress import __version__
 from buttress.report import figures
-from buttress.report.collect import RunDetails
+from buttress.report.collect import ReportData, RunDetails, RunPage
 from buttress.report.formatting import (
     explain_threat,
     format_duration,
@@ -34,7 +35,6 @@ from buttress.report.leaderboard import (
 )
 from buttress.report.method import describe_method
 from buttress.report.published_rows import build_published_rows, unused_entry_messages
-from buttress.report.run_results import ReportData, RunResults
 from buttress.report.study_page import RunLink, StudyPageData, study_context
 from buttress.results.robustbench import LeaderboardEntries
 
@@ -59,20 +59,21 @@ def comparison_group(board: Leaderboard) -> dict[str, Any]:
 
 def comparison_row(leaderboard_row: LeaderboardRow) -> dict[str, Any]:
     run = leaderboard_row.run
-    training = f"{run.objective} {format_threat(run.trained_on)}".strip()
-    trust_suffix = " (not trustworthy)" if leaderboard_row.worst.is_doubtful else ""
-    worst = (
-        np.packbits(leaderboard_row.suite.is_robust).tobytes()
-        if leaderboard_row.worst.share
-        else b""
-    )
-    flags = [worst, *(b"" if r is None else r.flags for r in leaderboard_row.results)]
+    training = f"{run.objective} {format_threat(run.training_threat)}".strip()
+    trust_suffix = " (not trustworthy)" if leaderboard_row.worst_case.is_untrustworthy else ""
+    is_robust = leaderboard_row.suite.is_robust if leaderboard_row.worst_case.estimate else None
+    columns = [is_robust, *(None if r is None else r.correct for r in leaderboard_row.results)]
     return {
         "name": f"{run.label} · {training}{trust_suffix}",
         "page": f"models/{run.slug}.html",
         "slug": run.slug,
-        "flags": [base64.b64encode(f).decode() for f in flags],
+        "flags": ["" if c is None else pack_bits(c) for c in columns],
     }
+
+
+def pack_bits(flags: NDArray[np.bool_]) -> str:
+    """One bit per image, as base64."""
+    return base64.b64encode(np.packbits(flags).tobytes()).decode()
 
 
 def embed_json(content: Any) -> Markup:
@@ -142,7 +143,7 @@ class PageRenderer:
             choices=filter_choices(boards),
             unfinished=[r for r in data.runs if r.state != "done"],
             unevaluated=[r for r in data.runs if r.state == "done" and not is_evaluated(r)],
-            broken=data.broken,
+            broken=data.unreadable,
             problems=[
                 *problems,
                 *(p for r in data.runs for p in r.problems),
@@ -153,7 +154,7 @@ class PageRenderer:
 
     def model(
         self,
-        run: RunResults,
+        run: RunPage,
         leaderboard_rows: Sequence[tuple[Leaderboard, LeaderboardRow]],
         details: RunDetails,
         problems: Sequence[str] = (),
@@ -181,7 +182,7 @@ class PageRenderer:
             facts=run_facts(run),
         )
 
-    def study(self, study: StudyPageData, runs: Mapping[str, RunResults]) -> str:
+    def study(self, study: StudyPageData, runs: Mapping[str, RunPage]) -> str:
         context = study_context(study, runs)
         return self._render("study.html", scripts=("sort.js",), root="../", **context)
 
@@ -239,7 +240,7 @@ def filter_choices(boards: Sequence[Leaderboard]) -> dict[str, Any]:
     return {"rows": len(rows), **{k: sorted(v - {""}) for k, v in values.items()}}
 
 
-def finetune_origin(run: RunResults) -> dict[str, str]:
+def finetune_origin(run: RunPage) -> dict[str, str]:
     """Source of the initial weights of a fine-tuned run."""
     origin = run.header.get("finetuned_from")
     if not isinstance(origin, Mapping):
@@ -277,33 +278,33 @@ def leaderboard_context(
 
 def run_leaderboard_context(board: Leaderboard, row: LeaderboardRow) -> dict[str, Any]:
     relations = [
-        relation_to_training(c.definition.threat, row.run.trained_on) for c in board.columns
+        relation_to_training(c.definition.threat, row.run.training_threat) for c in board.columns
     ]
-    note_numbers = sorted({*row.worst.notes, *(n for c in row.cells for n in c.notes)})
+    note_numbers = sorted({*row.worst_case.notes, *(n for c in row.cells for n in c.notes)})
     return {
         "board": board,
         "row": row,
         "results": list(zip(board.columns, row.cells, row.results, relations, strict=True)),
         "notes": {n: board.notes[n - 1] for n in note_numbers},
         "bars": figures.model_figure(board, row),
-        "classes": figures.class_figure(row.suite.classes) if row.worst.share else None,
+        "classes": figures.class_figure(row.suite.per_class()) if row.worst_case.estimate else None,
     }
 
 
-def run_curve_figures(run: RunResults) -> list[figures.ReportFigure]:
+def run_curve_figures(run: RunPage) -> list[figures.ReportFigure]:
     return [figures.curve_figure([(run, c)], {run.model: 0}) for c in run.curves]
 
 
-def is_evaluated(run: RunResults) -> bool:
-    return any(suite.results for suite in run.suites)
+def is_evaluated(run: RunPage) -> bool:
+    return any(evaluation.results for evaluation in run.evaluations)
 
 
-def run_facts(run: RunResults) -> Mapping[str, str]:
+def run_facts(run: RunPage) -> Mapping[str, str]:
     """Provenance of a run."""
     header = run.header
     versions = header.get("versions")
     facts = {
-        "folder": run.place,
+        "folder": run.display_path,
         "key": str(header.get("key", "")),
         "command": str(header.get("command", "")),
         "started": str(header.get("time", "")),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from buttress.registry import natural_sort_key, normalize_name
 from buttress.report.formatting import format_tenths, format_threat, pluralize, safe_link
 from buttress.report.leaderboard import Leaderboard
-from buttress.report.run_results import AttackDefinition
+from buttress.results.attack_record import AttackDefinition
 from buttress.results.robustbench import (
     CORRUPTIONS_LEADERBOARD,
     LeaderboardEntries,

@@ -12,9 +12,9 @@ from typing import Any
 from buttress.errors import CorruptFileError, UserError
 from buttress.report.analyses import AnalysisPicture, read_picture, read_pictures
 from buttress.report.charts import PublishedPair, draw_published_scatter
+from buttress.report.collect import RunPage
 from buttress.report.figures import ReportFigure
 from buttress.report.formatting import format_duration, format_range, format_tenths, slugify
-from buttress.report.run_results import RunResults
 from buttress.results.study_result import (
     RankAgreement,
     StudyResult,
@@ -95,7 +95,7 @@ class FormattedValue:
     difference: str = ""
     missing: str = ""
     notes: tuple[int, ...] = ()
-    is_doubtful: bool = False  # not trustworthy, not only warned of
+    is_untrustworthy: bool = False  # not trustworthy, not only warned of
     details: str = ""  # how many images and seeds are behind it
     sort: float | None = None
 
@@ -123,7 +123,7 @@ class RunPicture:
     picture: AnalysisPicture
 
 
-def study_context(study: StudyPageData, runs: Mapping[str, RunResults]) -> dict[str, Any]:
+def study_context(study: StudyPageData, runs: Mapping[str, RunPage]) -> dict[str, Any]:
     """``runs`` by their keys."""
     answer = study.answer
     notes: dict[str, int] = {}
@@ -145,7 +145,7 @@ def study_context(study: StudyPageData, runs: Mapping[str, RunResults]) -> dict[
 
 
 def format_row(
-    line: StudyTableRow, answer: StudyResult, runs: Mapping[str, RunResults], notes: dict[str, int]
+    line: StudyTableRow, answer: StudyResult, runs: Mapping[str, RunPage], notes: dict[str, int]
 ) -> FormattedRow:
     cells = tuple(
         format_table_value(
@@ -172,7 +172,7 @@ def format_table_value(number: TableValue, unit: str, notes: dict[str, int]) -> 
         difference=format_signed((value or 0) - (published or 0), unit) if has_both else "",
         missing=number.missing or ("missing" if value is None else ""),
         notes=tuple(notes.setdefault(text, len(notes) + 1) for text in number.distrusted),
-        is_doubtful=value is not None and number.untrustworthy,
+        is_untrustworthy=value is not None and number.untrustworthy,
         details=", ".join(f"{count} {unit_name}" for unit_name, count in parts.items() if count),
         sort=value,
     )
@@ -191,7 +191,7 @@ def format_signed(value: float, unit: str) -> str:
     return f"{100 * value:+.1f}" if unit == "percent" else f"{value:+.3g}"
 
 
-def run_links(keys: Sequence[str], runs: Mapping[str, RunResults]) -> tuple[RunLink, ...]:
+def run_links(keys: Sequence[str], runs: Mapping[str, RunPage]) -> tuple[RunLink, ...]:
     """Links to the runs of a row, named by training and seed."""
     known_runs = [runs[key] for key in keys if key in runs]
     seeds = {run.spec.seed for run in known_runs}
@@ -235,9 +235,7 @@ def correlation_text(agreement: RankAgreement) -> str:
     return f"{text} over {agreement.rows} rows"
 
 
-def run_pictures(
-    answer: StudyResult, runs: Mapping[str, RunResults]
-) -> dict[str, list[RunPicture]]:
+def run_pictures(answer: StudyResult, runs: Mapping[str, RunPage]) -> dict[str, list[RunPicture]]:
     """Analyses of single runs by name; figures up to a total size, summaries always."""
     keys = dict.fromkeys(key for line in answer.lines for key in line.runs)
     pictures: dict[str, list[RunPicture]] = {}

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from buttress.report.collect import collect_runs, raise_no_runs, read_run_details
+from buttress.report.collect import RunPage, collect_runs, raise_no_runs, read_run_details
 from buttress.report.leaderboard import Leaderboard, LeaderboardRow, build_leaderboards
 from buttress.report.pages import PageRenderer, SiteIndex, comparison_groups
-from buttress.report.run_results import RunResults
 from buttress.report.study_page import StudyPageData, read_study_results
 from buttress.results.robustbench import read_leaderboard_entries
 from buttress.results.run import Run
@@ -43,7 +42,7 @@ def write_report(
     published = read_leaderboard_entries(references)
     data = collect_runs(roots, progress)
     studies, unreadable_studies = read_study_results(roots, study_results)
-    if not (data.runs or data.broken or studies or unreadable_studies):
+    if not (data.runs or data.unreadable or studies or unreadable_studies):
         raise_no_runs(roots)
     leaderboards = build_leaderboards(data.runs)
     site = SiteIndex(
@@ -77,7 +76,7 @@ def write_study_report(answer: StudyResult, root: Path, progress: Progress = SIL
 
 
 def render_model_pages(
-    pages: PageRenderer, runs: Sequence[RunResults], tables: Sequence[Leaderboard]
+    pages: PageRenderer, runs: Sequence[RunPage], tables: Sequence[Leaderboard]
 ) -> Iterator[tuple[str, str]]:
     """One page at a time, so that only one is in memory."""
     rows_by_slug: dict[str, list[tuple[Leaderboard, LeaderboardRow]]] = {}
@@ -91,7 +90,7 @@ def render_model_pages(
 
 
 def render_study_pages(
-    pages: PageRenderer, studies: Sequence[StudyPageData], runs: Sequence[RunResults]
+    pages: PageRenderer, studies: Sequence[StudyPageData], runs: Sequence[RunPage]
 ) -> Iterator[tuple[str, str]]:
     by_key = {run.key: run for run in reversed(runs)}  # of several with one key, the first
     for study in studies:

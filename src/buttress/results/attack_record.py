@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from buttress.config import short_repr
-from buttress.errors import CorruptFileError, OutdatedFileError
-from buttress.results.core import RECORD_VERSION, VERSION_KEY, check_record_version
+from buttress.errors import CorruptFileError, OutdatedFileError, UserError
+from buttress.results.core import CLEAN, RECORD_VERSION, VERSION_KEY, check_record_version
+from buttress.results.diagnosis import Finding, parse_findings, warning_texts
 from buttress.system.files import atomic_write, digest
+from buttress.threats.norm_ball import Threat
 
 CORRUPTION_ATTACK = "corruption"
 OFFICIAL_SUFFIX = "-official"  # ends the name of a dataset of published corrupted images
@@ -41,6 +44,20 @@ MAX_IMAGES = 10_000_000  # a file of a few bytes can claim any number
 
 
 MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class AttackDefinition:
+    """Settings of an attack. Two results are comparable only if all of them are equal."""
+
+    name: str
+    attack: str = ""
+    threat: str = ""
+    args: str = ""  # "steps=20, restarts=2"
+
+    @property
+    def is_clean(self) -> bool:
+        return self.name == CLEAN
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,66 @@ class AttackRecord:
     def in_worst_case(self) -> bool:
         """Whether it counts towards worst-case robust accuracy."""
         return bool(self.metadata.get("in_worst_case", True))
+
+    @property
+    def suite_position(self) -> int:
+        """Where the suite lists it; last if the record does not say."""
+        return int(self.metadata.get("suite_position", 10**6))
+
+    @cached_property
+    def definition(self) -> AttackDefinition:
+        args = dict(self.metadata.get("args") or {})
+        if skipped_square_queries(self.metadata):
+            args["square_queries"] = "skipped"  # not the standard AutoAttack
+        texts = {
+            k: v if isinstance(v, str) else json.dumps(v, sort_keys=True) for k, v in args.items()
+        }
+        threat = str(self.metadata.get("threat") or "")
+        with suppress(UserError):
+            threat = str(Threat.parse(threat))  # one spelling for equal threat models
+        return AttackDefinition(
+            self.name,
+            str(self.metadata.get("attack", "")),
+            threat,
+            ", ".join(f"{k}={texts[k]}" for k in sorted(texts)),
+        )
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        return parse_findings(self.metadata.get("findings") or ())
+
+    @cached_property
+    def numerical_warnings(self) -> tuple[str, ...]:
+        """Warnings about values that were not finite."""
+        warnings = []
+        if nonfinite := self.metadata.get("nonfinite_images"):
+            warnings.append(
+                f"a loss or gradient was not finite for {nonfinite} images; they count as robust "
+                "unless the attack fooled the model at another point"
+            )
+        if nan_outputs := int(np.isnan(self.loss).sum()):
+            warnings.append(f"the outputs of the model were NaN for {nan_outputs} images")
+        return tuple(warnings)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Every reason why its accuracy may be wrong, once: of the model, findings, values."""
+        stored = map(str, self.metadata.get("warnings") or ())
+        texts = (*stored, *warning_texts(self.findings), *self.numerical_warnings)
+        return tuple(dict.fromkeys(texts))
+
+    def drop_values(self, first: AttackRecord) -> AttackRecord:
+        """Keep what tables show, so that many records fit into memory; share ids and labels."""
+        small = replace(
+            self,
+            ids=first.ids,
+            labels=first.labels,
+            predictions=self.predictions[:0].copy(),
+            loss=self.loss[:0].copy(),
+            perturbation_size=self.perturbation_size[:0].copy(),
+        )
+        vars(small)["numerical_warnings"] = self.numerical_warnings  # needs the loss
+        return small
 
 
 def write_attack_record(path: Path, record: AttackRecord) -> None:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from buttress.errors import UserError
 from buttress.results.comparison_sides import (
-    WORST,
     ComparisonSide,
     EvaluatedRun,
     EvaluationSource,
@@ -20,6 +19,7 @@ from buttress.results.comparison_sides import (
     select_row_names,
     shared_sample_ids,
 )
+from buttress.results.core import CLEAN, WORST_CASE, AccuracyEstimate
 from buttress.results.run import changed_keys
 from buttress.statistics import (
     Interval,
@@ -29,7 +29,6 @@ from buttress.statistics import (
     paired_difference,
     seed_difference,
     summarize_seeds_and_images,
-    wilson_interval,
 )
 
 LEVEL = 0.05
@@ -102,9 +101,8 @@ def build_comparison_row(
 
 def _compare_two_models(name: str, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> ComparisonRow:
     difference, n = paired_difference(a, b), len(a)
-    accuracy_a, accuracy_b = (
-        SideAccuracy(int(f.sum()) / n, wilson_interval(int(f.sum()), n)) for f in (a, b)
-    )
+    estimates = map(AccuracyEstimate.from_scores, (a, b))
+    accuracy_a, accuracy_b = (SideAccuracy(e.accuracy, e.interval) for e in estimates)
     counts = difference.split
     return ComparisonRow(
         name=name,
@@ -204,7 +202,7 @@ class Comparison:
         """The sides whose numbers cannot be trusted."""
         return [name for name, side in (("A", self.a), ("B", self.b)) if not side.is_trustworthy]
 
-    def row(self, name: str = WORST) -> ComparisonRow:
+    def row(self, name: str = WORST_CASE) -> ComparisonRow:
         return next(r for r in self.rows if r.name == name)
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,7 +272,7 @@ def _has_paired_seeds(a: ComparisonSide, b: ComparisonSide) -> bool:
 
 def summarize_comparison(comparison: Comparison) -> list[str]:
     """Sentences on significance and power, for worst-case robust accuracy or the only row."""
-    main_row = next((r for r in comparison.rows if r.name == WORST), comparison.rows[0])
+    main_row = next((r for r in comparison.rows if r.name == WORST_CASE), comparison.rows[0])
     others = [r for r in comparison.rows if r is not main_row]
     significant = [
         f"{display_name(r)} ({format_points(r.difference)})" for r in others if r.is_significant
@@ -303,10 +301,10 @@ def difference_sentence(row: ComparisonRow, has_seeds: bool) -> str:
     )
     condition = (
         f"in robust accuracy under {row.name}"
-        if row.name != WORST
+        if row.name != WORST_CASE
         else "in worst-case robust accuracy"
     )
-    condition = "in clean accuracy" if row.name == "clean" else condition
+    condition = "in clean accuracy" if row.name == CLEAN else condition
     if not row.is_significant:
         difference = format_points(row.difference)
         return f"No significant difference {condition}: A - B is {difference} ({interval_text})."
@@ -333,7 +331,7 @@ def _detectable_text(row: ComparisonRow) -> str:
 
 
 def display_name(row: ComparisonRow) -> str:
-    return row.name.replace("_", " ") if row.name == WORST else row.name
+    return row.name.replace("_", " ") if row.name == WORST_CASE else row.name
 
 
 def format_points(share: float) -> str:

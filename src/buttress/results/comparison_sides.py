@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from buttress.errors import RunError, UserError
+from buttress.errors import UserError
 from buttress.results.attack_record import AttackRecord
-from buttress.results.evaluation import Evaluation, load_evaluation, with_diagnosis
+from buttress.results.core import WORST_CASE
+from buttress.results.evaluation import Evaluation, load_evaluation
 from buttress.results.run import Run, changed_keys
+from buttress.results.run_results import RunResults
 
 EvaluationSource = str | Path | Run | Evaluation
 
@@ -27,9 +29,9 @@ class EvaluatedRun:
     spec_identity: dict[str, Any] | None = None  # what was trained, if the run is known
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> Mapping[str, Any]:
         """What all records of the evaluation share."""
-        return dict(next(iter(self.evaluation.records.values())).metadata)
+        return self.evaluation.metadata
 
     @property
     def seed(self) -> int | None:
@@ -170,10 +172,10 @@ def _load_evaluated_run(
             f"run `buttress evaluate {source_name(source)} --suite {suite}`"
         )
     evaluation = location if isinstance(location, Evaluation) else load_evaluation(location)
-    check_whole(source_name(source), evaluation)
+    evaluation.check_complete(source_name(source))
     run = _find_run(source)
     if run is not None:
-        evaluation = with_diagnosis(evaluation, run.analysis_file("doctor"))
+        evaluation = evaluation.with_diagnosis(RunResults(run).diagnosis)
     return EvaluatedRun(
         source_name(source), evaluation, None if run is None else run.spec.identity()
     )
@@ -188,20 +190,6 @@ def _find_run(source: EvaluationSource) -> Run | None:
         if run.exists:
             return run
     return None
-
-
-def check_whole(name: str, found: Evaluation) -> None:
-    """Raise if records are of different weights, or attacks of the suite are missing."""
-    if not found.records:
-        raise UserError(f"{name} has no attack records; run `buttress evaluate`")
-    if len({r.metadata.get("weights_digest") for r in found.records.values()}) > 1:
-        raise RunError(f"{name} mixes records of different weights; evaluate it again")
-    wanted = next(iter(found.records.values())).metadata.get("suite_entries") or ()
-    if missing := [w for w in wanted if w not in found.records]:
-        raise UserError(
-            f"{name} is incomplete (missing: {', '.join(missing)}); run the same `buttress "
-            "evaluate` again to finish it"
-        )
 
 
 def check_same_training(side: ComparisonSide) -> None:
@@ -227,7 +215,6 @@ def check_same_training(side: ComparisonSide) -> None:
         )
 
 
-WORST = "worst_case"
 ATTACK_KEYS = ("attack", "args", "threat", "mode", "previous_entries", "corruption_source")
 SUITE_KEYS = ("suite", "in_worst_case", *ATTACK_KEYS)
 
@@ -238,17 +225,17 @@ def select_row_names(members: Sequence[EvaluatedRun], attack: str | None) -> lis
     names = list(first.evaluation.records)
     for other in members[1:]:
         check_same_data(first, other)
-        if attack is None or attack == WORST:
+        if attack is None or attack == WORST_CASE:
             check_same_attacks(first, other)
     if attack is None:
         for other in members[1:]:
             check_same_definitions(first, other, names, SUITE_KEYS)
-        return [*names, WORST]
+        return [*names, WORST_CASE]
     check_attack_name(members, attack)
-    names_to_check = names if attack == WORST else [attack]
+    names_to_check = names if attack == WORST_CASE else [attack]
     for other in members[1:]:
         check_same_definitions(
-            first, other, names_to_check, SUITE_KEYS if attack == WORST else ATTACK_KEYS
+            first, other, names_to_check, SUITE_KEYS if attack == WORST_CASE else ATTACK_KEYS
         )
     return [attack]
 
@@ -276,9 +263,9 @@ def check_same_attacks(a: EvaluatedRun, b: EvaluatedRun) -> None:
 def check_attack_name(members: Sequence[EvaluatedRun], attack: str) -> None:
     for member in members:
         known = list(member.evaluation.records)
-        if attack != WORST and attack not in known:
+        if attack != WORST_CASE and attack not in known:
             raise UserError(
-                f"{member.name} has no attack {attack!r}; it has {', '.join(known)} and {WORST}"
+                f"{member.name} has no attack {attack!r}; it has {', '.join([*known, WORST_CASE])}"
             )
 
 
@@ -319,7 +306,7 @@ def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
             )
     # An evaluation that stops early has the digest of its first images only.
     is_whole = "interval_width" not in metadata_a and "interval_width" not in metadata_b
-    same_ids = np.array_equal(sample_ids(a), sample_ids(b))
+    same_ids = np.array_equal(a.evaluation.sample_ids, b.evaluation.sample_ids)
     if (
         is_whole
         and same_ids
@@ -331,15 +318,11 @@ def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
         )
 
 
-def sample_ids(member: EvaluatedRun) -> NDArray[np.int64]:
-    return next(iter(member.evaluation.records.values())).ids
-
-
 def shared_sample_ids(members: Sequence[EvaluatedRun]) -> NDArray[np.int64]:
     """Sorted sample ids that all were evaluated on; their labels must agree."""
-    shared = sample_ids(members[0])
+    shared = members[0].evaluation.sample_ids
     for member in members:
-        ids = sample_ids(member)
+        ids = member.evaluation.sample_ids
         if len(np.unique(ids)) < len(ids):
             raise UserError(f"{member.name}: sample ids must be unique, but one occurs twice")
         shared = np.intersect1d(shared, ids, assume_unique=True)
@@ -363,7 +346,7 @@ def correct_matrix(
     rows = []
     for member in members:
         evaluation = member.evaluation
-        flags = evaluation.is_robust if name == WORST else evaluation.records[name].correct
+        flags = evaluation.is_robust if name == WORST_CASE else evaluation.correct[name]
         rows.append(_values_at(member, flags, shared))
     return np.stack(rows)
 
@@ -371,6 +354,6 @@ def correct_matrix(
 def _values_at(
     member: EvaluatedRun, values: NDArray[Any], shared: NDArray[np.int64]
 ) -> NDArray[Any]:
-    ids = sample_ids(member)
+    ids = member.evaluation.sample_ids
     order = np.argsort(ids, kind="stable")
     return np.asarray(values)[order[np.searchsorted(ids[order], shared)]]

@@ -1,12 +1,16 @@
-"""The version of all files with results, and the names that evaluations share."""
+"""What all results share: the version of their files, names, accuracies with intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from buttress.errors import OutdatedFileError
+from buttress.statistics import Interval, mean_interval, wilson_interval
 from buttress.system.files import read_json, write_json
 
 RECORD_VERSION = 2  # of run.json, done.json, attack records, analyses and results of studies
@@ -35,3 +39,27 @@ def read_record_json(path: Path) -> dict[str, Any]:
     check_record_version(path, content)
     del content[VERSION_KEY]
     return content
+
+
+@dataclass(frozen=True)
+class AccuracyEstimate:
+    """An accuracy over n test images, with its 95% interval."""
+
+    accuracy: float
+    correct: float  # number of images; not whole for a mean over corrupted copies
+    n: int
+    interval: Interval
+
+    @classmethod
+    def from_scores(cls, scores: NDArray[Any]) -> AccuracyEstimate:
+        """Estimate from per-sample results: correct or not, or fractions of correct copies."""
+        n = len(scores)
+        accuracy = float(scores.mean()) if n else float("nan")
+        if scores.dtype == bool:
+            correct = int(scores.sum())
+            return cls(accuracy, correct, n, wilson_interval(correct, n))
+        return cls(accuracy, accuracy * n, n, mean_interval(scores))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {"accuracy": self.accuracy, "interval": self.interval}

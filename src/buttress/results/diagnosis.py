@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,14 +108,12 @@ def all_trustworthy(findings: Iterable[Finding]) -> bool:
     return all(f.severity != UNTRUSTWORTHY for f in findings)
 
 
-def parse_findings(metadata: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Parse the findings in the metadata of a record; invalid ones are skipped."""
+def parse_findings(items: Iterable[Any]) -> tuple[Finding, ...]:
+    """Parse the findings of a record; invalid ones are skipped."""
     findings = []
-    for raw in metadata.get("findings") or ():
-        try:
-            findings.append(Finding.parse(raw, "finding"))
-        except UserError:
-            continue
+    for item in items:
+        with suppress(UserError):
+            findings.append(Finding.parse(item, "finding"))
     return tuple(findings)
 
 

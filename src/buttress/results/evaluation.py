@@ -1,31 +1,36 @@
-"""The evaluation of a model with a suite: accuracies, worst case, corruptions, warnings."""
+"""The read model of an evaluation: accuracies, worst case, classes, findings, warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from buttress.errors import RunError
+from buttress.errors import CorruptFileError, RunError, UserError
 from buttress.results.attack_record import (
+    CORRUPTION_ATTACK,
+    AttackDefinition,
     AttackRecord,
     read_attack_record,
+    uses_official_images,
 )
-from buttress.results.core import WORST_CASE
+from buttress.results.core import CLEAN, WORST_CASE, AccuracyEstimate
 from buttress.results.diagnosis import (
     Diagnosis,
     Finding,
     all_trustworthy,
     deduplicate_findings,
-    parse_findings,
-    read_diagnosis,
     warning_texts,
 )
 from buttress.statistics import Interval, mean_interval, wilson_interval
+
+CORRUPTIONS = "corruptions"  # the entry of a table that stands for all corruptions
 
 
 @dataclass(frozen=True)
@@ -36,39 +41,82 @@ class CorruptionSummary:
     errors of AlexNet, so that ``1 - mce`` is the accuracy.
     """
 
-    accuracies: dict[str, dict[int, float]]  # corruption -> severity -> accuracy
-    image_accuracy_by_corruption: dict[
-        str, NDArray[np.float64]
-    ]  # corruption -> (N,) fraction of correct copies
-    in_worst_case: bool  # count towards worst-case robust accuracy
+    records: Mapping[str, Mapping[int, AttackRecord]]  # corruption -> severity -> record
 
-    @property
+    @cached_property
+    def accuracies(self) -> dict[str, dict[int, float]]:
+        """Corruption -> severity -> accuracy."""
+        return {
+            name: {s: by_severity[s].accuracy for s in sorted(by_severity)}
+            for name, by_severity in self.records.items()
+        }
+
+    @cached_property
+    def image_accuracy_by_corruption(self) -> dict[str, NDArray[np.float64]]:
+        """Corruption -> (N,) fraction of the corrupted copies that are classified correctly."""
+        return {
+            name: np.mean([r.correct for r in by_severity.values()], axis=0)
+            for name, by_severity in self.records.items()
+        }
+
+    @cached_property
     def image_accuracy(self) -> NDArray[np.float64]:
         """(N,) fraction of the corrupted copies of each image that are classified correctly."""
         return np.asarray(np.mean([*self.image_accuracy_by_corruption.values()], axis=0))
 
     @property
+    def all_records(self) -> list[AttackRecord]:
+        return [r for by_severity in self.records.values() for r in by_severity.values()]
+
+    @property
+    def in_worst_case(self) -> bool:
+        """Whether they count towards worst-case robust accuracy."""
+        return all(r.in_worst_case for r in self.all_records)
+
+    @property
+    def estimate(self) -> AccuracyEstimate:
+        return AccuracyEstimate.from_scores(self.image_accuracy)
+
+    @property
     def accuracy(self) -> float:
-        return float(self.image_accuracy.mean()) if len(self.image_accuracy) else float("nan")
+        return self.estimate.accuracy
 
     @property
     def mce(self) -> float:
         return 1 - self.accuracy
 
-    @property
-    def interval(self) -> Interval:
-        """The 95% interval of the accuracy, over the test images."""
-        return mean_interval(self.image_accuracy)
-
     def accuracy_by_corruption(self) -> dict[str, float]:
         """The accuracy of each corruption, over its severities."""
         return {name: float(np.mean([*row.values()])) for name, row in self.accuracies.items()}
 
+    def describe(self) -> str:
+        """``fog, snow; severities 1, 2, 3; official images; included in the worst case``."""
+        severities = sorted({s for row in self.accuracies.values() for s in row})
+        return "; ".join(
+            [
+                ", ".join(self.accuracies),
+                f"severities {', '.join(map(str, severities))}",
+                self._image_origin(),
+                f"{'included in' if self.in_worst_case else 'excluded from'} the worst case",
+            ]
+        )
+
+    def _image_origin(self) -> str:
+        records = self.all_records
+        generated = [r for r in records if not uses_official_images(r)]
+        if not generated:
+            return "official images"
+        evidence = [f.evidence for r in generated for f in r.findings]
+        unofficial = dict.fromkeys(str(e["corruption"]) for e in evidence if "corruption" in e)
+        count = "" if len(generated) == len(records) else f"{len(generated)} of {len(records)} "
+        names = f", {', '.join(unofficial)} not as published" if unofficial else ""
+        return f"{count}generated by Buttress{names}"
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
+        n = len(self.image_accuracy)
         return {
-            "accuracy": self.accuracy,
-            "interval": self.interval,
+            **self.estimate.to_dict(),
             "mce": self.mce,
             "in_worst_case": self.in_worst_case,
             "by_corruption": {
@@ -77,10 +125,8 @@ class CorruptionSummary:
                     "interval": mean_interval(self.image_accuracy_by_corruption[name]),
                     "by_severity": self.accuracies[name],
                     "intervals": {
-                        severity: wilson_interval(
-                            share * len(self.image_accuracy), len(self.image_accuracy)
-                        )
-                        for severity, share in self.accuracies[name].items()
+                        severity: wilson_interval(accuracy * n, n)
+                        for severity, accuracy in self.accuracies[name].items()
                     },
                 }
                 for name, mean in self.accuracy_by_corruption().items()
@@ -95,19 +141,35 @@ def summarize_corruptions(records: Iterable[AttackRecord]) -> CorruptionSummary 
         if record.is_corruption:
             args = record.metadata["args"]
             groups.setdefault(args["corruption"], {})[int(args["severity"])] = record
-    if not groups:
-        return None
-    return CorruptionSummary(
-        {
-            name: {s: by_severity[s].accuracy for s in sorted(by_severity)}
-            for name, by_severity in groups.items()
-        },
-        {
-            n: np.mean([r.correct for r in by_severity.values()], axis=0)
-            for n, by_severity in groups.items()
-        },
-        all(r.in_worst_case for by_severity in groups.values() for r in by_severity.values()),
-    )
+    return CorruptionSummary(groups) if groups else None
+
+
+@dataclass(frozen=True)
+class SuiteEntryResult:
+    """Result of one attack, or of all corruptions together, as a column of a table."""
+
+    definition: AttackDefinition
+    suite_position: int
+    estimate: AccuracyEstimate
+    warnings: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    metadata: Mapping[str, Any]  # seed, cost, versions
+    correct: NDArray[np.bool_] | None = None  # (N,); None for corruptions
+
+    @property
+    def is_trustworthy(self) -> bool:
+        return all_trustworthy(self.findings)
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """Accuracies of one class, by attack, and in the worst case."""
+
+    images: int
+    accuracy: dict[str, AccuracyEstimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"images": self.images, **{n: e.to_dict() for n, e in self.accuracy.items()}}
 
 
 @dataclass(frozen=True)
@@ -116,8 +178,8 @@ class Evaluation:
 
     suite: str
     records: Mapping[str, AttackRecord]
-    warnings: tuple[str, ...] = ()  # reasons why the numbers may be wrong
     diagnosis: Diagnosis | None = None  # of the same weights, if the doctor was run
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # name -> why it cannot be used
 
     def __post_init__(self) -> None:
         id_arrays = {r.ids.tobytes() for r in self.records.values()}
@@ -132,6 +194,33 @@ class Evaluation:
         return len(next(iter(self.records.values()))) if self.records else 0
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Metadata of the first record: dataset, split and weights are the same in all."""
+        return next(iter(self.records.values())).metadata if self.records else {}
+
+    @property
+    def dataset(self) -> str:
+        return str(self.metadata.get("dataset", ""))
+
+    @property
+    def split(self) -> str:
+        return str(self.metadata.get("split", ""))
+
+    @property
+    def sample_ids(self) -> NDArray[np.int64]:
+        return next(iter(self.records.values())).ids
+
+    @property
+    def images_digest(self) -> str:
+        """A hash of the pixels and of the sample ids, in order."""
+        fingerprint = str(self.metadata.get("data_fingerprint", "")).encode()
+        return hashlib.sha256(fingerprint + self.sample_ids.tobytes()).hexdigest()
+
+    def has_weights(self, digest: str | None) -> bool:
+        """Whether all records are of the weights with this digest."""
+        return all(r.metadata.get("weights_digest") == digest for r in self.records.values())
+
+    @property
     def correct(self) -> dict[str, NDArray[np.bool_]]:
         return {name: record.correct for name, record in self.records.items()}
 
@@ -139,156 +228,226 @@ class Evaluation:
     def accuracy(self) -> dict[str, float]:
         return {name: record.accuracy for name, record in self.records.items()}
 
-    @property
+    @cached_property
     def is_robust(self) -> NDArray[np.bool_]:
         """(N,) correct clean and under every attack and corruption that counts."""
-        return np.logical_and.reduce([r.correct for r in self.records.values() if r.in_worst_case])
+        counted = [r.correct for r in self.records.values() if r.in_worst_case]
+        return np.logical_and.reduce(counted) if counted else np.zeros(0, dtype=np.bool_)
 
     @property
     def worst_case(self) -> float:
         """Worst-case robust accuracy: mean of the per-sample minimum over the suite."""
-        return float(self.is_robust.mean()) if len(self) else float("nan")
+        return self.estimate().accuracy
+
+    def estimate(self, name: str = WORST_CASE) -> AccuracyEstimate:
+        """The accuracy under an attack, or in the worst case, with its 95% interval."""
+        return AccuracyEstimate.from_scores(
+            self.is_robust if name == WORST_CASE else self.records[name].correct
+        )
 
     def interval(self, name: str = WORST_CASE) -> Interval:
         """The 95% interval of an accuracy, over the test images."""
-        flags = self.is_robust if name == WORST_CASE else self.records[name].correct
-        return wilson_interval(int(flags.sum()), len(flags))
+        return self.estimate(name).interval
 
     @property
+    def expected_entries(self) -> tuple[str, ...]:
+        """Names of the entries of the suite; empty if the records do not say."""
+        return tuple(map(str, self.metadata.get("suite_entries") or ()))
+
+    @property
+    def missing_entries(self) -> tuple[str, ...]:
+        return tuple(name for name in self.expected_entries if name not in self.records)
+
+    def check_complete(self, name: str) -> None:
+        """Raise if records are of different weights, or attacks of the suite are missing."""
+        if not self.records:
+            raise UserError(f"{name} has no attack records; run `buttress evaluate`")
+        if not self.has_weights(self.metadata.get("weights_digest")):
+            raise RunError(f"{name} mixes records of different weights; evaluate it again")
+        if self.missing_entries:
+            raise UserError(
+                f"{name} is incomplete (missing: {', '.join(self.missing_entries)}); run the same "
+                "`buttress evaluate` again to finish it"
+            )
+
+    @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Findings of the records and of the doctor; the most severe of each check."""
-        stored = [f for r in self.records.values() for f in parse_findings(r.metadata)]
+        stored = [f for r in self.records.values() for f in r.findings]
         return deduplicate_findings([*stored, *(self.diagnosis.findings if self.diagnosis else ())])
 
     @property
     def is_trustworthy(self) -> bool:
         return all_trustworthy(self.findings)
 
+    @cached_property
+    def shared_warnings(self) -> tuple[str, ...]:
+        """Warnings about the whole evaluation: how it was run, and those of the doctor."""
+        of_doctor = self.diagnosis.findings if self.diagnosis else ()
+        return (*self._protocol_warnings(), *warning_texts(of_doctor))
+
+    def _protocol_warnings(self) -> list[str]:
+        warnings: list[str] = []
+        last = [*self.records.values()][-1].metadata if self.records else {}
+        if last.get("mode") == "worst_case":
+            has_corruptions = self.corruptions is not None and self.corruptions.in_worst_case
+            warnings.append(
+                "worst-case mode: each attack ran only on the images robust to the attacks before "
+                "it, so its accuracy is the robust accuracy after all attacks so far"
+                + (", included corruptions too" if has_corruptions else "")
+            )
+        if len(self) < last.get("images_available", 0):
+            warnings.append(
+                f"stopped early: evaluated {len(self)} of {last['images_available']} images, drawn "
+                "at random, until the 95% interval of the worst-case robust accuracy was narrower "
+                f"than {100 * last['interval_width']:g} points"
+            )
+        return warnings
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Every reason why the accuracies may be wrong, once."""
+        records = self.records.values()
+        stored = map(str, self.metadata.get("warnings") or ())
+        numerical = [f"{r.name}: {text}" for r in records for text in r.numerical_warnings]
+        findings = deduplicate_findings(f for r in records for f in r.findings)
+        texts = [*stored, *numerical, *warning_texts(findings), *self.shared_warnings]
+        return tuple(dict.fromkeys(texts))
+
     @property
     def attack_records(self) -> dict[str, AttackRecord]:
         """The records that are not of corruptions."""
         return {n: r for n, r in self.records.items() if not r.is_corruption}
 
-    @property
+    @cached_property
     def corruptions(self) -> CorruptionSummary | None:
         """All corruptions together; None if the suite has none."""
         return summarize_corruptions(self.records.values())
 
-    def per_class(self) -> dict[str, dict[str, float]]:
+    @cached_property
+    def results(self) -> dict[str, SuiteEntryResult]:
+        """Result of each attack, and one of all corruptions if none of them is missing."""
+        results = {
+            n: SuiteEntryResult(
+                r.definition,
+                r.suite_position,
+                AccuracyEstimate.from_scores(r.correct),
+                r.warnings,
+                r.findings,
+                r.metadata,
+                r.correct,
+            )
+            for n, r in self.attack_records.items()
+        }
+        if self.corruptions is not None and set(self._corruption_names) <= set(self.records):
+            results[CORRUPTIONS] = _corruption_result(self.corruptions)
+        return results
+
+    @property
+    def _corruption_names(self) -> list[str]:
+        return [str(n) for n in self.metadata.get("suite_corruptions") or ()]
+
+    def result_name(self, entry: str) -> str:
+        """Name in `results` of an entry of the suite."""
+        return CORRUPTIONS if entry in self._corruption_names else entry
+
+    def per_class(self) -> dict[str, ClassResult]:
         """Class -> number of images, and accuracy under each attack and in the worst case."""
-        return {
-            name: {
-                "images": len(next(iter(columns.values()))),
-                **{n: float(c.mean()) for n, c in columns.items()},
-            }
-            for name, columns in self._values_by_class()
-        }
-
-    def class_intervals(self) -> dict[str, dict[str, Interval]]:
-        """Class -> the 95% interval of each of its accuracies."""
-        return {
-            name: {
-                n: wilson_interval(int(c.sum()), len(c)) if c.dtype == bool else mean_interval(c)
-                for n, c in columns.items()
-            }
-            for name, columns in self._values_by_class()
-        }
-
-    def _values_by_class(self) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-        """Yield each class with the results of its images, per attack and in the worst case."""
-        first = next(iter(self.records.values()))
-        names = [str(n) for n in first.metadata.get("class_names") or ()]
+        if not self.records:
+            return {}
+        labels = next(iter(self.records.values())).labels
+        names = [str(n) for n in self.metadata.get("class_names") or ()]
         columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attack_records.items()}
-        if (corrupted := self.corruptions) is not None:
-            columns["corruptions"] = corrupted.image_accuracy
+        if self.corruptions is not None:
+            columns[CORRUPTIONS] = self.corruptions.image_accuracy
         columns[WORST_CASE] = self.is_robust
-        order = np.argsort(first.labels, kind="stable")
-        labels, starts = np.unique(first.labels[order], return_index=True)
-        groups = np.split(order, starts[1:])
-        for label, rows in zip(labels.tolist(), groups, strict=True):
-            name = names[label] if label < len(names) else str(label)
-            yield name, {n: c[rows] for n, c in columns.items()}
+        order = np.argsort(labels, kind="stable")
+        present, starts = np.unique(labels[order], return_index=True)
+        return {
+            names[label] if label < len(names) else str(label): ClassResult(
+                len(rows), {n: AccuracyEstimate.from_scores(c[rows]) for n, c in columns.items()}
+            )
+            for label, rows in zip(present.tolist(), np.split(order, starts[1:]), strict=True)
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        rows = {
-            n: {"accuracy": r.accuracy, "interval": self.interval(n)}
-            for n, r in self.attack_records.items()
-        }
         corrupted = self.corruptions
         return {
             "suite": self.suite,
             "images": len(self),
-            "attacks": rows,
-            **({} if corrupted is None else {"corruptions": corrupted.to_dict()}),
-            "worst_case": {"accuracy": self.worst_case, "interval": self.interval()},
+            "attacks": {n: self.estimate(n).to_dict() for n in self.attack_records},
+            **({} if corrupted is None else {CORRUPTIONS: corrupted.to_dict()}),
+            WORST_CASE: self.estimate().to_dict(),
             "is_trustworthy": self.is_trustworthy,
-            "per_class": self._per_class_json() if len(self) else {},
+            "per_class": {n: c.to_dict() for n, c in self.per_class().items()},
             "warnings": list(self.warnings),
             "findings": [f.model_dump(mode="json") for f in self.findings],
         }
 
-    def _per_class_json(self) -> dict[str, Any]:
-        intervals = self.class_intervals()
-        return {n: {**row, "intervals": intervals[n]} for n, row in self.per_class().items()}
+    def with_diagnosis(self, diagnosis: Diagnosis | None) -> Evaluation:
+        """Add the doctor's diagnosis, if it is of the same weights."""
+        is_same = diagnosis is not None and self.has_weights(diagnosis.weights_digest)
+        return replace(self, diagnosis=diagnosis) if is_same and self.records else self
+
+
+def _corruption_result(summary: CorruptionSummary) -> SuiteEntryResult:
+    """One result for all corruptions: the metadata of the first, the cost of all."""
+    records = summary.all_records
+    costs = {
+        key: sum(float(r.metadata.get(key) or 0) for r in records)
+        for key in ("forward_passes", "backward_passes", "seconds")
+    }
+    return SuiteEntryResult(
+        AttackDefinition(CORRUPTIONS, CORRUPTION_ATTACK, "", summary.describe()),
+        min(r.suite_position for r in records),
+        summary.estimate,
+        tuple(dict.fromkeys(text for r in records for text in r.warnings)),
+        deduplicate_findings(f for r in records for f in r.findings),
+        {**records[0].metadata, **costs},
+    )
+
+
+def _suite_order(record: AttackRecord) -> tuple[bool, int, str]:
+    return record.name != CLEAN, record.suite_position, record.name
 
 
 def load_evaluation(folder: Path) -> Evaluation:
-    """Load the evaluation in a folder."""
-    found = [read_attack_record(p) for p in sorted(folder.glob("*.parquet"))]
-    found.sort(key=lambda r: r.metadata.get("suite_position", 0))
-    warnings = tuple(found[0].metadata.get("warnings", ())) if found else ()
-    records = {r.name: r for r in found}
-    return Evaluation(folder.name, records, warnings + record_warnings(records))
+    """Load the evaluation in a folder; raise if a record cannot be used."""
+    records = map(read_attack_record, sorted(folder.glob("*.parquet")))
+    return Evaluation(folder.name, {r.name: r for r in sorted(records, key=_suite_order)})
 
 
-def with_diagnosis(evaluation: Evaluation, path: Path) -> Evaluation:
-    """Add the doctor's diagnosis of the same weights, if there is one."""
-    diagnosis, first = read_diagnosis(path), next(iter(evaluation.records.values()), None)
-    if (
-        diagnosis is None
-        or first is None
-        or first.metadata.get("weights_digest") != diagnosis.weights_digest
-    ):
-        return evaluation
-    new_warnings = [t for t in warning_texts(diagnosis.findings) if t not in evaluation.warnings]
-    return replace(evaluation, diagnosis=diagnosis, warnings=(*evaluation.warnings, *new_warnings))
+def read_usable_evaluation(folder: Path, display_path: str) -> Evaluation | None:
+    """Load the records that fit together, and why others do not; None without any file."""
+    records: list[AttackRecord] = []
+    unreadable: dict[str, str] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            record = read_attack_record(path)
+        except (CorruptFileError, OSError):
+            unreadable[path.stem] = f"{display_path}/{path.name} is unreadable; evaluate again"
+            continue
+        if len(record):
+            records.append(record)
+        else:
+            unreadable[path.stem] = f"{display_path}/{path.name} contains no images"
+    records.sort(key=_suite_order)
+    usable: dict[str, AttackRecord] = {}
+    for record in records:
+        if difference := _difference(record, records[0]):
+            reason = f"not the same {difference} as {records[0].name}"
+            unreadable[record.name] = f"{display_path}/{record.name}: {reason}"
+        else:
+            usable[record.name] = record.drop_values(records[0])
+    return Evaluation(folder.name, usable, None, unreadable) if usable or unreadable else None
 
 
-def record_warnings(records: Mapping[str, AttackRecord]) -> tuple[str, ...]:
-    """Warnings about how the records were made."""
-    warnings = [
-        f"{n}: a loss or gradient was not finite for {r.metadata['nonfinite_images']} images; they "
-        "count as robust unless the attack fooled the model at another point"
-        for n, r in records.items()
-        if r.metadata.get("nonfinite_images", 0)
-    ]
-    warnings += [
-        f"{n}: the outputs of the model were NaN for {int(np.isnan(r.loss).sum())} images"
-        for n, r in records.items()
-        if np.isnan(r.loss).any()
-    ]
-    stored_warnings = [w for r in [*records.values()][:1] for w in r.metadata.get("warnings", ())]
-    findings = deduplicate_findings(
-        [f for r in records.values() for f in parse_findings(r.metadata)]
-    )
-    warnings += [text for text in warning_texts(findings) if text not in stored_warnings]
-    last_record = [*records.values()][-1:]
-    if last_record and last_record[0].metadata.get("mode") == "worst_case":
-        warnings.append(
-            "worst-case mode: each attack ran only on the images robust to the attacks before it, "
-            "so its accuracy is the robust accuracy after all attacks so far"
-            + (
-                ", included corruptions too"
-                if any(r.is_corruption and r.in_worst_case for r in records.values())
-                else ""
-            )
-        )
-    if last_record and len(last_record[0]) < last_record[0].metadata.get("images_available", 0):
-        warnings.append(
-            f"stopped early: evaluated {len(last_record[0])} of "
-            f"{last_record[0].metadata['images_available']} images, drawn at random, until the 95% "
-            f"interval of the worst-case robust accuracy was narrower than "
-            f"{100 * last_record[0].metadata['interval_width']:g} points"
-        )
-    return tuple(warnings)
+def _difference(record: AttackRecord, first: AttackRecord) -> str:
+    """What keeps two records from being of one evaluation; empty if nothing does."""
+    if not np.array_equal(record.ids, first.ids):
+        return "images"
+    for key, name in (("data_fingerprint", "pixels"), ("weights_digest", "weights")):
+        if record.metadata.get(key) != first.metadata.get(key):
+            return name
+    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 from buttress.analysis.core import ANALYSES, is_group_analysis
 from buttress.analysis.uncertainty import FigureSamples, figure_samples
 from buttress.errors import ButtressError, CorruptFileError
-from buttress.evaluation import Evaluation, load_evaluation
-from buttress.results.core import read_record_json
-from buttress.results.evaluation import with_diagnosis
+from buttress.results.core import WORST_CASE, read_record_json
+from buttress.results.evaluation import CORRUPTIONS, Evaluation
 from buttress.results.run import Run
+from buttress.results.run_results import RunResults
 from buttress.studies.grid import ExpandedStudy, GridRun, merge_settings
 from buttress.studies.spec import AnalysisRows, ColumnSpec, ScaledStudy
 from buttress.studies.table import NO_LABEL, CellKey, MeasuredValue, RowLabels, StudyTable
@@ -24,7 +24,6 @@ from buttress.system.files import digest
 from buttress.training.cost import run_model_cost
 from buttress.training.guards import TRAINING_FAILED
 
-WORST_CASE, CORRUPTIONS = "worst_case", "corruptions"
 NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # columns that need a complete evaluation
 EXACT_METRICS = ("parameters_m", "gmacs")  # the same for every seed
 RUN_METRICS = (*EXACT_METRICS, "train_seconds", "collapsed")
@@ -41,19 +40,23 @@ class GridRunRecords:
     grid_run: GridRun
     folder: Path
     state: str  # of the tasks of this study
-    evaluations: dict[str, Evaluation] = field(default_factory=dict)  # read so far
     group_folder: Path = Path()  # the folder with analyses of all runs
 
     @property
     def run(self) -> Run:
-        return Run(self.folder)
+        return self.results.run
+
+    @cached_property
+    def results(self) -> RunResults:
+        return RunResults(Run(self.folder))
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """The evaluations read so far, by folder."""
+        return self.results.loaded
 
     def evaluation(self, suite: str, checkpoint: str) -> Evaluation:
-        name = suite if checkpoint == "best" else f"{suite}-{checkpoint}"
-        if name not in self.evaluations:
-            evaluation = load_evaluation(self.run.suite_folder(name))
-            self.evaluations[name] = with_diagnosis(evaluation, self.run.analysis_file("doctor"))
-        return self.evaluations[name]
+        return self.results.evaluation(suite, checkpoint)
 
     def figure(self, analysis: str, path: str) -> tuple[float, FigureSamples]:
         """A number in the result of an analysis, and what it was averaged over."""
@@ -245,13 +248,12 @@ def _image_scores(
     evaluation = records.evaluation(suite, column.checkpoint)
     if not evaluation.records:
         raise FileNotFoundError
-    first = next(iter(evaluation.records.values()))
-    expected = first.metadata.get("suite_entries", [])
-    if column.metric in NEEDS_FULL_SUITE and set(expected) - set(evaluation.records):
+    if column.metric in NEEDS_FULL_SUITE and evaluation.missing_entries:
         raise MissingValue("the evaluation is incomplete")
-    order = np.argsort(first.ids, kind="stable")
+    ids = evaluation.sample_ids
+    order = np.argsort(ids, kind="stable")
     return _per_sample_scores(evaluation, column.metric)[order].astype(np.float64), digest(
-        first.ids[order].tolist()
+        ids[order].tolist()
     )
 
 

@@ -20,12 +20,12 @@ from buttress.data import Dataset
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.registry import Registry
 from buttress.results.attack_record import AttackRecord
+from buttress.results.core import CLEAN
 from buttress.results.diagnosis import (
     Evidence,
     Finding,
     FindingSeverity,
     deduplicate_findings,
-    parse_findings,
 )
 from buttress.threats.norm_ball import Threat
 
@@ -33,7 +33,6 @@ CheckFunction = Callable[..., Finding | None]  # of a ModelUnderTest or of Attac
 CHECKS: Registry[CheckFunction] = Registry("check")
 
 PROBE_IMAGES = 64  # per batch: more may not fit into memory
-CLEAN = "clean"
 
 
 def list_checks(tag: str | None = None) -> list[str]:
@@ -155,8 +154,8 @@ def run_checks(subject: ModelUnderTest | AttackRecords, kind: str) -> list[Findi
 
 def add_record_findings(record: AttackRecord, previous: Sequence[AttackRecord]) -> AttackRecord:
     """Add findings about a record and those before it, except findings they have already."""
-    known_findings = {f.check: f for r in previous for f in parse_findings(r.metadata)}
-    findings = list(parse_findings(record.metadata))
+    known_findings = {f.check: f for r in previous for f in r.findings}
+    findings = list(record.findings)
     for finding in run_checks(AttackRecords([*previous, record]), "records"):
         if (
             finding.check not in known_findings
@@ -170,9 +169,7 @@ def recompute_record_findings(records: Mapping[str, AttackRecord]) -> dict[str, 
     """Run the checks on records again, for records merged from parts."""
     updated: dict[str, AttackRecord] = {}
     for name, record in records.items():
-        other_findings = [
-            f for f in parse_findings(record.metadata) if "records" not in check_tags(f)
-        ]
+        other_findings = [f for f in record.findings if "records" not in check_tags(f)]
         updated[name] = add_record_findings(
             with_findings(record, other_findings), list(updated.values())
         )
