@@ -270,7 +270,7 @@ def gallery(count: int = 6) -> dict[str, Any]:
     return {
         "attack": "pgd-linf",
         "threat": "Linf:0.1",
-        "class_names": CLASSES,
+        "classes": CLASSES,
         "examples": examples,
     }
 

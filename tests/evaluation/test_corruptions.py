@@ -64,7 +64,7 @@ def test_the_summary_is_a_mean_of_means(data: Dataset) -> None:
     contrast = np.mean([found.accuracy[f"contrast-{s}"] for s in range(1, 6)])
     assert summary.accuracy == pytest.approx((found.accuracy["fog-3"] + contrast) / 2)
     assert summary.mce == pytest.approx(1 - summary.accuracy)
-    assert summary.interval.low < summary.accuracy < summary.interval.high
+    assert summary.estimate.interval.low < summary.accuracy < summary.estimate.interval.high
     said = found.to_dict()
     assert set(said["attacks"]) == {"clean", "pgd:Linf:0.01"}
     rows = said["corruptions"]["by_corruption"]["contrast"]

@@ -325,7 +325,7 @@ def record(name: str, attack: str, right: int, n: int = 100, **meta: object) -> 
 def test_what_attacks_say_of_each_other(
     attacks: list[tuple[str, int]], name: str | None, severity: str
 ) -> None:
-    clean = record("clean", "clean", 90, classes=list(range(10)))
+    clean = record("clean", "clean", 90, class_names=list(range(10)))
     found = run_checks(AttackRecords([clean, *(record(a, a, k) for a, k in attacks)]), "records")
     found = [f for f in found if f.check != "few_images"]
     assert [(f.check, f.severity) for f in found] == ([(name, severity)] if name else [])
@@ -352,7 +352,7 @@ def test_square_inside_an_ensemble_is_counted() -> None:
 
 
 def test_guessing_and_few_images_are_told() -> None:
-    clean = record("clean", "clean", 11, classes=list(range(10)))
+    clean = record("clean", "clean", 11, class_names=list(range(10)))
     assert [f.check for f in run_checks(AttackRecords([clean]), "records")] == [
         "near_chance_accuracy"
     ]
@@ -389,7 +389,7 @@ def test_findings_are_stored_with_the_records_and_read_back(tmp_path: Path) -> N
     assert again.findings == found.findings
     assert again.warnings == found.warnings
     assert found.to_dict()["is_trustworthy"] is False
-    assert json.loads(json.dumps(found.to_dict()))["findings"][0]["name"] == "zero_gradient"
+    assert json.loads(json.dumps(found.to_dict()))["findings"][0]["check"] == "zero_gradient"
     resumed = bt.evaluate(model, data, suite, out=tmp_path)
     assert resumed.findings == found.findings
     sound = bt.evaluate(trained(), digits(), suite)
@@ -430,7 +430,7 @@ def test_the_command_saves_its_diagnosis_and_evaluate_shows_it(
     assert capsys.readouterr().out.count("not trustworthy") == 3  # both attacks and the worst case
     assert run_cli([*show, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["is_trustworthy"] is False
-    other = saved.model_copy(update={"findings": (bad,), "weights": "other"})
+    other = saved.model_copy(update={"findings": (bad,), "weights_digest": "other"})
     other.save(run_dir / "analysis" / "doctor.json")
     assert run_cli([*show, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["is_trustworthy"] is True
@@ -446,7 +446,7 @@ def test_strict_fails_on_what_cannot_be_trusted(
     )
     args = ["doctor", f"{tmp_path}/net.py:net", "--data", "digits", "--limit", "8"]
     assert run_cli(args) == 0
-    assert "untrustworthy: probabilities" in capsys.readouterr().out
+    assert "untrustworthy: outputs_are_probabilities" in capsys.readouterr().out
     assert run_cli([*args, "--strict"]) == 1
     capsys.readouterr()
     assert run_cli(args[:2]) == 2

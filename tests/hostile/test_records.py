@@ -48,7 +48,7 @@ def good(name: str = "pgd-linf") -> AttackRecord:
 
 
 def same(a: AttackRecord, b: AttackRecord) -> bool:
-    fields = ("ids", "labels", "predictions", "correct", "loss", "distance")
+    fields = ("ids", "labels", "predictions", "correct", "loss", "perturbation_size")
     whole = all(np.array_equal(getattr(a, f), getattr(b, f)) for f in fields)
     return whole and a.name == b.name and a.metadata == b.metadata
 

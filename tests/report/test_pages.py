@@ -110,7 +110,7 @@ def test_missing_attack_is_missing_and_unranked(tmp_path: Path) -> None:
 
 
 FLAT = {
-    "name": "zero_gradient",
+    "check": "zero_gradient",
     "severity": "untrustworthy",
     "message": "the gradient is flat",
     "evidence": {"flat_gradient_fraction": 1.0},
@@ -128,7 +128,8 @@ def test_an_untrustworthy_number_is_marked_and_unranked(tmp_path: Path, where: s
     if where != "records":
         said = {
             "threat": "Linf:0.1", "dataset": "digits", "split": "test", "images": 10, "seed": 0,
-            "weights": "abc" if where == "doctor" else "other", "data": "", "checks": [],
+            "weights_digest": "abc" if where == "doctor" else "other",
+            "data_fingerprint": "", "checks": [],
             "findings": [FLAT],
         }  # fmt: skip
         write_analysis(bad, "doctor", said)
@@ -188,7 +189,7 @@ def test_other_images_are_another_table(tmp_path: Path) -> None:
     assert page.count('class="leaderboard"') == 2
 
 
-@pytest.mark.parametrize("change", [{"weights": "other"}, {"data": "other"}])
+@pytest.mark.parametrize("change", [{"weights_digest": "other"}, {"data_fingerprint": "other"}])
 def test_records_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     run = make_run(tmp_path / "runs" / "a", flags=ROBUST)
     write_flags(run, "pgd-l2", ROBUST["pgd-l2"], **change)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import PassCount
-from buttress.analysis.group import WORST, GroupScores, group_scores
+from buttress.analysis.group import GroupScores, group_scores
 from buttress.analysis.methods.predictors import CLEAN_ACCURACY, SIZE_METRICS, MetricReader
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
@@ -124,7 +124,7 @@ def predict(
     group: RunGroup,
     *,
     suite: str = "",
-    attack: str = WORST,
+    attack: str = WORST_CASE,
     compute: tuple[str, ...] = ("sparsity",),
 ) -> PredictionResult:
     """Spearman correlation of cheap metrics with robust accuracy, over runs.

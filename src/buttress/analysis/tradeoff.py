@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount
-from buttress.analysis.group import WORST, AccuracyInterval, RunScore, group_scores
+from buttress.analysis.group import WORST_CASE, AccuracyInterval, RunScore, group_scores
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
@@ -143,7 +143,7 @@ def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, 
 @ANALYSES.register(
     "tradeoff", tags=("records",), cost=tradeoff_cost, uncertainty=(OWN_INTERVAL,), subject="group"
 )
-def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST) -> TradeoffResult:
+def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST_CASE) -> TradeoffResult:
     """Robust accuracy of evaluated runs against clean accuracy, size and cost.
 
     Robust accuracy is the worst case over a suite, or that under one of its attacks. A run is on a

@@ -268,11 +268,11 @@ def _refusing_invalid_files(path: Path) -> Iterator[None]:
 
 
 def _parse_header(path: Path, footer: Any) -> dict[str, Any]:
-    """Parse the JSON header in a Parquet footer, and check the version before all else."""
-    header: dict[str, Any] = json.loads(footer.metadata[METADATA_KEY])
-    check_record_version(path, header)
+    """Parse the JSON header in a Parquet footer, and check size and version before all else."""
     if footer.num_rows > MAX_IMAGES:
         raise ValueError(f"expected at most {MAX_IMAGES} images, but got {footer.num_rows}")
+    header: dict[str, Any] = json.loads(footer.metadata[METADATA_KEY])
+    check_record_version(path, header)
     return header
 
 

@@ -265,7 +265,8 @@ def check_attack_name(members: Sequence[EvaluatedRun], attack: str) -> None:
         known = list(member.evaluation.records)
         if attack != WORST_CASE and attack not in known:
             raise UserError(
-                f"{member.name} has no attack {attack!r}; it has {', '.join([*known, WORST_CASE])}"
+                f"{member.name} has no attack {attack!r}; it has {', '.join(known)} and "
+                f"{WORST_CASE}"
             )
 
 
