@@ -13,6 +13,7 @@ from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
 from buttress.errors import UserError
+from buttress.results.core import WORST_CASE
 from buttress.statistics import holm, spearman, spearman_p_value
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import PassCount
-from buttress.analysis.group import WORST_CASE, AccuracyInterval, RunScore, group_scores
+from buttress.analysis.group import AccuracyInterval, RunScore, group_scores
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
 from buttress.models import load_model
 from buttress.models.cost import count_macs, count_parameters
+from buttress.results.core import WORST_CASE
 from buttress.statistics import pareto
 from buttress.training.cost import trained_passes, training_seconds
 
