@@ -69,11 +69,11 @@ def verdicts(run: Run, name: str, hits: int, **changes: Any) -> None:
     n = changes.pop("n", len(digits()))
     flags = np.arange(n) < hits
     weights = content_digest(load_run_model(run, "best").state_dict())
-    made = {"weights": weights, "data": digits().fingerprint(), **changes}
+    made = {"weights_digest": weights, "data_fingerprint": digits().fingerprint(), **changes}
     write_flags(run, name, flags, **{"suite": "aa", **made})
 
 
 def autoattack(run: Run, hits: int, **changes: Any) -> None:
-    made = {"attack": "autoattack", "threat": THREAT, "args": {}, "position": 1}
+    made = {"attack": "autoattack", "threat": THREAT, "args": {}, "suite_position": 1}
     made |= AutoAttack.record_identity
     verdicts(run, changes.pop("name", "aa-linf"), hits, **{**made, **changes})

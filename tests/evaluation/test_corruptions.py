@@ -109,7 +109,7 @@ def test_records_of_other_corrupted_images_are_not_used(
     monkeypatch.setattr("buttress.evaluation.suite.CORRUPTION_VERSION", -1)
     bt.evaluate(model, data, SUITE, out=tmp_path, progress=said)
     assert len(said.tasks) == 6
-    assert any("images" in line for line in said.lines)
+    assert any("corruption_source" in line for line in said.lines)
 
 
 def test_shards_give_the_verdicts_of_the_whole(data: Dataset, tmp_path: Path) -> None:

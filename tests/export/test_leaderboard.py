@@ -66,7 +66,7 @@ def test_the_record_has_the_fields_and_types_of_robustbench(run: Run, out: Path)
     ("changes", "reason"),
     [
         ({"n": 200}, "evaluated 200 images, not exactly the 397 of the test split"),
-        ({"data": "other pixels"}, "evaluated 397 images, not exactly the 397"),
+        ({"data_fingerprint": "other pixels"}, "evaluated 397 images, not exactly the 397"),
         ({"split": "val"}, "val split"),
         ({"args": {"steps": 50}}, r"not the standard version of AutoAttack \(steps=50\)"),
         ({"args": {"version": "plus"}}, "not the standard version"),
@@ -267,7 +267,8 @@ def test_hostile_names_stay_text_and_inside_the_folder(tmp_path: Path) -> None:
 
 def test_what_we_write_is_what_we_read(run: Run, out: Path) -> None:
     verdicts(run, "clean", 300)
-    autoattack(run, 123, warnings=["doubtful"])
+    masked = {"check": "b", "severity": "untrustworthy", "message": "masked", "remedy": "look"}
+    autoattack(run, 123, findings=[masked])
     exported(run, out, authors="Ada")
 
     reading = read_leaderboard_entries([out / "model_info"])

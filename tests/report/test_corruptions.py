@@ -28,7 +28,7 @@ def write(root: Path, *, counts: bool = True, without: tuple[str, ...] = ()) -> 
         "suite_corruptions": NAMES,
     }
     write_flags(run, "clean", [0, *[1] * 9], **said)
-    write_flags(run, "pgd-linf", [0, *[1] * 8, 0], **{**said, "position": 9})
+    write_flags(run, "pgd-linf", [0, *[1] * 8, 0], **{**said, "suite_position": 9})
     for place, (name, severity) in enumerate(ENTRIES, 1):
         entry = f"{name}-{severity}"
         if entry not in without:

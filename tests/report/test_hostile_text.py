@@ -75,7 +75,7 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     runs = root / "runs"
     run = make_run(runs / "a", spec_of(text), category=text)
     made: dict[str, Any]
-    made = {"warnings": [text], "classes": [text] * 5, "command": text, "dataset": text}
+    made = {"warnings": [text], "class_names": [text] * 5, "command": text, "dataset": text}
     write_flags(run, "clean", flags, split=text, **made)
     write_flags(run, "pgd-l1", flags, threat=text, attack=text, args={text: text}, **made)
     write_analysis(run, "gallery", {**gallery(1), "classes": [text] * 5, "attack": text})
