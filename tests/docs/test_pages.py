@@ -55,6 +55,7 @@ MINI = {"wrn_mini": "wrn_mini", "coatnet_mini": "coatnet_tiny"}
 STUDY = """
 title: One network
 question: Does it run?
+scales: [smoke, digits, mini, paper]
 grid:
   base: {dataset: digits, model: resnet_tiny, train_limit: 16, recipe: quickstart-at,
          overrides: [epochs=1, batch_size=16, validation.limit=8]}

@@ -16,7 +16,7 @@ from buttress.studies.runner import run_jobs
 from buttress.system.progress import SilentProgress
 from small_study import small_study, works
 
-PICTURES = {"gallery": {"count": 2, "steps": 1}}
+PICTURES = {"gallery": {"examples": 2, "steps": 1}}
 BOTH = {"seeds": [0], "analyses": ["sparsity", PICTURES]}
 WITHOUT = {"seeds": [0], "analyses": [PICTURES]}
 OTHER = {"seeds": [0], "analyses": [], "suites": ["quickstart", "robustwrn-pgd"]}
