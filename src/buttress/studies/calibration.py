@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.errors import CorruptFileError
-from buttress.models.cost import FLOPS_PER_MAC, PassCount, SkipInitialization
+from buttress.models.cost import (
+    BACKWARD_FACTOR,
+    FLOPS_PER_MAC,
+    WEIGHT_BACKWARD_FACTOR,
+    PassCount,
+    SkipInitialization,
+)
 from buttress.models.eval_mode import eval_mode
 from buttress.results.run_spec import RunSpec
 from buttress.studies.jobs import resolve_device
@@ -27,7 +33,7 @@ from buttress.training.train import build_model
 CALIBRATION_FILE = "calibration.json"
 MAX_SECONDS = 6.0  # of all calibrations of a plan, about
 MAX_FAMILY_SECONDS = 1.5
-ASSUMED_FLOPS = {"cpu": 1e10, "cuda": 2e12, "mps": 5e11}  # FLOP/s, to choose what fits that time
+ASSUMED_FLOPS = {"cpu": 4e10, "cuda": 2e12, "mps": 5e11}  # FLOP/s, to choose what fits that time
 TIMED_PASSES = 24  # forward passes of an image that a calibration costs, about
 REPEATS = 5
 
@@ -53,7 +59,7 @@ def calibrate(
 ) -> dict[str, FamilySpeed]:
     """Speeds of families, from the cache below ``root`` or timed now.
 
-    Time is bounded: a family whose smallest model does not fit in what is left is not timed.
+    Time is bounded: a family is not timed if a pass of its smallest model does not fit in the rest.
     """
     device_type = resolve_device(device)
     cache, machine = _read_cache(root / CALIBRATION_FILE), _describe_device(device_type)
@@ -102,7 +108,7 @@ def _choose_model(
     candidates = by_macs[: len(by_macs) // 2 + 1]
     fitting = [spec for spec in candidates if 2 * seconds_per_image(spec) <= budget]
     spec = (fitting or by_macs[:1])[-1]
-    if 2 * seconds_per_image(spec) > max(seconds_left, 0.0):
+    if 2 * seconds_per_image(spec) / TIMED_PASSES > seconds_left:  # not even one forward pass
         return None
     return spec, max(2, min(spec.recipe.batch_size, int(budget / seconds_per_image(spec))))
 
@@ -121,6 +127,11 @@ def time_model(spec: RunSpec, num_images: int, device: str, max_seconds: float) 
     macs = num_images * run_model_cost(spec).macs
     with eval_mode(model):
         forward = _median_seconds(partial(_forward, model, x), max_seconds / 6)
+        if TIMED_PASSES * forward > 3 * max_seconds:  # the rest would take too long: by the MACs
+            per_mac = forward / macs
+            return FamilySpeed(
+                per_mac, (1 + BACKWARD_FACTOR) * per_mac, (1 + WEIGHT_BACKWARD_FACTOR) * per_mac
+            )
         input_gradient = _median_seconds(partial(_input_gradient, model, x, y), max_seconds / 3)
     model.train()
     train_step = _median_seconds(partial(_train_step, model, x, y), max_seconds / 2)
