@@ -25,7 +25,6 @@ from buttress.analysis import (
     is_group_analysis,
 )
 from buttress.analysis.core import Predictor
-from buttress.analysis.cost import PassCount
 from buttress.analysis.group import AccuracyInterval, RunScore
 from buttress.analysis.methods.predictors import MetricReader, number_at
 from buttress.analysis.predict import PredictionResult, correlate
@@ -39,6 +38,7 @@ from buttress.engine import run_attack
 from buttress.engine.options import AttackOptions
 from buttress.errors import UserError
 from buttress.models import list_models
+from buttress.models.cost import PassCount
 from buttress.results.attack_record import write_attack_record
 from buttress.results.core import write_record_json
 from buttress.results.run import Run

@@ -268,7 +268,7 @@ def test_what_it_costs_is_said_before_it_starts(tmp_path: Path) -> None:
     args = {"limit": 4, "args": {"steps": 5}}
     analyze_group("transferability", [run, run], tmp_path / "out", args=args, progress=log)
     # two networks: 4 images x 5 steps, one more look, and the clean and both examples
-    assert re.match(r"transferability: 40 forward and 40 backward passes, about", log.said[0])
+    assert re.match(r"transferability: 80 forward and 40 backward passes, about", log.said[0])
     log = Log()
     analyze_standalone("rademacher", tmp_path / "out", args={"dimensions": [4, 8]}, progress=log)
     assert log.said[0].startswith("rademacher: 2.9e+06 multiply-adds")

@@ -143,10 +143,24 @@ def test_what_is_finished_corrects_the_estimate(tmp_path: Path) -> None:
 def test_an_analysis_with_other_arguments_is_not_done(tmp_path: Path) -> None:
     job = work(tmp_path, analyses=[{"sparsity": {"bins": 7}}])
     (task,) = (task for task in tasks_of_job(job) if task.kind == "analysis")
-    assert task.identity["args"] == {"threshold": 0.01, "bins": 7}
+    args = {"threshold": 0.01, "largest": "max", "bins": 7}
+    assert task.identity["args"] == args
     for bins, is_missing in ((8, True), (7, False)):
-        write_record_json(task.file, {"args": {"threshold": 0.01, "bins": bins}})
+        write_record_json(task.file, {"args": {**args, "bins": bins}})
         assert (task in read_status(job).missing) == is_missing
+
+
+def test_analyses_are_part_of_the_plan(tmp_path: Path) -> None:
+    plain, more = (
+        plan_study(expand_study(study(analyses=a), "smoke"), tmp_path, device_name="a100")
+        for a in ([], [{"stability": {"limit": 5}}, "sparsity"])
+    )
+    job = work(tmp_path, analyses=[{"stability": {"limit": 5}}])
+    passes = tasks_of_job(job)[-1].passes
+    assert more.forward_passes - plain.forward_passes == pytest.approx(passes.forward)
+    assert passes.backward > 0
+    with pytest.raises(UserError, match="group_analyses"):
+        expand_study(study(analyses=["transferability"]), "smoke")
 
 
 def test_nothing_known_is_said(tmp_path: Path) -> None:

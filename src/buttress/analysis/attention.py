@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
 from buttress.analysis.methods.attention_maps import (
     AttentionMap,
@@ -35,6 +35,7 @@ from buttress.analysis.subject import (
 from buttress.analysis.uncertainty import FORMULA, SampleUnits
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 
 if TYPE_CHECKING:

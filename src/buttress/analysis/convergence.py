@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.cost import PassCount
 from buttress.analysis.curve import EpsCurve, eps_curve, eps_curve_cost
 from buttress.analysis.methods.attack_convergence import (
     TINY,
@@ -31,6 +30,7 @@ from buttress.analysis.subject import (
 )
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import is_differentiable
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def convergence_cost(
     eps_cost = eps_curve_cost(
         scope, attack="pgd", factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS
     )
-    return eps_cost + PassCount(0, images * steps)
+    return eps_cost + PassCount(images * steps, images * steps)
 
 
 def _gap_trend(result: ConvergenceResult) -> str:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.cost import PassCount
 from buttress.analysis.gallery import encode_png, show_png
 from buttress.analysis.perturbations import LOW_FREQUENCY, low_frequency_energy
 from buttress.analysis.subject import AnalysisSubject, CostScope, load_sample
@@ -23,6 +22,7 @@ from buttress.attacks.problem import Problem
 from buttress.config import Spec
 from buttress.engine.last_iterate import last_iterate
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.models.parts import network_blocks
 from buttress.system.progress import ProgressTask
@@ -90,7 +90,7 @@ class FeatureResult(AnalysisResult):
 def feature_cost(scope: CostScope, *, steps: int, classes: int, **_: Any) -> PassCount:
     """Cost: a backward pass per step and image, for both methods."""
     images = min(classes, scope.num_classes)
-    return PassCount(3 * images, 2 * images * steps)
+    return PassCount(images * (3 + 2 * steps), 2 * images * steps)
 
 
 @ANALYSES.register(

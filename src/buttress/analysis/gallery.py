@@ -12,13 +12,14 @@ from PIL import Image
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.subject import AnalysisSubject, CostScope
 from buttress.analysis.uncertainty import UncertaintyNote
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 
 if TYPE_CHECKING:

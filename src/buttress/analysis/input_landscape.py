@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.cost import PassCount
 from buttress.analysis.methods.loss_plane import (
     LossPlane,
     add_legend_above,
@@ -39,6 +38,7 @@ from buttress.analysis.uncertainty import SampleUnits, StoredSamples, Uncertaint
 from buttress.data import Dataset
 from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import TINY, Threat
@@ -128,7 +128,8 @@ def input_landscape_cost(
     """Cost: the attack, and a forward pass per grid point and image."""
     require_integers(1, limit=limit, steps=steps)
     images = 1 if image is not None else min(limit, scope.num_images)
-    return PassCount(images * (len(symmetric_grid(1.0, points)) ** 2 + 2), images * steps)
+    num_points = len(symmetric_grid(1.0, points)) ** 2
+    return PassCount(images * (num_points + 2 + steps), images * steps)
 
 
 @ANALYSES.register(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import torch
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.cost import PassCount
 from buttress.analysis.methods.loss_plane import (
     LossPlane,
     add_legend_above,
@@ -44,6 +43,7 @@ from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.config import Spec
 from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def landscape_cost(
     count += (points - 1) ** 2 * (directions > 1)
     evaluations = count * (1 if adversarial_mode == "none" else 2)
     attacks = {"none": 0, "center": 1, "each": count}[adversarial_mode]
-    return PassCount(limit * (evaluations + 2 * attacks), limit * steps * attacks)
+    return PassCount(limit * (evaluations + (2 + steps) * attacks), limit * steps * attacks)
 
 
 def _loss_phrase(subject: str, losses: DirectionalLosses) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.methods.lipschitz_bound import lipschitz_upper_bounds
 from buttress.analysis.methods.lipschitz_ratio import (
     LOGITS,
@@ -34,6 +34,7 @@ from buttress.analysis.subject import AnalysisSubject, CostScope
 from buttress.analysis.uncertainty import WEIGHTS_ONLY, SampleUnits, StoredSamples, UncertaintyNote
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.models.parts import NetworkBlock, network_blocks
 
@@ -168,7 +169,7 @@ def lipschitz_cost(
     total = attack_passes(create_attack(attack, **(args or {})), scope, images)
     for _ in NORM_PAIRS:
         total += attack_passes(RatioAscent(steps=steps, radii=tuple(radii)), scope, images)
-    return total + PassCount(total.forward + total.backward, 2 * MAX_ITERATIONS)
+    return total + PassCount(total.forward + 2 * MAX_ITERATIONS, 2 * MAX_ITERATIONS)
 
 
 RATIO_FIELDS = ("at_attack_result", "attack_max", "ascent_max")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
 from buttress.analysis.semantics import perturbations_as_images
 from buttress.analysis.subject import (
@@ -28,6 +28,7 @@ from buttress.attacks.core import Attack, create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
+from buttress.models.cost import PassCount
 from buttress.system.progress import fraction_callback
 
 if TYPE_CHECKING:

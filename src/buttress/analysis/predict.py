@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
-from buttress.analysis.cost import PassCount
 from buttress.analysis.group import GroupScores, group_scores
 from buttress.analysis.methods.predictors import CLEAN_ACCURACY, SIZE_METRICS, MetricReader
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.results.core import WORST_CASE
 from buttress.statistics import holm, spearman, spearman_p_value
 

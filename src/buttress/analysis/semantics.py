@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.attacks.core import create_attack
@@ -21,6 +21,7 @@ from buttress.data import Batch
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.registry import normalize_name
 from buttress.results.run import Run
@@ -96,7 +97,7 @@ def semantics_cost(
     attack_object, judging = create_attack(attack, steps=steps), _judge_indices(group, judges)
     for index, (_label, subject) in enumerate(group.subjects()):
         images = min(limit, len(subject.data))
-        passes = PassCount(images * len(group)) if index in judging else PassCount(0)
+        passes = PassCount(images * len(group)) if index in judging else PassCount()
         if _is_attacked(index, judging, judges):
             passes += attack_passes(attack_object, subject.scope, images)
         yield subject, passes

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor, require_integers
-from buttress.analysis.cost import PassCount
 from buttress.analysis.methods.hessian import LossHessian
 from buttress.analysis.methods.lanczos import hutchinson, lanczos
 from buttress.analysis.methods.weight_directions import (
@@ -38,6 +37,7 @@ from buttress.analysis.subject import (
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.config import Spec
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.system.progress import ProgressTask
 from buttress.system.rng import make_generator
@@ -156,7 +156,8 @@ def sharpness_cost(
     products += 2  # of each image alone, for the uncertainty of the eigenvalues
     backward = products * PASSES_PER_HESSIAN_PRODUCT + ASCENT_STEPS * len(radii)
     forward = 1 + (directions + ASCENT_STEPS) * len(radii)
-    return PassCount(kinds * limit * forward, limit * (kinds * backward + steps))
+    gradients = limit * (kinds * backward + steps)
+    return PassCount(kinds * limit * forward + gradients, gradients)
 
 
 def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
-from buttress.analysis.cost import PassCount
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, CostScope
 from buttress.analysis.uncertainty import WEIGHTS_ONLY
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.models import parameter_components
+from buttress.models.cost import PassCount
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def _draw_components(axes: Axes, results: Mapping[str, SparsityResult]) -> None:
 
 def sparsity_cost(scope: CostScope, **_: Any) -> PassCount:
     """Cost: none, it reads weights only."""
-    return PassCount(0)
+    return PassCount()
 
 
 @ANALYSES.register(

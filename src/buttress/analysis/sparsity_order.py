@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, analyze
-from buttress.analysis.cost import PassCount
 from buttress.analysis.sparsity import LARGEST_KINDS, SparsityResult
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import WEIGHTS_ONLY
 from buttress.config import Spec
+from buttress.models.cost import PassCount
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.subject import AnalysisSubject, CostScope
 from buttress.analysis.uncertainty import SampleUnits
 from buttress.attacks.core import create_attack
@@ -21,6 +21,7 @@ from buttress.config import Spec
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.statistics import wilson_interval
 from buttress.system.progress import fraction_callback

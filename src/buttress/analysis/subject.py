@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.core import create_attack
-from buttress.data import Dataset, load_dataset
+from buttress.data import Dataset, DatasetFacts, load_dataset
 from buttress.engine.checks import check_model_output
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
@@ -105,7 +105,7 @@ def load_subject(
     )
 
 
-def default_threat(spec: RunSpec, data: Dataset) -> Threat:
+def default_threat(spec: RunSpec, data: Dataset | DatasetFacts) -> Threat:
     """Threat model of a run's training; for standard training the default Linf one of its data."""
     trained = spec.recipe.threat
     return Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
-from buttress.analysis.cost import PassCount
 from buttress.analysis.group import AccuracyInterval, RunScore, group_scores
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
-from buttress.models import load_model
-from buttress.models.cost import count_macs, count_parameters
+from buttress.models.cost import PassCount
 from buttress.results.core import WORST_CASE
 from buttress.statistics import pareto
-from buttress.training.cost import trained_passes, training_seconds
+from buttress.training.cost import run_model_cost, trained_passes, training_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,14 +168,14 @@ def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST_CASE) -> T
 
 
 def _tradeoff_point(score: RunScore) -> TradeoffPoint:
-    model = load_model(score.run.path)
+    cost = run_model_cost(score.run.spec)
     return TradeoffPoint(
         label=score.label,
         robust_accuracy=score.robust_accuracy,
         clean_accuracy=score.clean_accuracy,
         num_images=score.num_images,
-        parameters=count_parameters(model),
-        macs=count_macs(model, score.run.spec.image_size),
+        parameters=cost.parameters,
+        macs=cost.macs,
         train_seconds=training_seconds(score.run),
         train_passes=trained_passes(score.run),
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
-from buttress.analysis.cost import PassCount, attack_passes
+from buttress.analysis.cost import attack_passes
 from buttress.analysis.stability import predict_classes
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
@@ -18,6 +18,7 @@ from buttress.data import Dataset
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.errors import UserError
+from buttress.models.cost import PassCount
 from buttress.statistics import wilson_interval
 from buttress.threats.norm_ball import Threat
 

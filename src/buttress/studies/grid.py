@@ -204,6 +204,12 @@ def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> No
     source, labels = study.display_name, study.all_labels(scale)
     for analysis in (*scaled.analyses, *scaled.group_analyses):
         ANALYSES.entry(analysis.name)
+    for analysis in scaled.analyses:
+        if ANALYSES.spec(analysis.name).subject != "run":
+            raise UserError(
+                f"{source}: `analyses` must be of single runs, but {analysis.name} is not; "
+                "list it in `group_analyses`"
+            )
     for rows in scaled.analysis_rows:
         if rows.analysis not in [analysis.name for analysis in scaled.group_analyses]:
             raise UserError(

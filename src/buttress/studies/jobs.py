@@ -12,7 +12,12 @@ from typing import Any, Literal
 import torch
 
 from buttress.analysis.core import ANALYSES, analyze, resolve_args
-from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, default_threat
+from buttress.analysis.subject import (
+    AnalysisNotApplicable,
+    AnalysisSubject,
+    CostScope,
+    default_threat,
+)
 from buttress.config import ComponentSpec
 from buttress.data import DatasetFacts, dataset_facts, load_dataset
 from buttress.errors import CorruptFileError
@@ -145,11 +150,12 @@ def tasks_of_job(job: RunJob) -> list[RunTask]:
                          "threat": "" if entry.threat is None else str(entry.threat)},
                     )
                 )  # fmt: skip
+    scope = CostScope(images, spec.num_classes, default_threat(spec, facts))
     for analysis in job.analyses:
-        identity = {"args": _resolved_args(analysis)}
-        tasks.append(
-            RunTask(analysis.name, "analysis", run.analysis_file(analysis.name), identity=identity)
-        )
+        args = _resolved_args(analysis)
+        passes = ANALYSES.spec(analysis.name).cost(scope, **args)
+        file = run.analysis_file(analysis.name)
+        tasks.append(RunTask(analysis.name, "analysis", file, passes, identity={"args": args}))
     return tasks
 
 

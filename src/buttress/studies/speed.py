@@ -77,19 +77,20 @@ class SpeedModel:
 
     def estimate_seconds(self, job: RunJob, task: RunTask) -> float | None:
         """Estimated seconds of a task; None without any timing."""
-        if task.kind == "analysis":
-            return 0.0  # an analysis logs its own cost
         passes, cost = self.expected_passes(job, task), run_model_cost(job.spec)
         macs = passes.macs(cost.macs)
+        if macs == 0:
+            return 0.0
         if self.device is not None:
             return FLOPS_PER_MAC * macs / self.device.sustained_flops
         rates = self.seconds_per_mac
+        kind: TaskKind = "train" if task.kind == "train" else "attack"  # an analysis is like one
         for name in (model_label(job.spec), cost.family):
-            if (name, task.kind) in rates:
-                return rates[name, task.kind] * macs
+            if (name, kind) in rates:
+                return rates[name, kind] * macs
         if cost.family in self.calibrations:
             return self.calibrations[cost.family].seconds(passes, cost.macs)
-        return self._estimate_from_others(passes, cost.macs, task.kind)
+        return self._estimate_from_others(passes, cost.macs, kind)
 
     def _estimate_from_others(
         self, passes: PassCount, forward_macs: float, kind: TaskKind

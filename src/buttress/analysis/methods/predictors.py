@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from buttress.analysis.core import ANALYSES, Predictor, analyze, resolve_args
-from buttress.analysis.cost import PassCount
 from buttress.analysis.group import RunScore
 from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, load_subject
 from buttress.errors import ButtressError
-from buttress.models.cost import count_macs, count_parameters
+from buttress.models.cost import PassCount
 from buttress.results.core import read_record_json
 from buttress.system.progress import Progress
+from buttress.training.cost import run_model_cost
 
 SIZE_METRICS = ("parameters", "multiply-accumulates")
 CLEAN_ACCURACY = "clean accuracy"
@@ -47,9 +47,8 @@ class MetricReader:
         return self._subject
 
     def model_sizes(self) -> dict[str, float]:
-        model, spec = self.subject.model, self.score.run.spec
-        macs = count_macs(model, spec.image_size)
-        return dict(zip(SIZE_METRICS, (float(count_parameters(model)), float(macs)), strict=True))
+        cost = run_model_cost(self.score.run.spec)
+        return dict(zip(SIZE_METRICS, (float(cost.parameters), float(cost.macs)), strict=True))
 
     def value(self, predictor: Predictor) -> float | None:
         key = predictor.analysis, predictor.is_initial
@@ -60,7 +59,7 @@ class MetricReader:
 
     def cost(self) -> PassCount:
         """Cost of computing all metrics that are not saved."""
-        total = PassCount(0)
+        total = PassCount()
         pairs = dict.fromkeys((p.analysis, p.is_initial) for p in ANALYSES.predictors())
         for name, is_initial in pairs:
             if name in self.compute and self._load_stored(name, is_initial) is None:
