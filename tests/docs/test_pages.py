@@ -22,7 +22,9 @@ import buttress as bt
 from buttress.analysis import ANALYSES
 from buttress.cli.main import COMMANDS, main, run_cli
 from buttress.evaluation import load_suite
+from buttress.results.core import RECORD_VERSION
 from buttress.results.run import Run
+from buttress.results.run_spec import SPEC_VERSION
 from buttress.studies import expand_study, load_study
 from buttress.training import load_recipe
 from doc_blocks import ROOT, Block, list_pages, parse_blocks, read_blocks, shell_commands
@@ -75,7 +77,8 @@ def build(num_classes=10, in_channels=3):
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained runs under the names of the pages; made once, also for several processes."""
-    folder = tmp_path_factory.getbasetemp().parent / "trained-for-pages"
+    name = f"trained-for-pages-{SPEC_VERSION}-{RECORD_VERSION}"  # others cannot be read
+    folder = tmp_path_factory.getbasetemp().parent / name
     with FileLock(f"{folder}.lock"):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
