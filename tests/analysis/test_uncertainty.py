@@ -78,10 +78,10 @@ def test_a_figure_without_samples_says_why() -> None:
 def test_the_part_of_a_run_in_a_record_of_several() -> None:
     saved = {
         "result": {
-            "by_run": {"r1": {"judges": {"vit": {"top1": 0.5}}}},
+            "by_run": {"r1.a": {"judges": {"vit": {"top1": 0.5}}}},
             "samples": {
-                "by_run.r1.judges.vit.top1": SampleUnits([0, 1]).store([0.0, 1.0]).model_dump()
+                "by_run.r1.a.judges.vit.top1": SampleUnits([0, 1]).store([0.0, 1.0]).model_dump()
             },
         }
     }
-    assert figure_samples(saved, "judges.vit.top1", run="r1").value == 0.5
+    assert figure_samples(saved, "judges.vit.top1", run="r1.a").value == 0.5

@@ -213,7 +213,7 @@ def attention(
     has_rollout = len(known) == len(rollouts)
     pair = [torch.cat([r[k] for r in known]) for k in (0, 1)] if has_rollout else []
     changes = attention_changes(pair[0], pair[1], len(sample)) if has_rollout else None
-    units = SampleUnits(sample.ids.tolist())
+    units = SampleUnits(sample.ids)
     samples = {} if changes is None else {"rollout_change": units.store(changes)}
     for number, layer in enumerate(layers):
         samples |= {f"layers[{number}].{k}": units.store(v) for k, v in layer.figures().items()}

@@ -230,7 +230,7 @@ def convergence(
         gaps.append(gap)
         image_losses.append(by_attack)
     task.close()
-    curves, units = losses.mean(2), SampleUnits(batch.ids.tolist())
+    curves, units = losses.mean(2), SampleUnits(batch.ids)
     by_eps = eps_curve(subject, factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS)
     samples = _gap_samples(image_losses, losses[:, -1].mean(0), units)
     reference_loss = gaps[0].reference_loss

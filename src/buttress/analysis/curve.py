@@ -92,7 +92,7 @@ def eps_curve(
         options=AttackOptions(subject.seed),
         steps=steps,
     )
-    intervals, units = accuracies.intervals, SampleUnits(data.ids.tolist())
+    intervals, units = accuracies.intervals, SampleUnits(data.ids)
     return EpsCurve(
         attack=attack,
         norm=accuracies.norm,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
-from buttress.analysis.gallery import encode_png, show_png
+from buttress.analysis.gallery import encode_png, picture_axes, show_png
 from buttress.analysis.perturbations import LOW_FREQUENCY, low_frequency_energy
 from buttress.analysis.subject import AnalysisSubject, CostScope, load_sample
 from buttress.analysis.uncertainty import SampleUnits
@@ -64,9 +64,7 @@ class FeatureResult(AnalysisResult):
     def plot(results: Mapping[str, FeatureResult], figure: Figure) -> None:
         """Three rows per run: noise, targeted PGD, direct ascent; a column per class."""
         columns = max(len(r.pictures) for r in results.values())
-        axes = figure.subplots(3 * len(results), columns, squeeze=False)
-        for axis in axes.flat:
-            axis.set_axis_off()
+        axes = picture_axes(figure, 3 * len(results), columns)
         for block, (label, result) in enumerate(results.items()):
             for column, picture in enumerate(result.pictures):
                 rows = axes[3 * block : 3 * block + 3, column]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -24,7 +24,7 @@ from buttress.models.eval_mode import eval_mode, to_model_device
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 
 EXAMPLES_ONLY = UncertaintyNote(
@@ -61,9 +61,7 @@ class GalleryResult(AnalysisResult):
         rows = 3 * len(results)
         columns = max(len(r.examples) for r in results.values())
         figure.set_size_inches(1.1 * max(columns, 3), 1.1 * rows)
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for axis in axes.flat:
-            axis.set_axis_off()
+        axes = picture_axes(figure, rows, columns)
         for block, (label, result) in enumerate(results.items()):
             for column, example in enumerate(result.examples):
                 pictures = (example.clean, example.perturbation, example.adversarial)
@@ -163,6 +161,14 @@ def encode_png(image: Tensor) -> str:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
     return base64.b64encode(buffer.getvalue()).decode()
+
+
+def picture_axes(figure: Figure | SubFigure, rows: int, columns: int) -> Any:
+    """(rows, columns) axes without frames."""
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    return axes
 
 
 def show_png(axes: Axes, picture: str, cmap: str = "gray") -> None:

@@ -182,7 +182,7 @@ def input_landscape(
         unperturbed=int((axes.attack.flatten(1).abs().amax(1) == 0).sum()),
         loss=loss,
         accuracy=accuracy,
-        samples=_axis_samples(values, SampleUnits(sample.ids.tolist())),
+        samples=_axis_samples(values, SampleUnits(sample.ids)),
     )
 
 

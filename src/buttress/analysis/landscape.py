@@ -219,9 +219,7 @@ def landscape(
         losses = {place: getattr(pair, kind) for place, pair in losses_by_point.items()}
         if losses[()] is not None:
             kinds[kind] = _directional_losses(losses, grid, directions)
-            samples |= _loss_samples(
-                kind, losses, grid, directions, SampleUnits(sample.ids.tolist())
-            )
+            samples |= _loss_samples(kind, losses, grid, directions, SampleUnits(sample.ids))
     return LandscapeResult(
         steps=grid,
         rise_radius=grid[points // 2 + _rise_offset(points)],

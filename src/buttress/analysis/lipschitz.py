@@ -241,7 +241,7 @@ def lipschitz(
         samples={
             f"blocks[{number}].{pair}.{field}": figure
             for number, block_ratios in enumerate(ratios.values())
-            for pair, field, figure in _stored_ratios(block_ratios, SampleUnits(data.ids.tolist()))
+            for pair, field, figure in _stored_ratios(block_ratios, SampleUnits(data.ids))
         },
     )
 

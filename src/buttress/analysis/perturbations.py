@@ -14,7 +14,7 @@ from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
 from buttress.analysis.cost import attack_passes
-from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
+from buttress.analysis.gallery import encode_png, first_image_per_class, picture_axes, show_png
 from buttress.analysis.semantics import perturbations_as_images
 from buttress.analysis.subject import (
     SAMPLE_BATCH,
@@ -91,9 +91,7 @@ class PerturbationsResult(AnalysisResult):
 
 def _draw_pictures(results: Mapping[str, PerturbationsResult], figure: SubFigure) -> None:
     columns = max(len(r.examples) for r in results.values()) + 1
-    axes = figure.subplots(2 * len(results), columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
+    axes = picture_axes(figure, 2 * len(results), columns)
     for block, (label, result) in enumerate(results.items()):
         above, below = axes[2 * block], axes[2 * block + 1]
         for column, example in enumerate(result.examples):
@@ -217,10 +215,8 @@ def _build_result(
         image_low_frequency_energy=float(image[is_low].sum()),
         white_noise_low_frequency_energy=float(white[is_low].sum()),
         samples={
-            "low_frequency_energy": SampleUnits(ids_perturbed.tolist()).store(
-                energies[:, is_low].sum(1)
-            ),
-            "image_low_frequency_energy": SampleUnits(ids.tolist()).store(images[:, is_low].sum(1)),
+            "low_frequency_energy": SampleUnits(ids_perturbed).store(energies[:, is_low].sum(1)),
+            "image_low_frequency_energy": SampleUnits(ids).store(images[:, is_low].sum(1)),
         },
     )
 

@@ -72,29 +72,20 @@ class RademacherResult(AnalysisResult):
         """One panel per norm: both complexities, and the band that the lemma allows."""
         names = [c.p for c in next(iter(results.values())).classes]
         axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
-        for label, result in results.items():
+        for number, (label, result) in enumerate(results.items()):
             prefix = f"{label}: " if label else ""
             for axis, linear_class in zip(axes, result.classes, strict=True):
-                x = [r.dimension for r in linear_class.rows]
-                line_label = (
-                    f"{prefix}adversarial, slope {_format_signed(linear_class.adversarial_slope)}"
+                rows, kinds = linear_class.rows, ("adversarial", "natural")
+                x = [r.dimension for r in rows]
+                for kind, style in zip(kinds, ("o-", "--"), strict=True):
+                    slope = _format_signed(getattr(linear_class, f"{kind}_slope"))
+                    values = [getattr(r, kind) for r in rows]
+                    name = f"{prefix}{kind}, slope {slope}"
+                    axis.plot(x, values, style, color=f"C{number}", label=name)
+                band = [r.lower for r in rows], [r.upper for r in rows]
+                axis.fill_between(
+                    x, *band, alpha=0.15, color=f"C{number}", label="allowed by the lemma"
                 )
-                (line,) = axis.plot(
-                    x, [r.adversarial for r in linear_class.rows], marker="o", label=line_label
-                )
-                color, line_label = (
-                    line.get_color(),
-                    f"{prefix}natural, slope {_format_signed(linear_class.natural_slope)}",
-                )
-                axis.plot(
-                    x,
-                    [r.natural for r in linear_class.rows],
-                    linestyle="--",
-                    color=color,
-                    label=line_label,
-                )
-                band = [r.lower for r in linear_class.rows], [r.upper for r in linear_class.rows]
-                axis.fill_between(x, *band, alpha=0.15, color=color, label="allowed by the lemma")
         for axis, name in zip(axes, names, strict=True):
             axis.set(xscale="log", yscale="log", xlabel="dimension", title=f"p = {name}")
             axis.legend(fontsize="x-small")

@@ -142,7 +142,7 @@ def semantics(
         pictures[index] = perturbations_as_images(x, x_adv.to(x), threat.eps)
         task.advance(1, note=f"made on {group.labels[index]}")
     scores: dict[int, dict[str, TopAccuracy]] = {index: {} for index in sources}
-    units = SampleUnits(ids.tolist())
+    units = SampleUnits(ids)
     samples: dict[str, StoredSamples] = {}
     for judge in judging:
         model, name = group.subject(judge).model, _model_key(group.runs[judge])

@@ -262,7 +262,7 @@ class SharpnessSearch:
             rises.append(rise)
             samples |= {f"rises[{number}].{path}": figure for path, figure in figures.items()}
         loss = sample_loss(self.model, sample)
-        samples["loss"] = SampleUnits(sample.ids.tolist()).store(loss.per_image)
+        samples["loss"] = SampleUnits(sample.ids).store(loss.per_image)
         return SharpnessMeasures(loss=loss.mean, rises=tuple(rises), **spectra), samples
 
     def _spectrum(self, sample: ImageSample, *, relative: bool) -> tuple[HessianSpectrum, Samples]:
@@ -273,7 +273,7 @@ class SharpnessSearch:
         start = torch.randn(hessian.size, generator=rng).to(next(iter(weights.values())))
         ends = lanczos(hessian.hessian_vector_product, start, steps=self.lanczos_steps)
         curvatures = hessian.image_curvatures(ends.vector)
-        samples = {"largest": SampleUnits(sample.ids.tolist()).store(curvatures)}
+        samples = {"largest": SampleUnits(sample.ids).store(curvatures)}
         trace = None
         if self.probes:
             product = hessian.hessian_vector_product
@@ -292,7 +292,7 @@ class SharpnessSearch:
     def _rises(self, sample: ImageSample, task: ProgressTask) -> Iterator[tuple[LossRise, Samples]]:
         """The rise in each ball, and that of each image."""
         model, weights = self.model, filter_weights(self.model)
-        units = SampleUnits(sample.ids.tolist())
+        units = SampleUnits(sample.ids)
         random_directions = [
             random_direction(weights, "sharpness", self.seed, k) for k in range(self.directions)
         ]

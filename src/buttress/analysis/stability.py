@@ -179,7 +179,7 @@ def stability(
     stable = predict_classes(subject.model, out.x_adv) == clean_predictions
     is_correct = clean_predictions == y
     masks = _stability_masks(is_correct, stable)
-    units = SampleUnits(ids.tolist())
+    units = SampleUnits(ids)
     classes = data.classes if per_class else ()
     return StabilityResult(
         attack=attack,

@@ -183,7 +183,7 @@ def measure_transfer(
         low=low,
         high=high,
         likely_gradient_masking=likely_masked_runs(group.labels, low, high),
-        samples=_transfer_samples(is_correct, is_fooled, SampleUnits(ids.tolist())),
+        samples=_transfer_samples(is_correct, is_fooled, SampleUnits(ids)),
     )
 
 

@@ -133,7 +133,7 @@ UNKNOWN = UncertaintyNote(
 class SampleUnits:
     """The images, draws or classes that the figures of one analysis are averaged over."""
 
-    ids: Sequence[int]
+    ids: Any  # (n,) integers: a tensor or a sequence
     varies_by: VariesBy = "image"
 
     def store(
@@ -146,7 +146,8 @@ class SampleUnits:
             statistic: what gives the figure from the means of the terms.
             grid: where the terms of a slope are.
         """
-        order = np.argsort(np.asarray(self.ids), kind="stable")
+        ids = np.asarray(self.ids)
+        order = np.argsort(ids, kind="stable")
         values = np.stack([np.asarray(term, dtype="<f4")[order] for term in terms])
         is_binary = bool(np.isin(values, (0, 1)).all())
         content = np.packbits(values.astype(bool)) if is_binary else values
@@ -157,7 +158,7 @@ class SampleUnits:
             values=base64.b64encode(content.tobytes()).decode(),
             statistic=statistic,
             grid=tuple(map(float, grid)),
-            unit_set=digest([int(i) for i in np.asarray(self.ids)[order]]),
+            unit_set=digest(ids[order].tolist()),
         )
 
 
@@ -176,9 +177,10 @@ def figure_samples(record: Mapping[str, Any], path: str, *, run: str = "") -> Fi
     Raises:
         LookupError: the result has nothing at this path.
     """
-    keys = resolve_path(record["result"], f"by_run.{run}.{path}" if run else path)
-    name = format_path(keys)
-    stored = record["result"].get("samples", {}).get(name)
+    result = record["result"]
+    prefix = ("by_run", run) if run else ()
+    name = format_path((*prefix, *resolve_path(result["by_run"][run] if run else result, path)))
+    stored = result.get("samples", {}).get(name)
     if stored is not None:
         return StoredSamples.model_validate(stored).load()
     notes = [UncertaintyNote.model_validate(note) for note in record.get("uncertainty", ())]

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-LossPlane = tuple[
-    tuple[float, ...], ...
-]  # [i][j]: the loss at step i of the first axis, j of the other
+LossPlane = tuple[tuple[float, ...], ...]  # [i][j]: at step i of the first axis, j of the other
 NUM_LEVELS = 12
 
 
@@ -42,23 +40,11 @@ def draw_contours(
     """Lines of equal loss, filled; all planes of one picture have the same levels."""
     from matplotlib.colors import LogNorm
 
-    filled = axes.contourf(
-        steps,
-        steps,
-        _transpose_and_clip(plane, levels),
-        levels=levels,
-        norm=LogNorm(),
-        cmap="viridis",
-    )
-    filled.set_edgecolor("face")
-    lines = axes.contour(
-        steps,
-        steps,
-        _transpose_and_clip(plane, levels),
-        levels=levels,
-        colors="white",
-        linewidths=0.4,
-    )
+    heights = _transpose_and_clip(plane, levels)
+    axes.contourf(
+        steps, steps, heights, levels=levels, norm=LogNorm(), cmap="viridis"
+    ).set_edgecolor("face")
+    lines = axes.contour(steps, steps, heights, levels=levels, colors="white", linewidths=0.4)
     axes.clabel(lines, list(levels)[1:-1:3], fmt="%.2g", fontsize=6)
     axes.plot(0, 0, marker="+", color="red")
     axes.set_aspect("equal")
