@@ -274,9 +274,9 @@ def test_what_we_write_is_what_we_read(run: Run, out: Path) -> None:
     reading = read_leaderboard_entries([out / "model_info"])
 
     assert reading.problems == ()
-    (row,) = reading.rows
-    assert (row.id, row.dataset, row.board, row.threat) == ("Net", "digits", "Linf", THREAT)
-    assert (row.clean, row.robust) == pytest.approx((0.7557, 0.3098))
+    (row,) = reading.entries
+    assert (row.id, row.dataset, row.leaderboard, row.threat) == ("Net", "digits", "Linf", THREAT)
+    assert (row.clean_accuracy, row.robust_accuracy) == pytest.approx((0.7557, 0.3098))
     assert row.is_unreliable
 
 

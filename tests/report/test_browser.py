@@ -202,9 +202,9 @@ def expected(x: np.ndarray, y: np.ndarray) -> list[str]:
         f"{100 * y.mean():.1f}",
         signed(found.value),
         f"{signed(low)} to {signed(high)}",
-        str(found.split.only_a),
-        str(found.split.only_b),
-        "< 0.001" if found.p < 0.001 else f"{found.p:.3f}",
+        str(found.counts.only_a),
+        str(found.counts.only_b),
+        "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}",
     ]
 
 

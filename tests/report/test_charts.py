@@ -55,11 +55,13 @@ def test_missing_bar_says_so_and_draws_nothing() -> None:
 
 
 def test_every_chart_is_described_and_well_formed() -> None:
-    series = [LineSeries("<a>", [0, 1], [0.9, float("nan")], [0.8, 0.1], [1.0, 0.3], dashed=True)]
+    series = [
+        LineSeries("<a>", [0, 1], [0.9, float("nan")], [0.8, 0.1], [1.0, 0.3], is_dashed=True)
+    ]
     charts = [
-        draw_bars([BarItem('"<b>"', 0.5, low=0.4, high=0.6, mark=0.9)], "Bars & more"),
+        draw_bars([BarItem('"<b>"', 0.5, low=0.4, high=0.6, tick_value=0.9)], "Bars & more"),
         draw_lines(series, ChartFrame("eps", "accuracy"), "Lines"),
-        draw_lines([], ChartFrame("epoch", "loss", is_share=False), "Nothing"),
+        draw_lines([], ChartFrame("epoch", "loss", is_percent=False), "Nothing"),
         draw_scatter(
             [ScatterPoint("<c>", 0.3, 0.5, 0.4, 0.6)], ChartFrame("sparsity", "worst"), "Scatter"
         ),

@@ -78,7 +78,7 @@ def write(root: Path, name: str, content: Any) -> Path:
 
 def read_one(root: Path, content: Any) -> tuple[LeaderboardEntry | None, tuple[str, ...]]:
     found = read_leaderboard_entries([write(root, "cifar10/Linf/X", content)])
-    return (found.rows[0] if found.rows else None), found.problems
+    return (found.entries[0] if found.entries else None), found.problems
 
 
 def test_a_folder_is_read_whole(tmp_path: Path) -> None:
@@ -88,7 +88,10 @@ def test_a_folder_is_read_whole(tmp_path: Path) -> None:
     found = read_leaderboard_entries([tmp_path / "model_info"])
 
     assert found.problems == ()
-    seen = {r.id: (r.dataset, r.board, r.threat, r.clean, r.robust) for r in found.rows}
+    seen = {
+        r.id: (r.dataset, r.leaderboard, r.threat, r.clean_accuracy, r.robust_accuracy)
+        for r in found.entries
+    }
     expected = {
         "Rice2020Overfitting": ("cifar10", "Linf", "Linf:8/255", 0.8534, 0.5342),
         "Augustin2020Adversarial": ("cifar10", "L2", "L2:0.5", 0.9108, 0.7291),
@@ -99,10 +102,10 @@ def test_a_folder_is_read_whole(tmp_path: Path) -> None:
     assert {k: v[:3] for k, v in seen.items()} == {k: v[:3] for k, v in expected.items()}
     for name, values in expected.items():
         assert seen[name][3:] == pytest.approx(values[3:])
-    nuts = next(r for r in found.rows if r.id == "Bai2024MixedNUTS")
+    nuts = next(r for r in found.entries if r.id == "Bai2024MixedNUTS")
     assert nuts.is_unreliable
-    assert nuts.external == pytest.approx(0.6971)
-    assert next(r for r in found.rows if "Aug" in r.id).title.endswith("Explainability")
+    assert nuts.lowest_reported_accuracy == pytest.approx(0.6971)
+    assert next(r for r in found.entries if "Aug" in r.id).title.endswith("Explainability")
 
 
 def test_the_sample_pins_the_names_and_types_of_the_fields() -> None:
@@ -114,7 +117,7 @@ def test_the_sample_pins_the_names_and_types_of_the_fields() -> None:
 
 def test_a_single_file_and_the_same_file_twice(tmp_path: Path) -> None:
     path = write(tmp_path, "cifar10/Linf/A", SAMPLES["cifar10/Linf/Rice2020Overfitting"])
-    assert len(read_leaderboard_entries([path, path, tmp_path]).rows) == 1
+    assert len(read_leaderboard_entries([path, path, tmp_path]).entries) == 1
 
 
 @pytest.mark.parametrize(("value", "share"), [
@@ -126,7 +129,7 @@ def test_numbers_come_in_many_spellings(value: Any, share: float | None, tmp_pat
         tmp_path, {"dataset": "cifar10", "clean_acc": "90", "autoattack_acc": value}
     )
     assert row is not None
-    assert row.robust == (None if share is None else pytest.approx(share))
+    assert row.robust_accuracy == (None if share is None else pytest.approx(share))
     assert problems == ()
 
 
@@ -142,11 +145,11 @@ def test_a_wrong_type_is_named_and_taken_as_missing(name: str, value: Any, tmp_p
     row, problems = read_one(tmp_path, given)
 
     assert row is not None
-    assert row.clean == 0.9
+    assert row.clean_accuracy == 0.9
     if value != "nan ":  # a way to say "none"
         (problem,) = problems
         assert problem.startswith(f"X.json: {name!r} must be ")
-    fields = {"autoattack_acc": row.robust, "eps": row.threat, "link": row.link,
+    fields = {"autoattack_acc": row.robust_accuracy, "eps": row.threat, "link": row.link,
               "unreliable": row.is_unreliable, "venue": row.venue}  # fmt: skip
     assert not fields[name]
 

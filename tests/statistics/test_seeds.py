@@ -27,9 +27,9 @@ def image_part(source: np.random.Generator, images: int) -> NDArray[np.float64]:
 
 def test_the_t_interval_over_seeds() -> None:
     found = summarize_seeds([0.50, 0.52, 0.57])
-    half = t.ppf(0.975, 2) * found.sd / np.sqrt(3)
+    half = t.ppf(0.975, 2) * found.std / np.sqrt(3)
     assert found.mean == pytest.approx(0.53)
-    assert found.sd == pytest.approx(np.std([0.50, 0.52, 0.57], ddof=1))
+    assert found.std == pytest.approx(np.std([0.50, 0.52, 0.57], ddof=1))
     assert found.interval == pytest.approx((0.53 - half, 0.53 + half))
     with pytest.raises(UserError, match="at least two seeds"):
         summarize_seeds([0.5])
@@ -73,8 +73,8 @@ def test_equal_trainings_are_seldom_told_apart(paired: bool, between: float) -> 
             for _ in range(2)
         )
         found = seed_difference(a, b, paired=paired)
-        assert found.p is not None
-        alarms.append(found.p <= 0.05)
+        assert found.p_value is not None
+        alarms.append(found.p_value <= 0.05)
         assert alarms[-1] == (not found.interval.low <= 0 <= found.interval.high)
     assert np.mean(alarms) <= 0.085  # 300 draws of 5% stay below with p = 0.99
 
@@ -86,12 +86,12 @@ def test_a_large_difference_between_trainings_is_found() -> None:
     for paired in (True, False):
         found = seed_difference(a, b, paired=paired)
         turned = seed_difference(b, a, paired=paired)
-        assert found.p is not None
-        assert found.p < 0.01
+        assert found.p_value is not None
+        assert found.p_value < 0.01
         assert found.interval.low > 0
         assert turned.mean == -found.mean
         assert turned.interval == pytest.approx((-found.interval.high, -found.interval.low))
-        assert turned.p == pytest.approx(found.p)
+        assert turned.p_value == pytest.approx(found.p_value)
 
 
 def test_without_easy_and_hard_images_it_is_the_t_test_over_seeds() -> None:
@@ -100,16 +100,16 @@ def test_without_easy_and_hard_images_it_is_the_t_test_over_seeds() -> None:
     a = source.random((4, 20000)) < np.array([[0.2], [0.5], [0.4], [0.9]])
     b = source.random((4, 20000)) < np.array([[0.3], [0.1], [0.2], [0.4]])
     found = seed_difference(a, b, paired=True)
-    assert found.p == pytest.approx(ttest_rel(a.mean(1), b.mean(1)).pvalue, rel=0.01)
+    assert found.p_value == pytest.approx(ttest_rel(a.mean(1), b.mean(1)).pvalue, rel=0.01)
 
 
 def test_the_same_models_differ_by_nothing() -> None:
     flags = np.random.default_rng(0).random((3, 100)) < 0.5
     found = seed_difference(flags, flags, paired=True)
-    assert (found.mean, found.p) == (0.0, 1.0)
+    assert (found.mean, found.p_value) == (0.0, 1.0)
     width = Z95**2 / (100 + Z95**2)
     assert found.interval == pytest.approx((-width, width))
-    assert seed_difference(flags, flags).p == 1.0
+    assert seed_difference(flags, flags).p_value == 1.0
 
 
 def test_seeds_that_agree_by_luck_are_not_trusted() -> None:
@@ -117,8 +117,8 @@ def test_seeds_that_agree_by_luck_are_not_trusted() -> None:
     a[0, :6] = a[1, 6:12] = True  # both seeds differ from B by exactly two points
     found = seed_difference(a, np.zeros((2, 300), bool), paired=True)
     assert found.mean == pytest.approx(0.02)
-    assert found.p is not None
-    assert found.p > 0.0001
+    assert found.p_value is not None
+    assert found.p_value > 0.0001
     assert found.interval.high - found.interval.low > 0.01
 
 

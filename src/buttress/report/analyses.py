@@ -59,13 +59,13 @@ class GalleryExampleView:
     adversarial_prediction: str
     clean_confidence: float
     adversarial_confidence: float
-    distance: float
+    perturbation_size: float
     clean: str
     perturbation: str
     adversarial: str
 
     @property
-    def held(self) -> bool:
+    def is_robust(self) -> bool:
         return self.adversarial_prediction == self.label
 
 
@@ -145,7 +145,7 @@ def parse_example(raw: Mapping[str, Any], classes: list[str]) -> GalleryExampleV
         adversarial_prediction=class_name(raw["adversarial_prediction"], classes),
         clean_confidence=float(raw["clean_confidence"]),
         adversarial_confidence=float(raw["adversarial_confidence"]),
-        distance=float(raw["distance"]),
+        perturbation_size=float(raw["distance"]),
         clean=validate_png(raw["clean"]),
         perturbation=validate_png(raw["perturbation"]),
         adversarial=validate_png(raw["adversarial"]),
@@ -182,11 +182,11 @@ class AnalysisPicture:
 
     name: str
     summary: str = ""  # caption and alternative text
-    address: str = ""
+    data_uri: str = ""
     reason: str = ""  # why it does not apply
 
     @property
-    def alt(self) -> str:
+    def alt_text(self) -> str:
         return self.summary or f"Figure of the analysis {self.name}"
 
 

@@ -29,12 +29,12 @@ class BarItem:
 
     name: str
     value: float | None
-    detail: str = ""  # for the description, not drawn
+    tooltip_detail: str = ""  # for the description, not drawn
     low: float = 0.0
     high: float = 0.0
-    colour: int = 0
-    hollow: bool = False
-    mark: float | None = None  # a second value, drawn as a tick
+    color: int = 0
+    is_hollow: bool = False
+    tick_value: float | None = None  # a second value, drawn as a tick
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class LineSeries:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    colour: int = 0
-    dashed: bool = False
+    color: int = 0
+    is_dashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class ScatterPoint:
     y: float
     low: float
     high: float
-    colour: int | None = None  # None: grey
-    hollow: bool = False
+    color: int | None = None  # None: grey
+    is_hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ChartFrame:
 
     x_label: str
     y_label: str
-    is_share: bool = True  # the y axis is percent, from 0 to 100
+    is_percent: bool = True  # the y axis is percent, from 0 to 100
     width: float = 480
     height: float = 300
 
@@ -91,7 +91,7 @@ def draw_bar(item: BarItem, x: LinearScale, top: float, name_width: float) -> st
     if item.value is None:
         missing = svg_text(x(0) + 5, top + 15, "missing", "missing")
         return svg_element("g", svg_tooltip(f"{bar_label(item)}: missing"), name, missing)
-    shape = "bar hollow" if item.hollow else "bar"
+    shape = "bar hollow" if item.is_hollow else "bar"
     middle = top + 11.0
     parts = [
         svg_tooltip(
@@ -101,7 +101,7 @@ def draw_bar(item: BarItem, x: LinearScale, top: float, name_width: float) -> st
         name,
         svg_element(
             "rect",
-            css=f"{shape} c{item.colour % NUM_COLORS}",
+            css=f"{shape} c{item.color % NUM_COLORS}",
             x=x(0),
             y=top + 3.0,
             width=max(x(item.value) - x(0), 0.75),
@@ -113,13 +113,15 @@ def draw_bar(item: BarItem, x: LinearScale, top: float, name_width: float) -> st
         svg_line(x(item.high), middle - 3, x(item.high), middle + 3, "cap"),
         svg_text(x.stop + 40, top + 15, format_tenths(item.value), "value", "end"),
     ]
-    if item.mark is not None:
-        parts.insert(-1, svg_line(x(item.mark), top + 1, x(item.mark), top + 21, "mark-tick"))
+    if item.tick_value is not None:
+        parts.insert(
+            -1, svg_line(x(item.tick_value), top + 1, x(item.tick_value), top + 21, "mark-tick")
+        )
     return svg_element("g", *parts)
 
 
 def bar_label(item: BarItem) -> str:
-    return f"{item.name} ({item.detail})" if item.detail else item.name
+    return f"{item.name} ({item.tooltip_detail})" if item.tooltip_detail else item.name
 
 
 def draw_lines(series: Sequence[LineSeries], frame: ChartFrame, label: str) -> str:
@@ -130,14 +132,14 @@ def draw_lines(series: Sequence[LineSeries], frame: ChartFrame, label: str) -> s
     y = LinearScale(low, high, frame.height - 40, 12)
     parts = draw_axes(x, y, frame)
     for s in series:
-        colour = f"c{s.colour % NUM_COLORS}"
+        colour = f"c{s.color % NUM_COLORS}"
         if s.low and s.high:
             edge = [*zip(s.x, s.high, strict=True), *reversed(list(zip(s.x, s.low, strict=True)))]
             parts.append(svg_path([(x(a), y(b)) for a, b in edge], f"band {colour}"))
     for s in series:
-        colour = f"c{s.colour % NUM_COLORS}"
+        colour = f"c{s.color % NUM_COLORS}"
         points = [(x(a), y(b)) for a, b in zip(s.x, s.y, strict=True)]
-        style = "line dashed" if s.dashed else "line"
+        style = "line dashed" if s.is_dashed else "line"
         parts.append(svg_path(points, f"{style} {colour}", svg_tooltip(s.name)))
         parts += [
             draw_point(s, i, at, frame)
@@ -148,7 +150,7 @@ def draw_lines(series: Sequence[LineSeries], frame: ChartFrame, label: str) -> s
 
 
 def y_range(series: Sequence[LineSeries], frame: ChartFrame) -> tuple[float, float]:
-    if frame.is_share:
+    if frame.is_percent:
         return 0.0, 1.0
     values = [v for s in series for v in s.y if math.isfinite(v)]
     return min([0.0, *values]), max(values, default=1.0) or 1.0
@@ -158,10 +160,10 @@ def draw_point(s: LineSeries, index: int, at: tuple[float, float], frame: ChartF
     value = s.y[index]
     if not math.isfinite(value):
         return ""
-    value_text = f"{format_tenths(value)}%" if frame.is_share else f"{value:.4g}"
+    value_text = f"{format_tenths(value)}%" if frame.is_percent else f"{value:.4g}"
     if s.low and s.high:
         value_text += f" (95% interval {format_interval(s.low[index], s.high[index])})"
-    css = f"dot {'hollow ' if s.dashed else ''}c{s.colour % NUM_COLORS}"
+    css = f"dot {'hollow ' if s.is_dashed else ''}c{s.color % NUM_COLORS}"
     tooltip = svg_tooltip(f"{s.name}, {frame.x_label} {s.x[index]:.4g}: {value_text}")
     return svg_element("circle", tooltip, css=css, cx=at[0], cy=at[1], r=3)
 
@@ -174,8 +176,8 @@ def draw_scatter(points: Sequence[ScatterPoint], frame: ChartFrame, label: str) 
     y = LinearScale(0, 1, frame.height - 40, 12)
     parts = draw_axes(x, y, frame, format_percent)
     for p in points:
-        colour = "grey" if p.colour is None else f"c{p.colour % NUM_COLORS}"
-        css = f"dot {'hollow ' if p.hollow else ''}{colour}"
+        colour = "grey" if p.color is None else f"c{p.color % NUM_COLORS}"
+        css = f"dot {'hollow ' if p.is_hollow else ''}{colour}"
         tooltip = svg_tooltip(
             f"{p.name}: {frame.x_label} {format_tenths(p.x)}%, "
             f"{frame.y_label} {format_tenths(p.y)}%"
@@ -218,7 +220,7 @@ def draw_axes(
     y_text: Callable[[float], str] | None = None,
 ) -> list[str]:
     """Grid, tick texts and names of both axes."""
-    y_text = y_text or (format_percent if frame.is_share else format_compact)
+    y_text = y_text or (format_percent if frame.is_percent else format_compact)
     is_log = y_text is format_power_of_ten
     parts = []
     for t in range(int(y.high) + 1) if is_log else round_ticks(y.low, y.high, 5):
@@ -254,7 +256,7 @@ class PublishedPair:
     measured: float
     low: float
     high: float
-    is_distrusted: bool = False  # drawn hollow
+    has_warnings: bool = False  # drawn hollow
 
 
 def draw_published_scatter(pairs: Sequence[PublishedPair], column: str, unit: str) -> str:
@@ -271,7 +273,7 @@ def draw_published_scatter(pairs: Sequence[PublishedPair], column: str, unit: st
     parts = draw_axes(x, y, frame, format_value, format_value)
     parts.append(svg_line(x(low), y(low), x(high), y(high), "diagonal"))
     for p in pairs:
-        css = f"dot {'hollow ' if p.is_distrusted else ''}c0"
+        css = f"dot {'hollow ' if p.has_warnings else ''}c0"
         tooltip = svg_tooltip(
             f"{p.name}: published {format_value(p.published)}, measured {format_value(p.measured)}"
         )

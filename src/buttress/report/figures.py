@@ -34,8 +34,8 @@ class LegendEntry:
     """One line of a legend."""
 
     name: str
-    colour: int
-    hollow: bool = False
+    color: int
+    is_hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ReportFigure:
     title: str
     svg: str
     caption: str = ""
-    keys: tuple[LegendEntry, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class DrawnRows:
     """The rows that are drawn: one color per model, hollow or dashed for standard training."""
 
     rows: tuple[LeaderboardRow, ...]
-    colours: Mapping[str, int]
-    left_out: int
+    color_by_model: Mapping[str, int]
+    num_omitted: int
 
     @property
-    def keys(self) -> tuple[LegendEntry, ...]:
+    def legend(self) -> tuple[LegendEntry, ...]:
         return tuple(
-            LegendEntry(run_caption(r.run), self.colours[r.run.model], r.run.is_standard)
+            LegendEntry(run_caption(r.run), self.color_by_model[r.run.model], r.run.is_standard)
             for r in self.rows
         )
 
@@ -88,7 +88,7 @@ def attack_figures(board: Leaderboard, drawn: DrawnRows) -> list[ReportFigure]:
     for index, column in enumerate(board.columns):
         estimates = [r.cells[index].estimate for r in drawn.rows]
         title = "Clean" if column.definition.is_clean else column.title
-        about = [format_threat(column.definition.threat), column.training]
+        about = [format_threat(column.definition.threat), column.relation]
         text = " · ".join(a for a in about if a) or "unperturbed images"
         panels.append(ReportFigure(title, attack_panel(drawn, estimates, title), text))
     return panels
@@ -97,8 +97,10 @@ def attack_figures(board: Leaderboard, drawn: DrawnRows) -> list[ReportFigure]:
 def attack_panel(drawn: DrawnRows, estimates: Sequence[AccuracyEstimate | None], title: str) -> str:
     items = [
         replace(
-            accuracy_bar(r.run.label, estimate, drawn.colours[r.run.model], r.run.is_standard),
-            detail=r.run.objective,
+            accuracy_bar(
+                r.run.label, estimate, drawn.color_by_model[r.run.model], r.run.is_standard
+            ),
+            tooltip_detail=r.run.objective,
         )
         for r, estimate in zip(drawn.rows, estimates, strict=True)
     ]
@@ -111,7 +113,7 @@ def accuracy_bar(
     if estimate is None:
         return BarItem(name, None)
     low, high = estimate.interval
-    return BarItem(name, estimate.accuracy, low=low, high=high, colour=color, hollow=is_hollow)
+    return BarItem(name, estimate.accuracy, low=low, high=high, color=color, is_hollow=is_hollow)
 
 
 def curve_figures(drawn: DrawnRows) -> list[ReportFigure]:
@@ -120,7 +122,7 @@ def curve_figures(drawn: DrawnRows) -> list[ReportFigure]:
     for row in drawn.rows:
         for curve in row.run.curves:
             groups.setdefault((curve.norm, curve.attack), []).append((row.run, curve))
-    return [curve_figure(members, drawn.colours) for members in groups.values()]
+    return [curve_figure(members, drawn.color_by_model) for members in groups.values()]
 
 
 def curve_figure(
@@ -144,7 +146,7 @@ def curve_figure(
         f"Accuracy against {format_threat(curve.norm)} eps",
         draw_lines(series, frame, f"Accuracy against eps, {attack_text}. {description}"),
         f"{curve.attack} on {images} images; bands are 95% intervals",
-        tuple(LegendEntry(s.name, s.colour, s.dashed) for s in series),
+        tuple(LegendEntry(s.name, s.color, s.is_dashed) for s in series),
     )
 
 
@@ -158,8 +160,8 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
             y=r.worst_case.estimate.accuracy,
             low=r.worst_case.estimate.interval.low,
             high=r.worst_case.estimate.interval.high,
-            colour=drawn.colours[r.run.model] if r.run.slug in drawn_slugs else None,
-            hollow=r.run.is_standard,
+            color=drawn.color_by_model[r.run.model] if r.run.slug in drawn_slugs else None,
+            is_hollow=r.run.is_standard,
         )
         for r in board.ranked
         if r.run.sparsity is not None and r.worst_case.estimate is not None
@@ -175,7 +177,7 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
     svg = draw_scatter(
         points, frame, f"Weight sparsity and worst-case robust accuracy. {description}"
     )
-    keys = drawn.keys if len(drawn.rows) else ()
+    keys = drawn.legend if len(drawn.rows) else ()
     return ReportFigure("Robustness against weight sparsity", svg, "one point per model", keys)
 
 
@@ -207,7 +209,7 @@ def class_figure(classes: Mapping[str, ClassResult]) -> ReportFigure:
     for name in order:
         accuracy = classes[name].accuracy
         clean = accuracy[CLEAN].accuracy if CLEAN in accuracy else None
-        items.append(replace(accuracy_bar(name, accuracy[WORST_CASE], 1), mark=clean))
+        items.append(replace(accuracy_bar(name, accuracy[WORST_CASE], 1), tick_value=clean))
     return ReportFigure(
         "By class",
         draw_bars(items, "Worst-case robust accuracy by class", width=400, name_width=130),
@@ -245,14 +247,16 @@ def epoch_figure(
     svg = draw_lines(
         series, frame, f"{title} over epochs; at the end: {'; '.join(ends) or 'unknown'}"
     )
-    keys = tuple(LegendEntry(s.name, s.colour, s.dashed) for s in series) if len(series) > 1 else ()
+    keys = (
+        tuple(LegendEntry(s.name, s.color, s.is_dashed) for s in series) if len(series) > 1 else ()
+    )
     return ReportFigure(title, svg, about, keys)
 
 
 def weight_figure(sparsity: SparsityView) -> ReportFigure:
     ordered = {"all": sparsity.counts.get("all", ()), **sparsity.counts}
     counts = {k: v for k, v in ordered.items() if v}
-    svg = draw_histogram(sparsity.edges, counts, ChartFrame("weight", "count", is_share=False))
+    svg = draw_histogram(sparsity.edges, counts, ChartFrame("weight", "count", is_percent=False))
     keys = tuple(LegendEntry(k, i % NUM_COLORS) for i, k in enumerate(list(counts)[1:]))
     return ReportFigure("Weights", svg, "gray: all weights; counts on a log axis", keys)
 

@@ -18,12 +18,12 @@ from buttress.statistics import mcnemar
 
 @dataclass(frozen=True)
 class Headline:
-    """``winner`` + ``verdict`` is the sentence; the rest may be empty."""
+    """``best_model`` + ``statement`` is the sentence; the rest may be empty."""
 
-    winner: str
-    verdict: str
+    best_model: str
+    statement: str
     contrast: str = ""  # the best model of the other kind of training
-    lead: str = ""  # whether the difference to the second is significant
+    significance: str = ""  # whether the difference to the second is significant
     notes: tuple[int, ...] = ()
 
 
@@ -33,13 +33,13 @@ class BestModel:
 
     title: str
     threat: str
-    training: str
-    who: str
-    how: str
+    relation: str
+    label: str
+    objective: str
     slug: str
     value: str
     interval: str
-    others: int  # how many more have the same accuracy
+    num_ties: int  # how many more have the same accuracy
 
 
 def build_headline(board: Leaderboard) -> Headline:
@@ -122,13 +122,13 @@ def best_models(board: Leaderboard) -> list[BestModel]:
             BestModel(
                 title="clean" if definition.is_clean else column.title,
                 threat=definition.threat,
-                training=column.training,
-                who=best[0].run.label,
-                how=best[0].run.objective,
+                relation=column.relation,
+                label=best[0].run.label,
+                objective=best[0].run.objective,
                 slug=best[0].run.slug,
                 value=format_percent(estimate.accuracy),
                 interval=format_interval(*estimate.interval),
-                others=len(best) - 1,
+                num_ties=len(best) - 1,
             )
         )
     return models

@@ -42,7 +42,7 @@ class LeaderboardRow:
 class LeaderboardColumn:
     definition: AttackDefinition
     title: str
-    training: str = (
+    relation: str = (
         ""  # "trained on", "not trained on" ... where it is the same for all robust models
     )
 

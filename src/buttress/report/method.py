@@ -20,17 +20,17 @@ class AttackMethod:
     title: str
     attack: str
     threat: str
-    meaning: str
-    training: str
+    explanation: str
+    relation: str
     args: str
-    forward: str
-    backward: str
-    seconds: str
+    forward_passes: str
+    backward_passes: str
+    time: str
 
 
 @dataclass(frozen=True)
 class EvaluationMethod:
-    steps: tuple[AttackMethod, ...]
+    attacks: tuple[AttackMethod, ...]
     facts: Mapping[str, str]
     command: str  # of the first row
 
@@ -52,12 +52,12 @@ def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResul
         title=column.title,
         attack=definition.attack,
         threat=format_threat(definition.threat),
-        meaning=explain_attack(definition) if results else "unknown",
-        training=column.training,
+        explanation=explain_attack(definition) if results else "unknown",
+        relation=column.relation,
         args=definition.args,
-        forward=format_value_range(r.metadata.get("forward_passes") for r in results),
-        backward=format_value_range(r.metadata.get("backward_passes") for r in results),
-        seconds=format_time_range(results),
+        forward_passes=format_value_range(r.metadata.get("forward_passes") for r in results),
+        backward_passes=format_value_range(r.metadata.get("backward_passes") for r in results),
+        time=format_time_range(results),
     )
 
 

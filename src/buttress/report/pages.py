@@ -99,12 +99,12 @@ class SiteIndex:
     """Links between the pages."""
 
     studies: Sequence[StudyPageData] = ()
-    groups: Sequence[Mapping[str, Any]] = ()  # models that can be compared
+    comparison_groups: Sequence[Mapping[str, Any]] = ()  # models that can be compared
     slugs: Mapping[str, str] = field(default_factory=dict)  # page by the key of the run
 
     @property
     def comparable(self) -> frozenset[str]:
-        return frozenset(row["slug"] for group in self.groups for row in group["rows"])
+        return frozenset(row["slug"] for group in self.comparison_groups for row in group["rows"])
 
 
 class PageRenderer:
@@ -132,14 +132,14 @@ class PageRenderer:
     ) -> str:
         contexts = [leaderboard_context(b, i, boards) for i, b in enumerate(boards, 1)]
         for context in contexts:
-            context["references"] = build_published_rows(context["board"], published.rows)
+            context["references"] = build_published_rows(context["board"], published.entries)
         return self._render(
             "index.html",
             scripts=("sort.js", "filter.js"),
             root="",
             boards=contexts,
             studies=self._site.studies,
-            can_compare=bool(self._site.groups),
+            can_compare=bool(self._site.comparison_groups),
             choices=filter_choices(boards),
             unfinished=[r for r in data.runs if r.state != "done"],
             unevaluated=[r for r in data.runs if r.state == "done" and not is_evaluated(r)],
@@ -187,7 +187,7 @@ class PageRenderer:
         return self._render("study.html", scripts=("sort.js",), root="../", **context)
 
     def compare(self) -> str:
-        flags = embed_json(self._site.groups)
+        flags = embed_json(self._site.comparison_groups)
         return self._render("compare.html", scripts=("compare.js",), root="", flags=flags)
 
     def _render(self, template: str, scripts: Sequence[str] = (), **context: Any) -> str:
@@ -270,7 +270,7 @@ def leaderboard_context(
         "groups": seed_groups(board),
         "panels": figures.attack_figures(board, drawn_rows),
         "drawn": len(drawn_rows.rows),
-        "left_out": drawn_rows.left_out,
+        "left_out": drawn_rows.num_omitted,
         "figures": [*curves, *([scatter] if scatter else [])],
         "method": describe_method(board),
     }

@@ -31,7 +31,7 @@ class PublishedRow:
     about: str  # "WideResNet-28-10, ICML 2020"
     title: str
     cells: tuple[float | None, ...]  # one per column of the board
-    more: tuple[float | None, ...]  # one per column of `PublishedRows`
+    extra_cells: tuple[float | None, ...]  # one per column of `PublishedRows`
     remark: str
 
 
@@ -61,12 +61,17 @@ def build_published_row(
     entry: LeaderboardEntry, definitions: Sequence[AttackDefinition], columns: Sequence[str]
 ) -> PublishedRow:
     cells = tuple(
-        entry.clean if d.is_clean else entry.robust if is_same_attack(d, entry) else None
+        entry.clean_accuracy
+        if d.is_clean
+        else entry.robust_accuracy
+        if is_same_attack(d, entry)
+        else None
         for d in definitions
     )
     is_placed = any(is_same_attack(d, entry) for d in definitions)
     more = tuple(
-        entry.robust if not is_placed and name == attack_title(entry) else None for name in columns
+        entry.robust_accuracy if not is_placed and name == attack_title(entry) else None
+        for name in columns
     )
     about = ", ".join(t for t in (entry.architecture, entry.venue) if t)
     link = safe_link(entry.link)
@@ -84,24 +89,26 @@ def is_same_attack(definition: AttackDefinition, entry: LeaderboardEntry) -> boo
 
 def attack_title(entry: LeaderboardEntry) -> str:
     """Title of a published column that is not in the leaderboard."""
-    if entry.board == CORRUPTIONS_LEADERBOARD:
+    if entry.leaderboard == CORRUPTIONS_LEADERBOARD:
         return CORRUPTIONS_LEADERBOARD
-    return f"autoattack {format_threat(entry.threat or entry.board)}"
+    return f"autoattack {format_threat(entry.threat or entry.leaderboard)}"
 
 
 def entry_remark(entry: LeaderboardEntry) -> str:
     parts = []
     if entry.is_unreliable:
         parts.append("marked unreliable by its source")
-    if entry.external is not None:
-        parts.append(f"lowest accuracy reported by others: {format_tenths(entry.external)}")
+    if entry.lowest_reported_accuracy is not None:
+        parts.append(
+            f"lowest accuracy reported by others: {format_tenths(entry.lowest_reported_accuracy)}"
+        )
     return "; ".join(parts)
 
 
 def unused_entry_messages(reading: LeaderboardEntries, boards: Sequence[Leaderboard]) -> list[str]:
     """Problems of the files, and records of datasets without a leaderboard."""
     datasets = {leaderboard_dataset(board.dataset) for board in boards}
-    omitted = Counter(p.dataset for p in reading.rows if p.dataset not in datasets)
+    omitted = Counter(p.dataset for p in reading.entries if p.dataset not in datasets)
     return [
         *reading.problems,
         *(

@@ -31,14 +31,14 @@ RESULT_FILE = "answer.json"
 class StudyPageData:
     """One study at one scale, and the folder its pictures are in."""
 
-    answer: StudyResult
+    result: StudyResult
     folder: Path
     slug: str
 
     @property
-    def words(self) -> str:
+    def claim_counts(self) -> str:
         """``claims: 2 hold, 1 do not, 2 undecided``."""
-        counts: Counter[str] = Counter(claim.outcome for claim in self.answer.claims)
+        counts: Counter[str] = Counter(claim.outcome for claim in self.result.claims)
         if not counts:
             return "no claims"
         verbs = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
@@ -93,11 +93,11 @@ class FormattedValue:
     interval: str = ""
     published: str = ""
     difference: str = ""
-    missing: str = ""
+    missing_reason: str = ""
     notes: tuple[int, ...] = ()
     is_untrustworthy: bool = False  # not trustworthy, not only warned of
     details: str = ""  # how many images and seeds are behind it
-    sort: float | None = None
+    sort_value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class RunPicture:
 
 def study_context(study: StudyPageData, runs: Mapping[str, RunPage]) -> dict[str, Any]:
     """``runs`` by their keys."""
-    answer = study.answer
+    answer = study.result
     notes: dict[str, int] = {}
     rows = [format_row(line, answer, runs, notes) for line in answer.lines]
     return {
@@ -170,11 +170,11 @@ def format_table_value(number: TableValue, unit: str, notes: dict[str, int]) -> 
         else format_range(format_number(low, unit), format_number(high, unit)),
         published="" if published is None else format_number(published, unit),
         difference=format_signed((value or 0) - (published or 0), unit) if has_both else "",
-        missing=number.missing or ("missing" if value is None else ""),
+        missing_reason=number.missing or ("missing" if value is None else ""),
         notes=tuple(notes.setdefault(text, len(notes) + 1) for text in number.distrusted),
         is_untrustworthy=value is not None and number.untrustworthy,
         details=", ".join(f"{count} {unit_name}" for unit_name, count in parts.items() if count),
-        sort=value,
+        sort_value=value,
     )
 
 
@@ -243,9 +243,9 @@ def run_pictures(answer: StudyResult, runs: Mapping[str, RunPage]) -> dict[str, 
     for name in answer.analyses:
         for run in (runs[key] for key in keys if key in runs):
             picture = read_picture(run.run.analysis_file(name))
-            if picture is None or not (picture.summary or picture.address or picture.reason):
+            if picture is None or not (picture.summary or picture.data_uri or picture.reason):
                 continue
-            chars_left -= len(picture.address)
+            chars_left -= len(picture.data_uri)
             if chars_left < 0:
                 picture = AnalysisPicture(picture.name, picture.summary, "", picture.reason)
             link = RunLink(f"{run.label} · {run.objective}", run.slug)

@@ -49,12 +49,16 @@ def write_report(
         studies, comparison_groups(leaderboards), {r.key: r.slug for r in reversed(data.runs)}
     )
     pages = PageRenderer(title, subtitle, site)
-    task = progress.add_task("writing pages", len(data.runs) + len(studies) + 1 + bool(site.groups))
+    task = progress.add_task(
+        "writing pages", len(data.runs) + len(studies) + 1 + bool(site.comparison_groups)
+    )
     rendered = chain(
         render_model_pages(pages, data.runs, leaderboards),
         render_study_pages(pages, studies, data.runs),
     )
-    for name, page in chain(rendered, [("compare.html", pages.compare())] if site.groups else []):
+    for name, page in chain(
+        rendered, [("compare.html", pages.compare())] if site.comparison_groups else []
+    ):
         write_text(out / name, page)
         task.advance(note=name)
     index = out / "index.html"

@@ -103,15 +103,15 @@ def _compare_two_models(name: str, a: NDArray[np.bool_], b: NDArray[np.bool_]) -
     difference, n = paired_difference(a, b), len(a)
     estimates = map(AccuracyEstimate.from_scores, (a, b))
     accuracy_a, accuracy_b = (SideAccuracy(e.accuracy, e.interval) for e in estimates)
-    counts = difference.split
+    counts = difference.counts
     return ComparisonRow(
         name=name,
         a=accuracy_a,
         b=accuracy_b,
         difference=difference.value,
         interval=difference.interval,
-        p_value=difference.p,
-        p_value_holm=difference.p,
+        p_value=difference.p_value,
+        p_value_holm=difference.p_value,
         detectable_difference=detectable_difference(n, (counts.only_a + counts.only_b) / n),
         only_a=counts.only_a,
         only_b=counts.only_b,
@@ -124,8 +124,8 @@ def _compare_seed_groups(
 ) -> ComparisonRow:
     difference = seed_difference(a, b, paired=paired)
     summaries = (summarize_seeds_and_images(flags) for flags in (a, b))
-    accuracy_a, accuracy_b = (SideAccuracy(s.mean, s.interval, s.sd) for s in summaries)
-    assert difference.p is not None
+    accuracy_a, accuracy_b = (SideAccuracy(s.mean, s.interval, s.std) for s in summaries)
+    assert difference.p_value is not None
     half = max(
         difference.interval.high - difference.mean, difference.mean - difference.interval.low
     )
@@ -135,9 +135,9 @@ def _compare_seed_groups(
         b=accuracy_b,
         difference=difference.mean,
         interval=difference.interval,
-        p_value=difference.p,
-        p_value_holm=difference.p,
-        detectable_difference=min(1.0, half + Z_POWER_80 * difference.error),
+        p_value=difference.p_value,
+        p_value_holm=difference.p_value,
+        detectable_difference=min(1.0, half + Z_POWER_80 * difference.standard_error),
     )
 
 

@@ -58,7 +58,7 @@ class LeaderboardEntry:
 
     id: str  # the name of the file
     dataset: str
-    board: str  # Linf, L2, L1 or corruptions
+    leaderboard: str  # Linf, L2, L1 or corruptions
     threat: str  # "Linf:8/255"; empty for corruptions and where eps is not known
     title: str
     authors: str
@@ -66,9 +66,9 @@ class LeaderboardEntry:
     venue: str
     architecture: str
     footnote: str
-    clean: float | None
-    robust: float | None  # under AutoAttack, or the mean over corruptions
-    external: float | None  # lowest robust accuracy reported by others
+    clean_accuracy: float | None
+    robust_accuracy: float | None  # under AutoAttack, or the mean over corruptions
+    lowest_reported_accuracy: float | None  # lowest robust accuracy reported by others
     is_unreliable: bool
 
 
@@ -76,7 +76,7 @@ class LeaderboardEntry:
 class LeaderboardEntries:
     """The records of some files, and the problems in them."""
 
-    rows: tuple[LeaderboardEntry, ...]
+    entries: tuple[LeaderboardEntry, ...]
     problems: tuple[str, ...]
 
 
@@ -118,17 +118,17 @@ def read_leaderboard_file(
         return None, [f"{display_path}: expected one JSON object, skipped"]
     fields = _FieldReader(content)
     board = _leaderboard_of(path, content)
-    dataset = normalize_name(fields.text("dataset"))
+    dataset = normalize_name(fields.read_text("dataset"))
     if not board or not dataset:
         return None, [
             f"{display_path}: expected a key 'dataset' and a parent folder named by the threat "
             f"model ({', '.join(LEADERBOARDS)}), skipped"
         ]
     row = _build_entry(path.stem, dataset, board, fields)
-    if row.clean is None and row.robust is None:
+    if row.clean_accuracy is None and row.robust_accuracy is None:
         fields.problems.append("no accuracy found, skipped")
     problems = [f"{display_path}: {text}" for text in fields.problems]
-    return (None if row.clean is None and row.robust is None else row), problems
+    return (None if row.clean_accuracy is None and row.robust_accuracy is None else row), problems
 
 
 def _build_entry(name: str, dataset: str, board: str, fields: _FieldReader) -> LeaderboardEntry:
@@ -136,18 +136,20 @@ def _build_entry(name: str, dataset: str, board: str, fields: _FieldReader) -> L
     return LeaderboardEntry(
         id=name,
         dataset=dataset,
-        board=board,
-        threat="" if board == CORRUPTIONS_LEADERBOARD else fields.threat(board),
-        title=fields.text("name"),
-        authors=fields.text("authors"),
-        link=fields.text("link"),
-        venue=fields.text("venue"),
-        architecture=fields.text("architecture"),
-        footnote=fields.text("footnote"),
-        clean=fields.share("clean_acc"),
-        robust=next((s for n in names if (s := fields.share(n)) is not None), None),
-        external=fields.share("external"),
-        is_unreliable=fields.flag("unreliable"),
+        leaderboard=board,
+        threat="" if board == CORRUPTIONS_LEADERBOARD else fields.read_threat(board),
+        title=fields.read_text("name"),
+        authors=fields.read_text("authors"),
+        link=fields.read_text("link"),
+        venue=fields.read_text("venue"),
+        architecture=fields.read_text("architecture"),
+        footnote=fields.read_text("footnote"),
+        clean_accuracy=fields.read_accuracy("clean_acc"),
+        robust_accuracy=next(
+            (s for n in names if (s := fields.read_accuracy(n)) is not None), None
+        ),
+        lowest_reported_accuracy=fields.read_accuracy("external"),
+        is_unreliable=fields.read_bool("unreliable"),
     )
 
 
@@ -158,7 +160,7 @@ class _FieldReader:
         self.content = content
         self.problems: list[str] = []
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         value = self.content.get(name)
         if value is None or isinstance(value, (list, dict, bool)):
             if value is not None:
@@ -166,7 +168,7 @@ class _FieldReader:
             return ""
         return " ".join(str(value).split())
 
-    def share(self, name: str) -> float | None:
+    def read_accuracy(self, name: str) -> float | None:
         """Parse a percentage, as text or number, to a fraction."""
         value = self.content.get(name)
         if value is None or (isinstance(value, str) and value.strip().lower() in MISSING_VALUES):
@@ -180,7 +182,7 @@ class _FieldReader:
             return None
         return number / 100
 
-    def flag(self, name: str) -> bool:
+    def read_bool(self, name: str) -> bool:
         value = self.content.get(name, False)
         if isinstance(value, str) and value.strip().lower() in ("true", "false", ""):
             return value.strip().lower() == "true"
@@ -188,8 +190,8 @@ class _FieldReader:
             self._add_problem(name, value, "true or false")
         return value is True
 
-    def threat(self, norm: str) -> str:
-        eps = self.text("eps")
+    def read_threat(self, norm: str) -> str:
+        eps = self.read_text("eps")
         if eps.lower() in MISSING_VALUES:
             return ""
         try:

@@ -39,10 +39,10 @@ class PairedCounts(NamedTuple):
 class PairedDifference:
     """Accuracy of A minus accuracy of B, with its 95% interval and McNemar's p-value."""
 
-    split: PairedCounts
+    counts: PairedCounts
     value: float
     interval: Interval
-    p: float
+    p_value: float
 
 
 def count_pairs(a: ArrayLike, b: ArrayLike) -> PairedCounts:

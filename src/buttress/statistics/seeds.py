@@ -25,25 +25,25 @@ class SeedSummary:
     """A mean over seeds with its 95% interval."""
 
     mean: float
-    sd: float  # between seeds
+    std: float  # between seeds
     seeds: int
     interval: Interval
-    error: float  # the standard error of the mean
-    p: float | None = None  # of a difference: two-sided, that the true one is zero
+    standard_error: float  # the standard error of the mean
+    p_value: float | None = None  # of a difference: two-sided, that the true one is zero
 
 
 class VarianceComponent(NamedTuple):
     """One source of variance of a mean, and how many degrees of freedom it was estimated with."""
 
     variance: float
-    freedom: float
+    degrees_of_freedom: float
 
 
 class VarianceComponents(NamedTuple):
     """Variance components of a mean: seeds and images."""
 
-    terms: tuple[VarianceComponent, ...]
-    least: VarianceComponent
+    components: tuple[VarianceComponent, ...]
+    images_only: VarianceComponent
 
 
 def summarize_seeds(values: ArrayLike) -> SeedSummary:
@@ -125,8 +125,10 @@ def crossed_variance_components(parts: Sequence[SeedMatrix]) -> VarianceComponen
 def pool_components(terms: Sequence[VarianceComponent]) -> VarianceComponent:
     """Independent sources of the same kind as one (Welch 1938)."""
     total = sum(t.variance for t in terms)
-    denominator = sum(t.variance**2 / t.freedom for t in terms)
-    return VarianceComponent(total, total**2 / denominator if denominator > 0 else terms[0].freedom)
+    denominator = sum(t.variance**2 / t.degrees_of_freedom for t in terms)
+    return VarianceComponent(
+        total, total**2 / denominator if denominator > 0 else terms[0].degrees_of_freedom
+    )
 
 
 def half_width(sources: VarianceComponents, level: float) -> float:
@@ -142,17 +144,17 @@ def half_width(sources: VarianceComponents, level: float) -> float:
     from scipy.special import stdtrit
 
     def squared(term: VarianceComponent) -> float:
-        return float(stdtrit(term.freedom, level / 2)) ** 2 * term.variance
+        return float(stdtrit(term.degrees_of_freedom, level / 2)) ** 2 * term.variance
 
-    return math.sqrt(max(sum(map(squared, sources.terms)), squared(sources.least)))
+    return math.sqrt(max(sum(map(squared, sources.components)), squared(sources.images_only)))
 
 
 def _interval_and_error(
     mean: float, sources: VarianceComponents, bounds: tuple[float, float], images: int = 0
 ) -> tuple[Interval, float]:
     """The interval and the standard error."""
-    total = sum(t.variance for t in sources.terms)
-    error, half = math.sqrt(max(total, sources.least.variance)), half_width(sources, LEVEL)
+    total = sum(t.variance for t in sources.components)
+    error, half = math.sqrt(max(total, sources.images_only.variance)), half_width(sources, LEVEL)
     if error == 0 and images:  # nothing varies: what so many equal images leave open
         half = Z95**2 / (images + Z95**2)
     return Interval(max(mean - half, bounds[0]), min(mean + half, bounds[1])), error
