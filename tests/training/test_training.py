@@ -179,6 +179,14 @@ def test_eps_warms_up_along_a_line_or_a_sine() -> None:
     assert shares["sine"] == pytest.approx([0, 0, low, 0.5, 1, 1])
 
 
+def test_eps_can_start_late_without_a_warmup() -> None:
+    trainer = Trainer.__new__(Trainer)
+    trainer.threat = Threat("Linf", 0.08)
+    trainer.recipe = load_recipe("quickstart-at", ("eps_zero_epochs=2", "eps_warmup_epochs=0"))
+    threats = [trainer._threat_at(epoch) for epoch in (0, 1.9, 2, 3)]
+    assert [None if t is None else t.eps for t in threats] == [0, 0, 0.08, 0.08]
+
+
 @pytest.mark.parametrize("kind", ["ema", "swa"])
 def test_averaged_weights_are_the_mean_of_the_steps(kind: str) -> None:
     torch.manual_seed(0)

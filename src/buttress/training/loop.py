@@ -291,7 +291,7 @@ class Trainer:
         epochs_since_start, warmup_epochs = epoch - recipe.eps_zero_epochs, recipe.eps_warmup_epochs
         if self.threat is None or epochs_since_start >= warmup_epochs:
             return self.threat
-        eps_fraction = max(epochs_since_start, 0.0) / warmup_epochs
+        eps_fraction = epochs_since_start / warmup_epochs if epochs_since_start > 0 else 0.0
         if recipe.eps_warmup == "sine":
             eps_fraction = (1 + math.sin(math.pi * (eps_fraction - 0.5))) / 2
         return self.threat.scaled(eps_fraction)
