@@ -31,8 +31,8 @@ def table_of(answer: Path) -> str:
     names = [name for name in found.columns if found.units[name] == "percent"]
     rows = [[*found.axes, *(name.replace("_", " ") for name in names)]]
     rows.append(["---"] * len(rows[0]))
-    for line in found.lines:
-        numbers = [line.numbers[name] for name in names]
+    for line in found.rows:
+        numbers = [line.values[name] for name in names]
         if any(number.value is not None for number in numbers):
             rows.append([*line.labels, *map(_cell, numbers)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

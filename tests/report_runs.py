@@ -23,6 +23,7 @@ from buttress.results.run_spec import OptimizerSpec, Recipe, RunSpec
 from buttress.results.study_result import (
     ClaimResult,
     RankAgreement,
+    StudyFigure,
     StudyResult,
     StudyTableRow,
     TableValue,
@@ -185,15 +186,16 @@ def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> StudyResult:
     column = text or "worst_case"
     told = TableValue(value=0.4, low=0.2, high=0.7, published=0.5, images=10, seeds=1)
     rows = (
-        StudyTableRow(labels=(text or "ViT",), numbers={column: told}, runs=keys),
+        StudyTableRow(labels=(text or "ViT",), values={column: told}, run_keys=keys),
         StudyTableRow(
-            labels=(text or "CaiT",), numbers={column: TableValue(published=0.1, missing="not run")}
+            labels=(text or "CaiT",),
+            values={column: TableValue(published=0.1, missing_reason="not run")},
         ),
         StudyTableRow(
             labels=(text or "ResNet",),
-            numbers={
+            values={
                 column: told.model_copy(
-                    update={"distrusted": (text or "flat gradient",), "untrustworthy": True}
+                    update={"warnings": (text or "flat gradient",), "is_untrustworthy": True}
                 )
             },
         ),
@@ -204,11 +206,19 @@ def make_answer(text: str = "", keys: tuple[str, ...] = ()) -> StudyResult:
     )  # fmt: skip
     return StudyResult(
         study=text or "made-up", scale="smoke", title=text or "A made-up study",
-        question=text or "Which?", source=text or "a paper", about=text, axes=(text or "model",),
-        columns=(column,), units={column: "percent"}, lines=rows, claims=(claim,),
-        agreement=(RankAgreement(column=column, rows=12, spearman=0.83, low=0.5, high=0.95),),
-        notes=(text or "a note",), runs=3, done=2, analyses=("stability",),
-        together=("across",), cost={"train_seconds": 75.0}, settings={"suites": [text or "quick"]},
+        question=text or "Which?", source=text or "a paper", description=text,
+        axes=(text or "model",),
+        columns=(column,), column_titles={column: text or "Worst case"},
+        run_labels={key: text or f"ViT / adversarial {n}" for n, key in enumerate(keys)},
+        figures=(
+            StudyFigure(kind="scatter", title=text or "Points", x=column, columns=(column,)),
+            StudyFigure(kind="analysis", title=text or "Joint", analysis="sparsity"),
+        ),
+        units={column: "percent"}, rows=rows, claims=(claim,),
+        rank_agreement=(RankAgreement(column=column, rows=12, spearman=0.83, low=0.5, high=0.95),),
+        notes=(text or "a note",), total_runs=3, finished_runs=2, analyses=("stability",),
+        group_analyses=("across",), cost={"train_seconds": 75.0},
+        settings={"suites": [text or "quick"]},
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_shards_status_and_report(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert second["left"] == 0
     assert Path(second["report"]).is_file()
     answer = read_study_result(tmp_path / "results/studies/tiny-smoke/answer.json")
-    assert (answer.runs, answer.done) == (2, 2)
+    assert (answer.total_runs, answer.finished_runs) == (2, 2)
     assert [claim.id for claim in answer.claims] == ["T1"]
     assert run_cli(["study", "status", file, *out]) == 0
     assert "2 of 2 done" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_a_run_that_fails_is_said_and_the_exit_code_is_1(
     found = ask(capsys, "run", file, *out, "--workers", "1", "--device", "cpu", code=1)
     assert len(found["failed_here"]) == 1
     assert "5000" in next(iter(found["failed_here"].values()))
-    assert found["answer"]["done"] == 1
+    assert found["answer"]["finished_runs"] == 1
     status = ask(capsys, "status", file, *out, code=1)
     assert status["plan"]["runs_by_state"]["failed"] == 1
 

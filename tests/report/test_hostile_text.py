@@ -88,7 +88,7 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
                 **{**made, "findings": [{**finding, "evidence": {text: text}}]})  # fmt: skip
     make_run(runs / "b", spec_of(text, seed=1), done=False).fail(text)
     keys = (run.header["key"], text)
-    answer = make_answer(text, keys).model_copy(update={"failed": {text: text}})
+    answer = make_answer(text, keys).model_copy(update={"failed_runs": {text: text}})
     write_record_json(root / "answer.json", answer.model_dump(mode="json"))
     (runs / "c").mkdir()
     (runs / "c" / "run.json").write_text(text)

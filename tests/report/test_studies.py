@@ -41,7 +41,9 @@ def test_a_study_page_shows_claims_and_published_beside_measured(
 
     assert "Which? Source: a paper" in said
     assert "C1 ViT is best holds \N{EN DASH} undecided 25% of redrawn tables 40 against 40" in said
-    assert f"ViT 40.0 {SPAN} published 50.0 (-10.0) pgd_at , gone-123" in said
+    assert (
+        f"ViT 40.0 {SPAN} published 50.0 (-10.0) ViT / adversarial 0 , ViT / adversarial 1" in said
+    )
     assert "CaiT not run published 10.0" in said
     assert f"ResNet 40.0 warning !1 not trustworthy {SPAN}" in said
     assert "!1 flat gradient" in said
@@ -54,10 +56,10 @@ def test_a_study_page_shows_claims_and_published_beside_measured(
 
 def test_only_an_untrustworthy_number_is_struck_out(tmp_path: Path) -> None:
     made = make_answer()
-    lines = [*made.lines]
-    warned = lines[0].numbers["worst_case"].model_copy(update={"distrusted": ("few images",)})
-    lines[0] = lines[0].model_copy(update={"numbers": {"worst_case": warned}})
-    write_study_result(tmp_path, made.model_copy(update={"lines": tuple(lines)}))
+    lines = [*made.rows]
+    warned = lines[0].values["worst_case"].model_copy(update={"warnings": ("few images",)})
+    lines[0] = lines[0].model_copy(update={"values": {"worst_case": warned}})
+    write_study_result(tmp_path, made.model_copy(update={"rows": tuple(lines)}))
 
     page = report_pages(tmp_path, tmp_path / "out")["studies/made-up-smoke.html"]
 

@@ -20,7 +20,7 @@ def test_the_answer_follows_from_the_records(tmp_path: Path) -> None:
     write_study_answer(expand_study(load_study("table1"), "mini"), tmp_path)
     kept = read_study_result(KEPT / "answer.json")
     assert read_study_result(study_result_path(tmp_path, "table1", "mini")) == kept
-    assert kept.done >= 6
+    assert kept.finished_runs >= 6
 
 
 def test_it_is_small_and_knows_no_machine() -> None:

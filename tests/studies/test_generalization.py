@@ -66,7 +66,7 @@ def test_a_published_claim_that_is_broken_on_purpose_is_seen(tmp_path: Path) -> 
 
 
 def test_rows_of_a_published_table_are_found_by_attributes(unrun: Unrun) -> None:
-    lines = {x.labels: x.numbers for x in unrun("patch-size", "paper").lines}
+    lines = {x.labels: x.values for x in unrun("patch-size", "paper").rows}
     assert lines[("ViT, patch 2",)]["worst_case"].published == pytest.approx(0.2378)
     assert lines[("PVTv2, patch 1",)]["at_clean"].published == pytest.approx(0.875)
 
@@ -91,8 +91,8 @@ def test_an_axis_of_another_study() -> None:
 
 def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
     found = unrun("corruptions", "mini")
-    number = found.lines[0].numbers["imagenette_at_c"]
-    assert number.missing == "not computed at scale mini"
+    number = found.rows[0].values["imagenette_at_c"]
+    assert number.missing_reason == "not computed at scale mini"
     assert {c.id: c.outcome for c in found.claims}["G15b"] == "undecided"
 
 
@@ -134,19 +134,19 @@ FLAGS = {
 def test_corruptions_are_a_column(tmp_path: Path) -> None:
     study = corrupted_study(c={"metric": "corruptions"}, clean={"metric": "clean"}, w={})
     plant(tmp_path, study, FLAGS, list(FLAGS))
-    (line,) = answer_study(expand_study(study, "smoke"), tmp_path).lines
+    (line,) = answer_study(expand_study(study, "smoke"), tmp_path).rows
     # Severities first, then corruptions: fog (1 + 1/2) / 4, snow 1/4.
-    assert line.numbers["c"].value == pytest.approx((1.5 / 4 + 1 / 4) / 2)
-    assert line.numbers["c"].images == 4
-    assert line.numbers["w"].value == line.numbers["clean"].value == 0.5  # they do not count
+    assert line.values["c"].value == pytest.approx((1.5 / 4 + 1 / 4) / 2)
+    assert line.values["c"].images == 4
+    assert line.values["w"].value == line.values["clean"].value == 0.5  # they do not count
 
 
 def test_corruptions_that_are_not_all_there_are_no_number(tmp_path: Path) -> None:
     study = corrupted_study(c={"metric": "corruptions"}, clean={"metric": "clean"})
     plant(tmp_path, study, FLAGS, [*FLAGS, "snow-2"])
-    (line,) = answer_study(expand_study(study, "smoke"), tmp_path).lines
-    assert line.numbers["c"].value is None
-    assert line.numbers["clean"].value == 0.5
+    (line,) = answer_study(expand_study(study, "smoke"), tmp_path).rows
+    assert line.values["c"].value is None
+    assert line.values["clean"].value == 0.5
 
 
 FORMULA = {"uncertainty": [{"pattern": "*", "varies_by": "exact", "reason": "it is a formula"}]}
@@ -161,7 +161,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     path = study_result_path(tmp_path, "bounds", "mini").parent / "rademacher.json"
     write_record_json(path, {"result": {"classes": classes}, **FORMULA})
     found = answer_study(expand_study(study, "mini"), tmp_path)
-    assert [(line.labels, line.numbers["term_slope"].value) for line in found.lines] == [
+    assert [(line.labels, line.values["term_slope"].value) for line in found.rows] == [
         (("1", "-"), 0.0), (("2", "-"), 0.5), (("inf", "-"), 1.0),
     ]  # fmt: skip
     assert found.claims[0].outcome == "holds"
@@ -182,10 +182,10 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
         path.with_name("size_bound.json"), {"result": {"directions": steps}, **FORMULA}
     )
     found = answer_study(expand_study(study, "mini"), tmp_path)
-    assert [line.labels for line in found.lines[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
-    assert found.lines[3].numbers["smallest_step"].value == 0.5
-    assert "has no key" in found.lines[3].numbers["term_slope"].missing
-    assert "belongs to other rows" in found.lines[0].numbers["smallest_step"].missing
+    assert [line.labels for line in found.rows[2:4]] == [("inf", "-"), ("-", "depth of stage 1")]
+    assert found.rows[3].values["smallest_step"].value == 0.5
+    assert "has no key" in found.rows[3].values["term_slope"].missing_reason
+    assert "belongs to other rows" in found.rows[0].values["smallest_step"].missing_reason
     assert [claim.outcome for claim in found.claims] == ["holds", "holds"]
     assert "depth of stage 1 0.5" in found.claims[1].evidence
     steps[4]["smallest_step"] = -0.1

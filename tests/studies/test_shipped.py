@@ -47,19 +47,22 @@ def test_a_shipped_study_runs_to_its_answer(
     name: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, page = run_at_smoke(name, root, capsys)
-    assert found.done == found.runs
-    assert not found.failed
+    assert found.finished_runs == found.total_runs
+    assert not found.failed_runs
     numbers = {
         (line.labels, column): number
-        for line in found.lines
-        for column, number in line.numbers.items()
+        for line in found.rows
+        for column, number in line.values.items()
     }
     assert numbers
     not_computed = "not computed at scale smoke"
     allowed = ("has no key", "other rows", "does not apply", not_computed)
     for place, number in numbers.items():
         if number.value is None:  # only what has no meaning for a model or is not computed
-            assert any(reason in number.missing for reason in allowed), (place, number.missing)
+            assert any(reason in number.missing_reason for reason in allowed), (
+                place,
+                number.missing_reason,
+            )
     for claim in found.claims:
         assert "not measured" not in claim.evidence, claim.id
         assert "no row" not in claim.evidence, claim.id

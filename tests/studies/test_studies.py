@@ -44,8 +44,8 @@ def study(**grid: Any) -> StudySpec:
 def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
     spec = load_study(name)
     found = unrun(name, scale)
-    assert found.runs == len({cell.key for cell in expand_study(spec, scale).runs})
-    assert found.done == 0
+    assert found.total_runs == len({cell.key for cell in expand_study(spec, scale).runs})
+    assert found.finished_runs == 0
     assert [claim.id for claim in found.claims] == [claim.id for claim in spec.claims]
 
 
@@ -61,7 +61,7 @@ def test_every_published_number_finds_its_row(name: str, unrun: Unrun) -> None:
     columns = [spec.published.columns.get(c, c) for c in found.columns]
     theirs = [c for c in columns if c in lines[0]]
     assert theirs
-    shown = sum(n.published is not None for line in found.lines for n in line.numbers.values())
+    shown = sum(n.published is not None for line in found.rows for n in line.values.values())
     cells = [line[c] for line in lines for c in theirs]
     assert shown >= sum(bool(c.strip()) for c in cells)
 

@@ -23,7 +23,7 @@ from buttress.models.cost import PassCount
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 # How the parts of a model are grouped; what is in none of them is "rest".
 COMPONENT_GROUPS = ("convolution", "attention_qkv", "attention_output", "feed_forward")
@@ -71,8 +71,16 @@ class SparsityResult(SparsityMeasures, AnalysisResult):
 
     @staticmethod
     def plot(results: Mapping[str, SparsityResult], figure: Figure) -> None:
-        """Histograms on a log scale, bars by component, lines over the layers; dashed: initial."""
-        histogram, components, layers = figure.subplots(1, 3)
+        """Histograms on a log scale, bars by component, lines over the layers; dashed: initial.
+
+        Below those of a single run, a histogram of each component.
+        """
+        upper: Figure | SubFigure = figure
+        if len(results) == 1:
+            figure.set_figheight(1.8 * figure.get_figheight())
+            upper, lower = figure.subfigures(2, 1)
+            _draw_component_histograms(lower, *results.values())
+        histogram, components, layers = upper.subplots(1, 3)
         for number, (label, result) in enumerate(results.items()):
             color = f"C{number}"
             line_label = f"{label} ({result.sparsity:.0%})".strip()
@@ -99,7 +107,7 @@ class SparsityResult(SparsityMeasures, AnalysisResult):
         )
         text = (
             f"{self.sparsity:.1%} of {self.weights:,} weights are below {self.threshold:g} of "
-            f"{self._words(chosen)} ({self.largest_weight:.3g}); {others}"
+            f"{self._words(chosen)} ({self.largest_weight:.3g}){'; ' if others else ''}{others}"
         )
         initial = self.initial
         if initial is None:
@@ -118,6 +126,20 @@ def _draw_histogram(axes: Axes, measures: SparsityMeasures, **style: Any) -> Non
     centers = [(a + b) / 2 for a, b in zip(measures.edges, measures.edges[1:], strict=False)]
     shares = [max(c, 0.5) / max(measures.weights, 1) for c in measures.counts[ALL]]
     axes.plot(centers, shares, drawstyle="steps-mid", **style)
+
+
+def _draw_component_histograms(figure: SubFigure, result: SparsityResult) -> None:
+    """All weights and the three components with most weights, side by side on one scale."""
+    components = sorted(result.components, key=lambda c: -c.weights)[:3]
+    names = [ALL, *(c.component for c in components if c.component in result.counts)]
+    sparsity = {ALL: result.sparsity, **{c.component: c.sparsity for c in components}}
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, names, strict=True):
+        counts = result.counts[name]
+        axes.stairs(counts, result.edges, fill=True, color="C0", alpha=0.7)
+        title = f"{name.replace('_', ' ')}: {sparsity[name]:.0%} near zero"
+        axes.set(yscale="log", xlabel="weight", title=title)
+        axes.title.set_fontsize("small")
 
 
 def _draw_components(axes: Axes, results: Mapping[str, SparsityResult]) -> None:

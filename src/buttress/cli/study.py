@@ -174,12 +174,12 @@ def run(
 
 
 def _print_answer(answer: StudyResult) -> None:
-    print_line(
-        f"{answer.title} ({answer.scale}): {answer.done} of {answer.runs} runs\n{answer.question}\n"
-    )
-    if answer.lines:
-        rows = [_answer_row(answer, row) for row in answer.lines]
-        print_line(format_table([*answer.axes, *answer.columns], rows) + "\n")
+    runs_text = f"{answer.finished_runs} of {answer.total_runs} runs"
+    print_line(f"{answer.title} ({answer.scale}): {runs_text}\n{answer.question}\n")
+    if answer.rows:
+        rows = [_answer_row(answer, row) for row in answer.rows]
+        titles = [answer.column_title(column) for column in answer.columns]
+        print_line(format_table([*answer.axes, *titles], rows) + "\n")
     for claim in answer.claims:
         print_line(f"{claim.id}: {claim.statement}")
         reason = f": {claim.reason}" if claim.reason else ""
@@ -200,8 +200,8 @@ def _in_brackets(text: str) -> str:
 def _answer_row(answer: StudyResult, row: Any) -> list[str]:
     cells = []
     for name in answer.columns:
-        number = row.numbers[name]
-        trust_mark = " (not trustworthy)" if number.untrustworthy else ""
+        number = row.values[name]
+        trust_mark = " (not trustworthy)" if number.is_untrustworthy else ""
         cells.append(_format_number(number, answer.units[name] == "percent") + trust_mark)
     return [*row.labels, *cells]
 

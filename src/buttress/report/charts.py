@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buttress.report.formatting import format_interval, format_percent, format_tenths
 from buttress.report.svg import (
@@ -68,6 +68,8 @@ class ChartFrame:
     x_label: str
     y_label: str
     is_percent: bool = True  # the y axis is percent, from 0 to 100
+    is_x_percent: bool = True  # the x axis of a scatter plot is percent
+    x_ticks: Mapping[float, str] | None = None  # texts at places of the x axis
     width: float = 480
     height: float = 300
 
@@ -164,23 +166,25 @@ def draw_point(s: LineSeries, index: int, at: tuple[float, float], frame: ChartF
     if s.low and s.high:
         value_text += f" (95% interval {format_interval(s.low[index], s.high[index])})"
     css = f"dot {'hollow ' if s.is_dashed else ''}c{s.color % NUM_COLORS}"
-    tooltip = svg_tooltip(f"{s.name}, {frame.x_label} {s.x[index]:.4g}: {value_text}")
+    x_value = (frame.x_ticks or {}).get(s.x[index], f"{s.x[index]:.4g}")
+    tooltip = svg_tooltip(f"{s.name}, {frame.x_label} {x_value}: {value_text}")
     return svg_element("circle", tooltip, css=css, cx=at[0], cy=at[1], r=3)
 
 
 def draw_scatter(points: Sequence[ScatterPoint], frame: ChartFrame, label: str) -> str:
-    """Points with vertical interval whiskers; both axes are shares, x as wide as the data."""
-    xs = [p.x for p in points]
-    margin = max(0.02, 0.12 * (max(xs) - min(xs)))
-    x = LinearScale(max(0, min(xs) - margin), min(1, max(xs) + margin), 46, frame.width - 14)
-    y = LinearScale(0, 1, frame.height - 40, 12)
-    parts = draw_axes(x, y, frame, format_percent)
+    """Points with vertical interval whiskers; axes as wide as the data, shares of y from 0 to 1."""
+    x = LinearScale(*padded_range([p.x for p in points], frame.is_x_percent), 46, frame.width - 14)
+    bounds = [v for p in points for v in (p.low, p.high)]
+    y_bounds = (0.0, 1.0) if frame.is_percent else padded_range(bounds, False)
+    y = LinearScale(*y_bounds, frame.height - 40, 12)
+    x_text = format_percent if frame.is_x_percent else format_compact
+    parts = draw_axes(x, y, frame, x_text)
     for p in points:
         colour = "grey" if p.color is None else f"c{p.color % NUM_COLORS}"
         css = f"dot {'hollow ' if p.is_hollow else ''}{colour}"
         tooltip = svg_tooltip(
-            f"{p.name}: {frame.x_label} {format_tenths(p.x)}%, "
-            f"{frame.y_label} {format_tenths(p.y)}%"
+            f"{p.name}: {frame.x_label} {format_axis_value(p.x, frame.is_x_percent)}, "
+            f"{frame.y_label} {format_axis_value(p.y, frame.is_percent)}"
         )
         whisker = svg_line(x(p.x), y(p.low), x(p.x), y(p.high), f"whisker {colour}")
         parts.append(
@@ -189,6 +193,52 @@ def draw_scatter(points: Sequence[ScatterPoint], frame: ChartFrame, label: str) 
             )
         )
     return svg_root(frame.width, frame.height, label, *parts)
+
+
+def padded_range(values: Sequence[float], is_share: bool) -> tuple[float, float]:
+    """Range of the data with a margin; that of shares stays in [0, 1]."""
+    low, high = min(values), max(values)
+    margin = max(0.02, 0.12 * (high - low)) if is_share else 0.08 * (high - low) or 0.5
+    if is_share:
+        return max(0.0, low - margin), min(1.0, high + margin)
+    return low - margin, high + margin
+
+
+def format_axis_value(value: float, is_share: bool) -> str:
+    return f"{format_tenths(value)}%" if is_share else format_compact(value)
+
+
+def draw_overlaid_bars(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    frame: ChartFrame,
+    label: str,
+) -> str:
+    """Bars of several series over each other at every place, the tallest behind."""
+    values = [v for row in series.values() for v in row if v is not None]
+    x = LinearScale(-0.5, len(names) - 0.5, 46, frame.width - 14)
+    y = LinearScale(min(0.0, *values), max(values) or 1.0, frame.height - 40, 12)
+    width = 0.8 * (x(1) - x(0))
+    parts = draw_axes(x, y, replace(frame, x_label=""), lambda _: "")
+    for place, name in enumerate(names):
+        bars = [
+            (row[place], color, who)
+            for color, (who, row) in enumerate(series.items())
+            if row[place] is not None
+        ]
+        for value, color, who in sorted(bars, key=lambda bar: -abs(bar[0] or 0.0)):
+            top, bottom = sorted((y(value or 0.0), y(0.0)))
+            tooltip = svg_tooltip(
+                f"{who}, {name}: {format_axis_value(value or 0, frame.is_percent)}"
+            )
+            parts.append(
+                svg_element(
+                    "rect", tooltip, css=f"bar overlaid c{color % NUM_COLORS}",
+                    x=x(place) - width / 2, y=top, width=width, height=max(bottom - top, 0.75),
+                )
+            )  # fmt: skip
+        parts.append(svg_text(x(place), y.start + 17, truncate(name, 9), "tick", "middle"))
+    return svg_root(frame.width, frame.height, f"{label}. {', '.join(series)}", *parts)
 
 
 def draw_histogram(
@@ -226,8 +276,10 @@ def draw_axes(
     for t in range(int(y.high) + 1) if is_log else round_ticks(y.low, y.high, 5):
         parts.append(svg_line(x.start, y(t), x.stop, y(t), "grid"))
         parts.append(svg_text(x.start - 7, y(t) + 4, y_text(t), "tick", "end"))
-    for t in round_ticks(x.low, x.high, 5):
-        parts.append(svg_text(x(t), y.start + 17, (x_text or format_compact)(t), "tick", "middle"))
+    x_ticks = frame.x_ticks or {
+        t: (x_text or format_compact)(t) for t in round_ticks(x.low, x.high, 5)
+    }
+    parts += [svg_text(x(t), y.start + 17, text, "tick", "middle") for t, text in x_ticks.items()]
     middle = (x.start + x.stop) / 2
     parts.append(svg_text(middle, frame.height - 5, frame.x_label, "axis", "middle"))
     return parts

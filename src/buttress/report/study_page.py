@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from buttress.errors import CorruptFileError, UserError
-from buttress.report.analyses import AnalysisPicture, read_picture, read_pictures
+from buttress.report.analyses import (
+    AnalysisPicture,
+    read_picture,
+    read_pictures,
+    svg_data_uri,
+)
 from buttress.report.charts import PublishedPair, draw_published_scatter
 from buttress.report.collect import RunPage
 from buttress.report.figures import ReportFigure
 from buttress.report.formatting import format_duration, format_range, format_tenths, slugify
+from buttress.report.study_figures import table_figures
 from buttress.results.study_result import (
     RankAgreement,
     StudyResult,
@@ -127,20 +133,26 @@ def study_context(study: StudyPageData, runs: Mapping[str, RunPage]) -> dict[str
     """``runs`` by their keys."""
     answer = study.result
     notes: dict[str, int] = {}
-    rows = [format_row(line, answer, runs, notes) for line in answer.lines]
+    rows = [format_row(line, answer, runs, notes) for line in answer.rows]
     return {
         "study": study,
         "answer": answer,
         "rows": rows,
         "notes": {n: text for text, n in notes.items()},
         "has_published": any(c.published for row in rows for c in row.cells),
-        "scatters": [f for a in answer.agreement if (f := published_scatter_figure(a, answer))],
+        "scatters": [
+            f for a in answer.rank_agreement if (f := published_scatter_figure(a, answer))
+        ],
         "together": read_pictures(
-            study.folder / f"{safe_file_name(name)}.json" for name in answer.together
+            study.folder / f"{safe_file_name(name)}.json" for name in answer.group_analyses
         ),
+        "figures": table_figures(answer),
+        "analysis_figures": analysis_figures(study),
         "pictures": run_pictures(answer, runs),
         "facts": study_facts(answer),
-        "failed": {run_links([key], runs)[0]: reason for key, reason in answer.failed.items()},
+        "failed": {
+            run_links([key], answer, runs)[0]: reason for key, reason in answer.failed_runs.items()
+        },
     }
 
 
@@ -149,13 +161,13 @@ def format_row(
 ) -> FormattedRow:
     cells = tuple(
         format_table_value(
-            line.numbers.get(c, TableValue(missing="missing")),
+            line.values.get(c, TableValue(missing_reason="missing")),
             answer.units.get(c, "percent"),
             notes,
         )
         for c in answer.columns
     )
-    return FormattedRow(line.labels, cells, run_links(line.runs, runs))
+    return FormattedRow(line.labels, cells, run_links(line.run_keys, answer, runs))
 
 
 def format_table_value(number: TableValue, unit: str, notes: dict[str, int]) -> FormattedValue:
@@ -170,9 +182,9 @@ def format_table_value(number: TableValue, unit: str, notes: dict[str, int]) -> 
         else format_range(format_number(low, unit), format_number(high, unit)),
         published="" if published is None else format_number(published, unit),
         difference=format_signed((value or 0) - (published or 0), unit) if has_both else "",
-        missing_reason=number.missing or ("missing" if value is None else ""),
-        notes=tuple(notes.setdefault(text, len(notes) + 1) for text in number.distrusted),
-        is_untrustworthy=value is not None and number.untrustworthy,
+        missing_reason=number.missing_reason or ("missing" if value is None else ""),
+        notes=tuple(notes.setdefault(text, len(notes) + 1) for text in number.warnings),
+        is_untrustworthy=value is not None and number.is_untrustworthy,
         details=", ".join(f"{count} {unit_name}" for unit_name, count in parts.items() if count),
         sort_value=value,
     )
@@ -191,24 +203,22 @@ def format_signed(value: float, unit: str) -> str:
     return f"{100 * value:+.1f}" if unit == "percent" else f"{value:+.3g}"
 
 
-def run_links(keys: Sequence[str], runs: Mapping[str, RunPage]) -> tuple[RunLink, ...]:
-    """Links to the runs of a row, named by training and seed."""
-    known_runs = [runs[key] for key in keys if key in runs]
-    seeds = {run.spec.seed for run in known_runs}
-    result = []
-    for key in keys:
-        run = runs.get(key)
-        seed = f", seed {run.spec.seed}" if run is not None and len(seeds) > 1 else ""
-        result.append(RunLink(key) if run is None else RunLink(f"{run.objective}{seed}", run.slug))
-    return tuple(result)
+def run_links(
+    keys: Sequence[str], answer: StudyResult, runs: Mapping[str, RunPage]
+) -> tuple[RunLink, ...]:
+    """Links to runs, named by their labels in the study."""
+    return tuple(
+        RunLink(answer.run_labels.get(key, key), runs[key].slug if key in runs else "")
+        for key in keys
+    )
 
 
 def published_scatter_figure(agreement: RankAgreement, answer: StudyResult) -> ReportFigure | None:
     """Published against measured, one point per row."""
     column, unit = agreement.column, answer.units.get(agreement.column, "percent")
     pairs = []
-    for line in answer.lines:
-        number = line.numbers.get(column)
+    for line in answer.rows:
+        number = line.values.get(column)
         value = None if number is None else finite_or_none(number.value)
         published = None if number is None else finite_or_none(number.published)
         if number is None or value is None or published is None:
@@ -216,12 +226,12 @@ def published_scatter_figure(agreement: RankAgreement, answer: StudyResult) -> R
         low, high = finite_or_none(number.low), finite_or_none(number.high)
         name = " / ".join(line.labels)
         pairs.append(PublishedPair(name, published, value, value if low is None else low,
-                          value if high is None else high, bool(number.distrusted)))  # fmt: skip
+                          value if high is None else high, bool(number.warnings)))  # fmt: skip
     if not pairs:
         return None
     return ReportFigure(
-        column.replace("_", " "),
-        draw_published_scatter(pairs, column, unit),
+        answer.column_title(column),
+        draw_published_scatter(pairs, answer.column_title(column), unit),
         correlation_text(agreement),
     )
 
@@ -235,9 +245,19 @@ def correlation_text(agreement: RankAgreement) -> str:
     return f"{text} over {agreement.rows} rows"
 
 
+def analysis_figures(study: StudyPageData) -> tuple[AnalysisPicture, ...]:
+    """Drawings of one analysis of several runs that are beside the answer."""
+    pictures = (
+        AnalysisPicture(f.title, f.caption, svg_data_uri(study.folder / f.file))
+        for f in study.result.figures
+        if f.kind == "analysis"
+    )
+    return tuple(picture for picture in pictures if picture.data_uri)
+
+
 def run_pictures(answer: StudyResult, runs: Mapping[str, RunPage]) -> dict[str, list[RunPicture]]:
     """Analyses of single runs by name; figures up to a total size, summaries always."""
-    keys = dict.fromkeys(key for line in answer.lines for key in line.runs)
+    keys = dict.fromkeys(key for line in answer.rows for key in line.run_keys)
     pictures: dict[str, list[RunPicture]] = {}
     chars_left = MAX_PICTURE_CHARS
     for name in answer.analyses:
@@ -248,7 +268,7 @@ def run_pictures(answer: StudyResult, runs: Mapping[str, RunPage]) -> dict[str, 
             chars_left -= len(picture.data_uri)
             if chars_left < 0:
                 picture = AnalysisPicture(picture.name, picture.summary, "", picture.reason)
-            link = RunLink(f"{run.label} · {run.objective}", run.slug)
+            link = run_links([run.run.path.name], answer, runs)[0]
             pictures.setdefault(name, []).append(RunPicture(link, picture))
     return pictures
 
@@ -268,7 +288,7 @@ def study_facts(answer: StudyResult) -> dict[str, str]:
     }
     return {
         "scale": answer.scale,
-        "runs": f"{answer.done} of {answer.runs} done",
+        "runs": f"{answer.finished_runs} of {answer.total_runs} done",
         **cost,
         **settings,
     }

@@ -71,7 +71,7 @@ def write_report(
 def write_study_report(answer: StudyResult, root: Path, progress: Progress = SILENT) -> Path:
     """Write the report of a study beside its answer below ``root``; return its first page."""
     file = study_result_path(root, answer.study, answer.scale)
-    keys = dict.fromkeys(key for row in answer.lines for key in row.runs)
+    keys = dict.fromkeys(key for row in answer.rows for key in row.run_keys)
     folders = [root / "runs" / key for key in keys if Run(root / "runs" / key).exists]
     return write_report(
         folders or [file.parent], file.parent / "report", title=answer.title,

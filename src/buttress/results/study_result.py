@@ -9,6 +9,7 @@ from pydantic import Field
 
 from buttress.config import Spec
 from buttress.results.core import read_record_json, write_record_json
+from buttress.system.files import safe_file_name
 
 
 class TableValue(Spec):
@@ -20,9 +21,9 @@ class TableValue(Spec):
     published: float | None = None
     images: int = 0
     seeds: int = 0
-    missing: str = ""  # why there is no value
-    distrusted: tuple[str, ...] = ()  # warnings about it
-    untrustworthy: bool = False  # whether one of the warnings invalidates it
+    missing_reason: str = ""  # why there is no value
+    warnings: tuple[str, ...] = ()  # warnings about it
+    is_untrustworthy: bool = False  # whether one of the warnings invalidates it
 
 
 class StudyTableRow(Spec):
@@ -30,8 +31,8 @@ class StudyTableRow(Spec):
 
     labels: tuple[str, ...]
     attributes: dict[str, str | float] = Field(default_factory=dict)
-    numbers: dict[str, TableValue]
-    runs: tuple[str, ...] = ()
+    values: dict[str, TableValue]
+    run_keys: tuple[str, ...] = ()
 
 
 ClaimOutcome = Literal["holds", "does not hold", "undecided"]
@@ -62,6 +63,29 @@ class ClaimResult(Spec):
     replicate_share: float | None = None  # of redrawn tables in which it is true
 
 
+class StudyFigure(Spec):
+    """A figure of a study's page.
+
+    ``lines``: columns along ``x``, a curve per column and value of ``group``; ``scatter``: a column
+    against ``x``, a point per row, colored by ``group``; ``profile``: columns side by side as bars,
+    one series per row; ``analysis``: an analysis of several runs in one drawing.
+    """
+
+    kind: Literal["lines", "scatter", "profile", "analysis"]
+    title: str
+    caption: str = ""
+    x: str = ""  # an axis, an attribute or a column
+    columns: tuple[str, ...] = ()
+    group: str = ""  # an axis or an attribute
+    where: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # labels of the rows to draw
+    analysis: str = ""
+
+    @property
+    def file(self) -> str:
+        """Name of the drawing of an analysis, beside the study's answer."""
+        return f"figure-{safe_file_name(self.title)}.svg"
+
+
 class RankAgreement(Spec):
     """Rank correlation of a measured column with the published one."""
 
@@ -80,21 +104,27 @@ class StudyResult(Spec):
     title: str
     question: str
     source: str
-    about: str = ""
+    description: str = ""
     axes: tuple[str, ...]
     columns: tuple[str, ...]
+    column_titles: dict[str, str] = Field(default_factory=dict)
     units: dict[str, Literal["percent", "number"]]
-    lines: tuple[StudyTableRow, ...]
+    rows: tuple[StudyTableRow, ...]
     claims: tuple[ClaimResult, ...]
-    agreement: tuple[RankAgreement, ...]
+    rank_agreement: tuple[RankAgreement, ...]
+    figures: tuple[StudyFigure, ...] = ()
+    run_labels: dict[str, str] = Field(default_factory=dict)  # key -> labels and seed
     notes: tuple[str, ...] = ()
-    runs: int
-    done: int
-    failed: dict[str, str] = Field(default_factory=dict)  # key -> why
+    total_runs: int
+    finished_runs: int
+    failed_runs: dict[str, str] = Field(default_factory=dict)  # key -> why
     analyses: tuple[str, ...] = ()  # of every run
-    together: tuple[str, ...] = ()  # of all of them; files beside the answer
+    group_analyses: tuple[str, ...] = ()  # of all of them; files beside the answer
     cost: dict[str, float] = Field(default_factory=dict)  # seconds, passes ...
     settings: dict[str, Any] = Field(default_factory=dict)  # dataset, suites, images
+
+    def column_title(self, column: str) -> str:
+        return self.column_titles.get(column) or column.replace("_", " ")
 
 
 def study_result_path(root: Path, study: str, scale: str) -> Path:

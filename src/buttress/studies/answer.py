@@ -30,7 +30,8 @@ from buttress.results.study_result import (
 from buttress.statistics import spearman
 from buttress.studies.claims import CLAIMS, Predicate, UndecidableClaim, assess_claim
 from buttress.studies.claims.trends import spearman_fisher_draws
-from buttress.studies.grid import ExpandedStudy, GridRun
+from buttress.studies.figures import draw_analysis_figures
+from buttress.studies.grid import ExpandedStudy, GridRun, run_label
 from buttress.studies.jobs import make_jobs, read_status
 from buttress.studies.measure import (
     GridRunRecords,
@@ -46,7 +47,15 @@ from buttress.studies.published import (
     published_values,
     read_csv_rows,
 )
-from buttress.studies.spec import ClaimSpec, ColumnSpec, OtherCheck, Scale, ScaledStudy, StudySpec
+from buttress.studies.spec import (
+    ClaimSpec,
+    ColumnSpec,
+    OtherCheck,
+    Scale,
+    ScaledStudy,
+    StudySpec,
+    column_title,
+)
 from buttress.studies.table import StudyTable, ValueTable
 from buttress.system.progress import Progress, SilentProgress
 
@@ -79,19 +88,22 @@ def answer_study(
         title=study.title or study.name,
         question=study.question,
         source=study.source,
-        about=study.description,
+        description=study.description,
         axes=table.axes,
         columns=table.columns,
+        column_titles={name: column_title(name, c) for name, c in scaled.columns.items()},
         units={name: column.unit for name, column in scaled.columns.items()},
-        lines=_build_rows(table, values, published, scaled, records),
+        rows=_build_rows(table, values, published, scaled, records),
         claims=claim_results(study, expanded.scale, values, study_file),
-        agreement=() if published is None else rank_agreement(values, published),
+        rank_agreement=() if published is None else rank_agreement(values, published),
+        figures=study.figures,
+        run_labels={run.key: run_label(run, scaled) for run in runs},
         notes=() if study.published is None else study.published.notes,
-        runs=len(statuses),
-        done=sum(run.state == "done" for run in statuses.values()),
-        failed={key: run.error for key, run in statuses.items() if run.state == "failed"},
+        total_runs=len(statuses),
+        finished_runs=sum(run.state == "done" for run in statuses.values()),
+        failed_runs={key: run.error for key, run in statuses.items() if run.state == "failed"},
         analyses=tuple(analysis.name for analysis in scaled.analyses),
-        together=tuple(analysis.name for analysis in scaled.group_analyses),
+        group_analyses=tuple(analysis.name for analysis in scaled.group_analyses),
         cost=_training_seconds(runs, root),
         settings={
             "datasets": sorted({run.spec.dataset for run in runs}),
@@ -204,13 +216,13 @@ def _build_rows(
                 published=published_value,
                 images=len(value.scores[0]) if value is not None and value.scores else 0,
                 seeds=0 if value is None else len(value.seeds),
-                missing=table.missing.get((row, column), ""),
-                distrusted=tuple(dict.fromkeys(w for e in evaluations for w in e.warnings)),
-                untrustworthy=not all(e.is_trustworthy for e in evaluations),
+                missing_reason=table.missing.get((row, column), ""),
+                warnings=tuple(dict.fromkeys(w for e in evaluations for w in e.warnings)),
+                is_untrustworthy=not all(e.is_trustworthy for e in evaluations),
             )
         rows.append(
-            StudyTableRow(labels=row, attributes=dict(table.attributes[index]), numbers=numbers,
-                 runs=tuple(s.grid_run.key for s in runs))
+            StudyTableRow(labels=row, attributes=dict(table.attributes[index]), values=numbers,
+                 run_keys=tuple(s.grid_run.key for s in runs))
         )  # fmt: skip
     return tuple(rows)
 
@@ -288,6 +300,7 @@ def write_study_answer(
 ) -> StudyResult:
     """Run group analyses, answer the study and save the answer below ``root/studies``."""
     run_group_analyses(expanded, root, progress=progress)
+    draw_analysis_figures(expanded, root)
     answer = answer_study(expanded, root)
     write_study_result(root, answer)
     return answer

@@ -273,6 +273,12 @@ def _is_excluded(run_labels: Mapping[str, str], scaled: ScaledStudy) -> bool:
     )
 
 
+def run_label(run: GridRun, scaled: ScaledStudy, *, with_seed: bool = True) -> str:
+    """Labels of a run, with its seed where the study has several."""
+    seed = [f"seed {run.seed}"] if with_seed and len(scaled.seeds) > 1 else []
+    return " / ".join([*run.labels.values(), *seed]) or run.spec.model
+
+
 def labels_text(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{axis} {label}" for axis, label in labels.items()) or "its only run"
 

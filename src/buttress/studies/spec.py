@@ -6,6 +6,7 @@ name and in changes of a recipe ``{depth}`` stands for the label of the axis ``d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -14,6 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from buttress.config import ComponentSpec, PresetFolder, Spec
 from buttress.errors import UserError
+from buttress.results.study_result import StudyFigure
 
 # smoke: seconds, checks that the parts fit; digits: a real experiment on the bundled images in
 # minutes; mini: narrow models on a part of CIFAR-10; paper: the published setting.
@@ -69,6 +71,7 @@ class ColumnSpec(Spec):
     """One measured column: a value of the runs with some labels."""
 
     where: dict[str, str] = Field(default_factory=dict)  # axis -> label; the other axes are rows
+    title: str = ""  # in tables and figures; made from the name if empty
     # An attack of the suite, clean, corruptions, parameters_m, gmacs ...; null: not computed.
     metric: Annotated[str, BeforeValidator(lambda raw: "" if raw is None else raw)] = "worst_case"
     suite: str = ""  # the first of the study if empty
@@ -76,6 +79,24 @@ class ColumnSpec(Spec):
     analysis: str = ""  # instead of a suite: an analysis with a value at the path ``metric``
     unit: Literal["percent", "number"] = "percent"
     higher_is_better: bool = True
+
+
+TITLE_WORDS = {
+    "aa": "AutoAttack", "apgd": "APGD", "at": "AT", "ce": "CE", "cw": "CW", "fgsm": "FGSM",
+    "gmacs": "GMACs", "l1": "L1", "l2": "L2", "linf": "Linf", "pgd": "PGD", "trades": "TRADES",
+}  # fmt: skip
+
+
+def column_title(name: str, column: ColumnSpec) -> str:
+    """Title of a column in words: ``pgd20_best`` is ``PGD-20 best``."""
+    if column.title:
+        return column.title
+    if column.metric == "parameters_m":
+        return "Parameters (M)"
+    words = [re.sub(r"^(pgd|gama)(\d+)$", lambda m: f"{m[1].upper()}-{m[2]}", word)
+             for word in name.split("_")]  # fmt: skip
+    title = " ".join(TITLE_WORDS.get(word, word) for word in words)
+    return title[0].upper() + title[1:]
 
 
 class AnalysisRows(Spec):
@@ -204,6 +225,7 @@ class StudySpec(Spec):
     published: PublishedTable | None = None
     other_tables: dict[str, OtherTable] = Field(default_factory=dict)
     claims: tuple[ClaimSpec, ...] = ()
+    figures: tuple[StudyFigure, ...] = ()
     scales: tuple[Scale, ...] = Field(default=("smoke", "mini", "paper"), min_length=1)
     grid: dict[str, Any]  # `ScaledStudy`, with values by scale
 

@@ -49,15 +49,15 @@ def test_all_say_that_it_failed_until_a_retry_succeeds(failed: RunJob, tmp_path:
     assert found.is_trained
     assert (found.state, read_status(failed).state) == ("failed", "failed")
     said = answer_study(expand_study(study, "smoke"), tmp_path)
-    assert (said.done, list(said.failed)) == (0, [failed.key])
-    assert "out of memory" in said.failed[failed.key]
+    assert (said.finished_runs, list(said.failed_runs)) == (0, [failed.key])
+    assert "out of memory" in said.failed_runs[failed.key]
     (message,) = run([failed])  # said again, not tried again
     assert "out of memory" in message
     assert run([failed], retry=True) == []
     assert (found.state, read_status(failed).state) == ("done", "done")
     assert not (failed.folder / "error.json").exists()
     said = answer_study(expand_study(study, "smoke"), tmp_path)
-    assert (said.done, said.failed) == (1, {})
+    assert (said.finished_runs, said.failed_runs) == (1, {})
 
 
 def test_a_study_that_wants_other_things_of_the_run_has_them(

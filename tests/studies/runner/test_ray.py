@@ -68,8 +68,8 @@ class Size:
         """The table of the study's answer: one line for all seeds, with its intervals."""
         study = small_study(seeds=list(range(self.runs)), **longer(self.epochs))
         result = answer_study(expand_study(study, "smoke"), root)
-        assert (result.done, result.failed) == (self.runs, {})
-        return result.lines
+        assert (result.finished_runs, result.failed_runs) == (self.runs, {})
+        return result.rows
 
 
 SMALL = Size(runs=4, epochs=1, driver_dies=1, node_dies=2)
