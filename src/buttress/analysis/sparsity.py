@@ -78,7 +78,7 @@ class SparsityResult(SparsityMeasures, AnalysisResult):
         upper: Figure | SubFigure = figure
         if len(results) == 1:
             figure.set_figheight(1.8 * figure.get_figheight())
-            upper, lower = figure.subfigures(2, 1)
+            upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
             _draw_component_histograms(lower, *results.values())
         histogram, components, layers = upper.subplots(1, 3)
         for number, (label, result) in enumerate(results.items()):

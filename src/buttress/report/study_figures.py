@@ -74,7 +74,7 @@ def title_of(name: str) -> str:
 def draw_curves(figure: StudyFigure, answer: StudyResult) -> ReportFigure | None:
     """One curve per column and value of ``group``; rows with the same x are averaged."""
     rows = [r for r in figure_rows(figure, answer) if math.isfinite(r.x)]
-    series = []
+    series: list[LineSeries] = []
     for column in figure.columns:
         for group in dict.fromkeys(r.series for r in rows):
             members = [r for r in rows if r.series == group]
