@@ -69,6 +69,6 @@ def test_a_shipped_study_runs_to_its_answer(
     for column in found.columns:
         values = [number for place, number in numbers.items() if place[1] == column]
         assert any(n.value is not None for n in values) or all(
-            n.missing == not_computed for n in values
+            n.missing_reason == not_computed for n in values
         )
     assert all(f">{claim.id}<" in page and claim.outcome in page for claim in found.claims)

@@ -254,6 +254,6 @@ def test_a_column_that_a_scale_does_not_compute_is_empty(unrun: Unrun) -> None:
         answer, scaled = unrun(name, "smoke"), load_study(name).at_scale("smoke")
         for column, spec in scaled.columns.items():
             is_run = all(label in scaled.axes[axis] for axis, label in spec.where.items())
-            reasons = {line.numbers[column].missing for line in answer.rows}
+            reasons = {line.values[column].missing_reason for line in answer.rows}
             expected = {"not computed at scale smoke"}
             assert (reasons == expected) == (not (spec.metric and is_run)), (name, column)
