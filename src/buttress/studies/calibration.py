@@ -154,12 +154,9 @@ def _train_step(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def _median_seconds(step: Callable[[], None], max_seconds: float) -> float:
-    """Median of a few repeats after a warm-up; of the warm-up alone if that took too long."""
-    seconds = [_seconds_of(step)]
-    repeats = min(REPEATS, int(max_seconds / seconds[0]))
-    if repeats > 0:
-        seconds = [_seconds_of(step) for _ in range(repeats)]
-    return statistics.median(seconds)
+    """Median of a few repeats, at least one, after a warm-up."""
+    repeats = int(max_seconds / _seconds_of(step))
+    return statistics.median(_seconds_of(step) for _ in range(min(max(repeats, 1), REPEATS)))
 
 
 def _seconds_of(step: Callable[[], None]) -> float:
