@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from buttress.studies import answer_study, expand_study, list_studies, load_study
+from buttress.errors import UserError
+from buttress.studies import StudySpec, answer_study, expand_study, list_studies, load_study
 from buttress.studies.published import full_published_values, read_csv_rows
 from unrun import Unrun
 
@@ -118,3 +119,14 @@ def test_the_exceptions_of_the_rule_are_those_of_the_table(tmp_path: Path) -> No
         assert (
             answer_study(expand_study(changed, "paper"), tmp_path).claims[0].published == expected
         )
+
+
+def test_a_table_by_other_authors_must_have_what_a_claim_refers_to() -> None:
+    raw = load_study("scaling-up").model_dump()
+    raw["claims"][0]["other_tables"][0]["table"] = "nobody"
+    with pytest.raises(UserError, match="'nobody', which is not defined in `other_tables`"):
+        expand_study(StudySpec.parse(raw, "s"), "smoke")
+    raw = load_study("scaling-up").model_dump()
+    raw["other_tables"]["robustbench"]["columns"] = {"clean": "clean_acc"}
+    with pytest.raises(UserError, match="claim X6 refers to column 'aa'"):
+        expand_study(StudySpec.parse(raw, "s"), "smoke")

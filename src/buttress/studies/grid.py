@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from buttress.analysis.core import ANALYSES
+from buttress.config import ComponentSpec
 from buttress.data import dataset_facts
 from buttress.errors import UserError
 from buttress.evaluation.suite import load_suite, resolve_suite
@@ -228,11 +229,25 @@ def _check_references(study: StudySpec, scaled: ScaledStudy, scale: Scale) -> No
                 f"{source}: column {name} uses suite {column.suite}, which is missing from `suites`"
             )
     for claim in study.claims:
-        predicate = CLAIMS.create(claim.predicate.name, claim.predicate.args)
-        if unknown_columns := [c for c in predicate.columns() if c not in scaled.columns]:
+        _check_columns(source, claim.id, claim.predicate, scaled.columns)
+        for check in claim.other_tables:
+            if check.table not in study.other_tables:
+                raise UserError(
+                    f"{source}: claim {claim.id} refers to table {check.table!r}, which is not "
+                    "defined in `other_tables`"
+                )
+            predicate = check.predicate or claim.predicate
+            _check_columns(source, claim.id, predicate, study.other_tables[check.table].columns)
+
+
+def _check_columns(
+    source: str, claim: str, predicate: ComponentSpec, columns: Collection[str]
+) -> None:
+    for column in CLAIMS.create(predicate.name, predicate.args).columns():
+        if column not in columns:
             raise UserError(
-                f"{source}: claim {claim.id} refers to column {unknown_columns[0]!r}, which is not "
-                "defined in `columns`"
+                f"{source}: claim {claim} refers to column {column!r}, which is not defined in "
+                "`columns`"
             )
 
 

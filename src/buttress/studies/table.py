@@ -58,10 +58,13 @@ class MeasuredValue:
         """Whether it is a mean over images, or over draws of an analysis."""
         return bool(self.scores) or any(len(figure) for figure in self.figures)
 
-    def redraw(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(count,) the mean over seeds for each row of weights (count, units)."""
-        if self.scores:
-            return np.asarray(weights @ np.mean(self.scores, axis=0))
+    @property
+    def mean_scores(self) -> NDArray[np.float64]:
+        """(images,) mean score over seeds."""
+        return np.asarray(np.mean(self.scores, axis=0))
+
+    def redraw_figures(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(count,) the mean figure over seeds for each row of weights (count, units)."""
         return np.asarray(np.mean([figure.redraw(weights) for figure in self.figures], axis=0))
 
     @property
@@ -230,9 +233,18 @@ class StudyTable:
         samples: dict[CellKey, NDArray[np.float64]] = {}
         for (_, size), keys in groups.items():
             chunk, parts = max(CHUNK // size, 1), []
+            scores = [self.values[k].mean_scores for k in keys if self.values[k].scores]
             for start in range(0, count, chunk):
                 weights = _resampling_weights(size, min(chunk, count - start), generator)
-                parts.append([self.values[key].redraw(weights) for key in keys])
+                accuracies = iter(np.array(scores) @ weights.T if scores else ())
+                parts.append(
+                    [
+                        next(accuracies)
+                        if (value := self.values[key]).scores
+                        else value.redraw_figures(weights)
+                        for key in keys
+                    ]
+                )
             for key, drawn in zip(keys, np.concatenate(parts, axis=1), strict=True):
                 scale = IMAGE_NOISE / size if self.values[key].scores else 0.0
                 samples[key] = drawn + scale * generator.standard_normal(count)

@@ -58,10 +58,7 @@ class HigherClaim(Predicate):
             f"mean {column} of the rows claimed higher minus the others",
             table.unit(column),
         )
-        means = [
-            side.mean(axis=0) + (_row_noise(side) if self.redraw_rows else 0.0)
-            for side in (group, baseline)
-        ]
+        means = _group_means([group, baseline], self.redraw_rows)
         parts: list[Condition] = [Comparison(means[0], means[1], self.margin, name, unit)]
         if self.majority_of_pairs:
             parts.append(self._majority(group, baseline, column))
@@ -94,16 +91,23 @@ class HigherClaim(Predicate):
         return "; ".join(parts)
 
 
-def _row_noise(rows: np.ndarray) -> Draws:
+def _group_means(groups: Sequence[np.ndarray], redraw_rows: bool) -> list[Draws]:
+    """(1 + redraws,) mean of each group of rows, as another sample of rows may have it."""
+    generator = np.random.default_rng(len(groups))  # one for all: groups vary independently
+    return [
+        rows.mean(axis=0) + (_row_noise(rows, generator) if redraw_rows else 0.0) for rows in groups
+    ]
+
+
+def _row_noise(rows: np.ndarray, generator: np.random.Generator) -> Draws:
     """What another sample of rows may change in their mean; none in the estimate itself."""
-    count = len(rows)
-    if rows.shape[1] == 1:
+    count, redraws = len(rows), rows.shape[1] - 1
+    if not redraws:
         return np.zeros(1)
     if count < 2:
         raise UndecidableClaim("too few rows: a kind needs at least two rows")
-    generator = np.random.default_rng(count)
     error = float(rows[:, 0].std(ddof=1)) / math.sqrt(count)
-    return np.append(0.0, error * generator.standard_t(count - 1, rows.shape[1] - 1))
+    return np.append(0.0, error * generator.standard_t(count - 1, redraws))
 
 
 def _normal_noise(draws: Draws, deviation: float) -> Draws:
@@ -167,10 +171,7 @@ class SmallerColumnDropClaim(Predicate):
         return (self.column, self.to_column)
 
     def condition(self, table: ValueTable) -> Condition:
-        drops = self._drops(table)
-        means = [
-            drop.mean(axis=0) + (_row_noise(drop) if self.redraw_rows else 0.0) for drop in drops
-        ]
+        means = _group_means(self._drops(table), self.redraw_rows)
         name = (
             f"drop from {self.column} to {self.to_column} of the others minus that claimed smaller"
         )
