@@ -36,6 +36,8 @@ def write_all(folder: Path) -> None:
     write(folder / "suites.md", suite_table())
     write(folder / "suite_pages.md", suite_pages())
     write(folder / "studies.md", study_table())
+    write(folder / "claims.md", predicate_table())
+    write(folder / "claim_tables.md", claim_table())
     write_architectures(folder)
     pictures.draw(folder / "augmentation.png")
     pictures.draw_corruptions(folder / "corruptions.png")
@@ -189,6 +191,41 @@ def study_table() -> str:
         ]
         said = (f"`{study.name}`", plain(study.question), linked(study.source), *runs)
         lines.append(f"| {' | '.join(said)} |")
+    return "\n".join(lines) + "\n"
+
+
+def predicate_table() -> str:
+    """What each predicate says, and its arguments."""
+    from buttress.studies import CLAIMS
+
+    lines = ["| name | says | arguments |", "| --- | --- | --- |"]
+    for name in CLAIMS.names():
+        entry = CLAIMS.entry(name)
+        predicate: Any = entry.value
+        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(predicate))
+        lines.append(f"| `{name}` | {plain(entry.summary)} | {fields} |")
+    return "\n".join(lines) + "\n"
+
+
+def claim_table() -> str:
+    """Each claim with its verdicts in the published table and in tables by other authors."""
+    from buttress.studies import list_studies, load_study
+    from buttress.studies.answer import claim_results
+    from buttress.studies.table import StudyTable
+
+    lines = ["| claim | study | published | other authors |", "| --- | --- | --- | --- |"]
+    for study in map(load_study, list_studies()):
+        empty = StudyTable((), (), {}, tuple(study.at_scale("paper").columns)).as_values()
+        for claim in claim_results(study, "paper", empty):
+            others = [
+                f"{o.outcome} ({linked(o.source)}: {plain(o.evidence)}. {plain(o.limits)})"
+                for o in claim.other_tables
+            ]
+            published = claim.published or "not published"
+            if claim.published_evidence:
+                published += f" ({plain(claim.published_evidence)})"
+            said = (f"{claim.id}: {plain(claim.statement)}", f"`{study.name}`", published)
+            lines.append(f"| {' | '.join(said)} | {'<br>'.join(others)} |")
     return "\n".join(lines) + "\n"
 
 
