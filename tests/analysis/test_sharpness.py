@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from buttress.analysis import AnalysisNotApplicable, AnalysisSubject
 from buttress.analysis.methods.hessian import LossHessian
 from buttress.analysis.methods.lanczos import hutchinson, lanczos
 from buttress.analysis.methods.weight_directions import filter_norms, filter_weights
-from buttress.analysis.sharpness import sharpness
+from buttress.analysis.sharpness import SharpnessResult, sharpness
 from buttress.analysis.subject import ImageSample, load_sample
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
@@ -116,6 +117,27 @@ def test_products_are_those_of_the_dense_hessian(
     for k in range(3):
         vector = drawn(curved.size).roll(k)
         assert torch.allclose(curved.hessian_vector_product(vector), dense @ vector, atol=1e-5)
+
+
+def test_the_largest_eigenvalue_is_redrawn_as_it_changes_without_an_image() -> None:
+    """To first order: leaving an image out moves the eigenvalue as its own curvature says."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.Tanh(), nn.Linear(16, 10)).eval()
+    data = load_dataset("digits", "test", limit=8)
+
+    def largest(rows: list[int]) -> SharpnessResult:
+        given = AnalysisSubject(model, data.select(rows), Threat("Linf", 0.1))
+        return sharpness(given, steps=0, lanczos_steps=40, directions=1, radii=(0.01,))
+
+    whole = largest(list(range(8)))
+    samples = whole.samples["clean.hessian.largest"].load()
+    order = np.argsort(data.ids.numpy()).tolist()
+    weights = np.full((8, 8), 1 / 7)
+    weights[np.arange(8), [order.index(row) for row in range(8)]] = 0.0
+    without = [largest([r for r in range(8) if r != row]).clean.hessian.largest for row in range(8)]
+    redrawn = samples.redraw(weights)
+    assert redrawn == pytest.approx(without, rel=0.05)
+    assert np.corrcoef(redrawn, without)[0, 1] > 0.9
 
 
 def test_the_figures_are_those_of_the_dense_hessian() -> None:
