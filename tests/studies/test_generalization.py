@@ -156,7 +156,9 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     study = load_study("bounds")
     assert answer_study(expand_study(study, "mini"), tmp_path).claims[0].outcome == "undecided"
     slopes = {"1": 0.0, "2": 0.5, "inf": 1.0}
-    same = ("natural_slope", "adversarial_slope", "last_slope", "term_slope")
+    same = (
+        "natural_slope", "adversarial_slope", "largest_dimensions_slope", "dimension_term_slope",
+    )  # fmt: skip
     classes = [{"p": p, "rows": [], **dict.fromkeys(same, slope)} for p, slope in slopes.items()]
     path = study_result_path(tmp_path, "bounds", "mini").parent / "rademacher.json"
     write_record_json(path, {"result": {"classes": classes}, **FORMULA})
