@@ -190,16 +190,21 @@ def analyze_group(
     *,
     args: Mapping[str, Any] | None = None,
     limit: int | None = None,
+    labels: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> AnalysisResult:
-    """Compute an analysis of several runs and save it as ``out/<name>.json``."""
+    """Compute an analysis of several runs and save it as ``out/<name>.json``.
+
+    Runs are named by ``labels``; without them, by model and recipe.
+    """
     job = _create_job(name, "group", args, progress)
-    group = RunGroup(tuple(r if isinstance(r, Run) else Run(r) for r in runs), limit, job.progress)
+    run_list = tuple(r if isinstance(r, Run) else Run(r) for r in runs)
+    group = RunGroup(run_list, limit, job.progress, tuple(labels))
     group.require_one_dataset()
     keys = [[run.path.name, run.spec.key(), record_timestamps(run)] for run in group.runs]
     return job.load_or_compute(
         out / f"{job.entry.name}.json",
-        {"runs": keys, "limit": limit},
+        {"runs": keys, "limit": limit, "labels": list(group.labels)},
         {"group": group},
         lambda cost: format_cost(cost(group, **job.args)),
     )

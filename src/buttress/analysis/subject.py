@@ -118,6 +118,7 @@ class RunGroup:
     runs: tuple[Run, ...]
     limit: int | None = None  # test images
     progress: Progress = field(default_factory=SilentProgress, compare=False)
+    given_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.runs) < 2:
@@ -136,7 +137,7 @@ class RunGroup:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        return run_labels(self.runs)
+        return self.given_labels or run_labels(self.runs)
 
     def subject(self, index: int) -> AnalysisSubject:
         return load_subject(self.runs[index], limit=self.limit, progress=self.progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,17 +181,23 @@ def _print_answer(answer: StudyResult) -> None:
         rows = [_answer_row(answer, row) for row in answer.rows]
         titles = [answer.column_title(column) for column in answer.columns]
         print_line(format_table([*answer.axes, *titles], rows) + "\n")
-    for claim in answer.claims:
-        print_line(f"{claim.id}: {claim.statement}")
-        reason = f": {claim.reason}" if claim.reason else ""
-        print_line(f"   measured here: {claim.outcome}{reason}" + _in_brackets(claim.evidence))
-        if claim.published:
-            print_line(f"   published: {claim.published}" + _in_brackets(claim.published_evidence))
-        for other in claim.other_tables:
-            texts = _in_brackets(other.evidence) + (f"; {other.reason}" if other.reason else "")
-            print_line(f"   other authors: {other.outcome}{texts}; {other.source}. {other.limits}")
+    for text in _claim_lines(answer):
+        print_line(answer.with_titles(text))
     if answer.scale == "smoke" and answer.claims:
         print_line("The scale smoke shows only that the parts fit together: no claim is decided.")
+
+
+def _claim_lines(answer: StudyResult) -> Iterator[str]:
+    """Each claim: measured here, published, and in tables by other authors."""
+    for claim in answer.claims:
+        yield f"{claim.id}: {claim.statement}"
+        reason = f": {claim.reason}" if claim.reason else ""
+        yield f"   measured here: {claim.outcome}{reason}" + _in_brackets(claim.evidence)
+        if claim.published:
+            yield f"   published: {claim.published}" + _in_brackets(claim.published_evidence)
+        for other in claim.other_tables:
+            texts = _in_brackets(other.evidence) + (f"; {other.reason}" if other.reason else "")
+            yield f"   other authors: {other.outcome}{texts}; {other.source}. {other.limits}"
 
 
 def _in_brackets(text: str) -> str:

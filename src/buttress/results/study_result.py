@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,6 +126,10 @@ class StudyResult(Spec):
 
     def column_title(self, column: str) -> str:
         return self.column_titles.get(column) or column.replace("_", " ")
+
+    def with_titles(self, text: str) -> str:
+        """Replace names of columns by their titles: ``pgd20`` by ``PGD-20``."""
+        return re.sub(r"\b\w+\b", lambda m: self.column_titles.get(m[0], m[0]), text)
 
 
 def study_result_path(root: Path, study: str, scale: str) -> Path:

@@ -275,6 +275,7 @@ def run_group_analyses(
     """Run missing group analyses; results go to the folder of the study's answer."""
     progress, out = progress or SilentProgress(), expanded.result_path(root).parent
     keys = dict.fromkeys(run.key for run in expanded.runs)
+    labels = {run.key: run_label(run, expanded.scaled) for run in expanded.runs}
     trained_runs = [run for key in keys if (run := Run(root / "runs" / key)).is_trained]
     for analysis in expanded.scaled.group_analyses:
         try:
@@ -287,6 +288,7 @@ def run_group_analyses(
                     out,
                     args=analysis.args,
                     limit=expanded.scaled.test_limit,
+                    labels=[labels[run.path.name] for run in trained_runs],
                     progress=progress,
                 )
         except AnalysisNotApplicable as reason:
