@@ -195,7 +195,7 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
         path.with_name("size_bound.json"), {"result": {"directions": steps}, **FORMULA}
     )
     assert answer_study(expand_study(study, "mini"), tmp_path).claims[1].outcome == "does not hold"
-    classes[0]["term_slope"] = 0.3
+    classes[0]["dimension_term_slope"] = 0.3
     write_record_json(path, {"result": {"classes": classes}, **FORMULA})
     assert answer_study(expand_study(study, "mini"), tmp_path).claims[0].outcome == "does not hold"
 
