@@ -10,6 +10,7 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.models.core import Classifier
+from buttress.models.loading.robust_wrn import rename_robust_wrn
 from buttress.models.loading.weight_file import abbreviate
 
 # What wrappers put before names; beside these, any prefix that many names share is tried.
@@ -34,9 +35,12 @@ def align_state_dict(weights: Mapping[str, Tensor], model: Classifier) -> Aligne
     """Strip the prefixes under which the names of a state dict match the model best.
 
     One prefix that many names share, of any names; the other names lose what wrappers are known
-    to add. What is left over keeps its name.
+    to add. What is left over keeps its name. The names of the RobustWRN authors become ours.
     """
     model_names, net_names = model.state_dict().keys(), model.net.state_dict().keys()
+    renamed = rename_robust_wrn(weights) or {}
+    if len(renamed.keys() & net_names) > len(weights.keys() & net_names):
+        weights = renamed
     best_prefix, best_count = "", len(weights.keys() & net_names)
     for prefix in _candidate_prefixes(weights):
         stripped = _strip_prefix(weights, prefix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from buttress.errors import UserError
+from buttress.models.factory import Shape
 from buttress.models.loading.checkpoint import load_tensors_safely
 from buttress.models.loading.core import (
     MODEL_NAME_FORMS,
@@ -20,6 +22,7 @@ from buttress.models.loading.core import (
     ModelSource,
     TrainedWeights,
 )
+from buttress.models.loading.robust_wrn import infer_robust_wrn
 
 # Where checkpoints keep the weights, the trained ones before their running average.
 STATE_DICT_KEYS = (
@@ -117,27 +120,45 @@ def abbreviate(names: Iterable[str], limit: int = 3) -> str:
 
 @SOURCES.register("checkpoint", form="FILE")
 class CheckpointSource(ModelSource):
-    """Anyone's weights (.pt, .pth, .ckpt, .safetensors, an index of shards) with a model named."""
+    """Anyone's weights (.pt, .pth, .ckpt, .safetensors, an index of shards) with a model named.
+
+    Those of the RobustWRN authors are recognized and need no model.
+    """
 
     def matches(self, name: str) -> bool:
         return Path(name).is_file() and Path(name).suffix.lower() != ".onnx"
 
     def open(self, name: str, request: ModelRequest) -> TrainedWeights:
-        if request.model is None:
-            raise UserError(
-                f"{name} contains weights only; name their architecture with --model "
-                f"(model=): {MODEL_NAME_FORMS}"
-            )
-        return read_named_checkpoint(Path(name), request.model, request)
+        if request.model is not None:
+            return read_named_checkpoint(Path(name), request.model, request)
+        with contextlib.suppress(UserError):  # with a model named, the error of the file is shown
+            weights = read_state_dict(Path(name))
+            if inferred := infer_robust_wrn(weights):
+                model, shape = inferred
+                return _requested_weights(weights, name, model, request, shape)
+        raise UserError(
+            f"{name} contains weights only; name their architecture with --model "
+            f"(model=): {MODEL_NAME_FORMS}"
+        )
 
 
 def read_named_checkpoint(file: Path, model: str, request: ModelRequest) -> TrainedWeights:
     """The weights of a file for a model that the user named."""
+    return _requested_weights(read_state_dict(file), str(file), model, request)
+
+
+def _requested_weights(
+    weights: dict[str, Tensor],
+    file: str,
+    model: str,
+    request: ModelRequest,
+    shape: Shape | None = None,
+) -> TrainedWeights:
     return TrainedWeights(
-        read_state_dict(file),
-        str(file),
+        weights,
+        file,
         model,
-        request.shape(),
+        request.shape(shape),
         request.mean,
         request.std,
         keep_normalization=request.has_normalization,
