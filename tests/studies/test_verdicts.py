@@ -182,6 +182,39 @@ def test_figures_of_analyses_are_redrawn_over_their_images() -> None:
     assert "points" not in noisy.evidence + noisy.reason
 
 
+@pytest.mark.parametrize(
+    ("images", "more", "outcome"),
+    [
+        (20, 4, "undecided"),  # one-sided exact p-value 0.0625
+        (20, 9, "holds"),
+        (10_000, 40, "undecided"),  # 0.4 points: clear on these images, not for another seed
+        (10_000, 200, "holds"),
+    ],
+)
+def test_one_seed_and_nested_images(images: int, more: int, outcome: str) -> None:
+    """The better row is right on all images of the other and on ``more``."""
+    cells: dict[CellKey, MeasuredValue] = {}
+    for name, count in (("better", images // 4 + more), ("worse", images // 4)):
+        scores = (np.arange(images) < count).astype(float)
+        cells[(name,), "a"] = MeasuredValue((0,), (scores,), image_set="same")
+    table = StudyTable(("row",), (("better",), ("worse",)), cells, ("a",))
+    args = {"column": "a", "rows": [{"row": "better"}, {"row": "worse"}]}
+    assert assess_claim(CLAIMS.create("row_order", args), table.as_values()).outcome == outcome
+
+
+def test_samples_of_rows_vary_independently_between_groups() -> None:
+    """The standard deviation of a difference of means is that of both, not of their common part."""
+    rows = tuple((name,) for name in "abcdefgh")
+    values = np.array([0.3, 0.4, 0.5, 0.6, 0.3, 0.4, 0.5, 0.6])
+    table = ValueTable(("row",), rows, {"a": values}, SIMULATION.ATTRIBUTES,
+                       redraws={"a": np.repeat(values[:, None], 4000, axis=1)})  # fmt: skip
+    args = {"column": "a", "where": {"kind": "y"}, "baseline": {"kind": "x"}, "redraw_rows": True}
+    (comparison,) = CLAIMS.create("higher", args).condition(table).parts
+    low, high = np.quantile(comparison.difference[1:], (0.025, 0.975))
+    error = np.sqrt(2) * values[:4].std(ddof=1) / 2  # of the difference of two means of four rows
+    assert 2.5 * error < (high - low) / 2 < 3.8 * error  # t with three degrees of freedom each
+
+
 def test_evidence_is_in_the_units_of_the_column() -> None:
     table = replace(TRUE_VALUES, units={"a": "number"})
     assert verdict(table, "row_order").evidence.startswith("a: 0.7")
