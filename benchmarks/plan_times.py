@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from buttress.cli.console import format_amount, format_duration
-from buttress.studies import list_studies
+from buttress.studies import list_studies, load_study
 from buttress.system.files import write_text
 
 COMMAND = "import sys; from buttress.cli.main import main; sys.exit(main())"
@@ -50,12 +50,13 @@ def _child_cpu_seconds() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("studies", nargs="*", help="default: all")
+    parser.add_argument("studies", nargs="*", help="default: all that have the scale")
     parser.add_argument("--scale", default="paper")
     parser.add_argument("--table", type=Path, help="write the table here too")
     args = parser.parse_args()
     rows, longest = [HEADER, "| --- | --- | --- | --- | --- | --- | --- |"], 0.0
-    for study in args.studies or list_studies():
+    names = args.studies or [n for n in list_studies() if args.scale in load_study(n).scales]
+    for study in names:
         seconds, row = plan_row(study, args.scale)
         longest = max(longest, seconds)
         rows.append(row)
