@@ -334,3 +334,9 @@ def test_an_image_that_the_attack_does_not_move_is_left_out() -> None:
     assert found.num_perturbed == 0
     assert found.logits.l1_linf.at_attack_result == found.logits.l1_linf.largest == 0
     assert found.logits.bound_log10 is None or found.logits.bound_log10 == -math.inf
+
+
+def test_sigma_is_the_root_mean_square_of_the_weights_without_biases() -> None:
+    model = linear(torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 4.0]]), bias=100.0)
+    found = lipschitz(subject(model, (3, 1, 1)), limit=1, steps=1)
+    assert found.weight_sigma == pytest.approx(math.sqrt(25 / 6))

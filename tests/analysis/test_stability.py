@@ -48,6 +48,10 @@ def test_the_published_way_overlooks_wrong_images_that_could_be_moved() -> None:
     subject = AnalysisSubject(Steps().eval(), grey([0.32], [0]), Threat("Linf", 0.1))
     assert stability(subject, against="label").wrong_and_stable.count == 1
     assert stability(subject).wrong_and_unstable.count == 1
+    both = stability(subject, against="both")
+    assert both.wrong_and_unstable.count == 1
+    assert both.stable_against_label is not None
+    assert both.stable_against_label.count == 1
 
 
 @pytest.mark.parametrize("name", ["resnet_tiny", "vit_tiny"])
@@ -84,5 +88,5 @@ def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
 
 def test_another_word_than_prediction_or_label_is_refused() -> None:
     subject = AnalysisSubject(Steps().eval(), grey([0.1], [0]), Threat("Linf", 0.1))
-    with pytest.raises(UserError, match="prediction or label"):
+    with pytest.raises(UserError, match="prediction, label or both"):
         stability(subject, against="class")  # type: ignore[arg-type]

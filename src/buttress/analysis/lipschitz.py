@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import attack_passes
@@ -74,6 +75,7 @@ class LipschitzResult(AnalysisResult):
     blocks: tuple[LipschitzBlock, ...]
     layers: tuple[LayerNorms, ...]
     bound_unavailable: str  # why the logits have no upper bound; empty where they have one
+    weight_sigma: float | None = None  # root mean square of the weights of all linear layers
 
     @property
     def logits(self) -> LipschitzBlock:
@@ -238,12 +240,19 @@ def lipschitz(
         ),
         layers=layers,
         bound_unavailable=reason,
+        weight_sigma=_weight_sigma(subject.model),
         samples={
             f"blocks[{number}].{pair}.{field}": figure
             for number, block_ratios in enumerate(ratios.values())
             for pair, field, figure in _stored_ratios(block_ratios, SampleUnits(data.ids))
         },
     )
+
+
+def _weight_sigma(model: nn.Module) -> float:
+    """The deviation from zero of all kernels and matrices together."""
+    weights = [p.detach().double().square() for p in model.parameters() if p.ndim > 1]
+    return math.sqrt(float(sum(w.sum() for w in weights)) / max(1, sum(w.numel() for w in weights)))
 
 
 def _stored_ratios(

@@ -7,7 +7,7 @@ section 4.5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-StabilityReference = Literal["prediction", "label"]
+StabilityReference = Literal["prediction", "label", "both"]
 STABILITY_BATCH = 256
 
 
@@ -67,6 +67,7 @@ class StabilityResult(AnalysisResult):
     wrong_and_stable: CountInterval
     wrong_and_unstable: CountInterval
     stable_if_correct: CountInterval  # of the correct images
+    stable_against_label: CountInterval | None = None  # as published; only with ``against="both"``
     per_class: tuple[ClassStability, ...]
 
     @staticmethod
@@ -123,11 +124,18 @@ def _draw_classes(results: Mapping[str, StabilityResult], axes: Axes) -> None:
 
 
 def stability_cost(
-    scope: CostScope, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
+    scope: CostScope,
+    *,
+    attack: str,
+    args: Mapping[str, Any] | None,
+    limit: int,
+    against: str,
+    **_: Any,
 ) -> PassCount:
-    """Cost: the attack, and a forward pass of each image before and after."""
+    """Cost: the attack, and a forward pass of each image before and after; twice for both forms."""
     images = min(limit, scope.num_images)
-    return attack_passes(create_attack(attack, **(args or {})), scope, images, looks=2)
+    passes = attack_passes(create_attack(attack, **(args or {})), scope, images, looks=2)
+    return passes + passes if against == "both" else passes
 
 
 @ANALYSES.register(
@@ -156,29 +164,34 @@ def stability(
     Departure from the published code: it attacks the label, so a misclassified image is pushed
     further from its label, not away from its prediction, and looks more stable than it is. Here the
     prediction is attacked, which is the same for correct images; ``against="label"`` is the
-    published way.
+    published way, and ``against="both"`` adds its fraction as ``stable_against_label``.
     """
-    if against not in ("prediction", "label"):
-        raise UserError(f"`against` must be prediction or label, but got {against!r}")
+    if against not in get_args(StabilityReference):
+        raise UserError(f"`against` must be prediction, label or both, but got {against!r}")
     data = subject.first_images(limit)
     x, y, ids = data.take(torch.arange(len(data)))
     clean_predictions = predict_classes(subject.model, x)
-    targets = clean_predictions if against == "prediction" else y
     chosen_attack = create_attack(attack, **(args or {}))
-    task = subject.progress.add_task(f"stability under {attack}", len(x))
-    options = AttackOptions(
-        subject.seed,
-        STABILITY_BATCH,
-        stop_when_fooled=against == "prediction",
-        on_progress=fraction_callback(task, len(x)),
-    )
-    out = run_attack(
-        chosen_attack, subject.model, x, targets, subject.threat, ids=ids, options=options
-    )
-    task.close()
-    stable = predict_classes(subject.model, out.x_adv) == clean_predictions
+
+    def stable_images(targets: Tensor) -> Tensor:
+        task = subject.progress.add_task(f"stability under {attack}", len(x))
+        options = AttackOptions(
+            subject.seed,
+            STABILITY_BATCH,
+            stop_when_fooled=targets is clean_predictions,
+            on_progress=fraction_callback(task, len(x)),
+        )
+        out = run_attack(
+            chosen_attack, subject.model, x, targets, subject.threat, ids=ids, options=options
+        )
+        task.close()
+        return predict_classes(subject.model, out.x_adv) == clean_predictions
+
+    stable = stable_images(y if against == "label" else clean_predictions)
     is_correct = clean_predictions == y
     masks = _stability_masks(is_correct, stable)
+    if against == "both":
+        masks["stable_against_label"] = (stable_images(y), torch.ones_like(stable))
     units = SampleUnits(ids)
     classes = data.classes if per_class else ()
     return StabilityResult(

@@ -65,6 +65,9 @@ CPVT_MINI = replace(
 
 CPVT_FAMILY.register(
     Variant("cpvt", CPVT, "six blocks of width 512, patches of 4", published=9.49),
+    Variant("cpvt_p16", replace(CPVT, patch=16),
+            "six blocks of width 512, patches of 16, for images of 160 or 224 pixels",
+            image_sizes=ImageSizes(16, multiple=16)),
     Variant("cpvt_mini", CPVT_MINI, "four blocks of width 64, patches of 4"),
     Variant("cpvt_tiny", replace(CPVT_MINI, patch=8, dim=48, depth=2),
             "two blocks of width 48, patches of 8", image_sizes=ImageSizes(8, multiple=8)),

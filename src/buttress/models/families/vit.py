@@ -80,7 +80,8 @@ VIT_FAMILY = ModelFamily(
     "vit", "arXiv:2010.11929", "transformer", ImageSizes(4, multiple=4), build_vit,
     options=("activation", "dropout"),
 )  # fmt: skip
-SIZES_P8, SIZES_P2 = ImageSizes(8, multiple=8), ImageSizes(2, multiple=2)
+SIZES_P16, SIZES_P8 = ImageSizes(16, multiple=16), ImageSizes(8, multiple=8)
+SIZES_P2 = ImageSizes(2, multiple=2)
 
 # The three of a size differ in nothing but the patch, so that they can be compared; patches of 2
 # make four times the tokens and about seven times the cost.
@@ -88,6 +89,9 @@ VIT = ViTConfig(patch=4, dropout=0.1, init=())
 VIT_MINI = ViTConfig(patch=4, dim=64, depth=4, heads=4)
 
 VIT_FAMILY.register(
+    Variant("vit_p16", replace(VIT, patch=16),
+            "six blocks of width 512, patches of 16, for images of 160 or 224 pixels",
+            image_sizes=SIZES_P16),
     Variant("vit_p8", replace(VIT, patch=8), "six blocks of width 512, patches of 8",
             image_sizes=SIZES_P8),
     Variant("vit_p4", VIT, "six blocks of width 512, patches of 4", published=9.78),
