@@ -223,7 +223,7 @@ class CorrelationClaim(Predicate):
             self._check_reliability(column, draws)
         z = spearman_fisher_draws(x, y)
         parts: list[Condition] = []
-        name = f"artanh of Spearman({self.column}, {self.other}) minus that of the limit"
+        name = f"Fisher z of Spearman({self.column}, {self.other}) minus that of the limit"
         if self.above is not None:
             parts.append(Comparison(z, _artanh(self.above), 0.0, name, "number"))
         if self.below is not None:
