@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -278,3 +279,33 @@ def test_an_attack_that_breaks_nothing_asks_for_no_empty_batch() -> None:
     model = RefusesNothing()
     found = bt.evaluate(model, labelled(model), ["clean", "pgd:Linf:1e-9"])
     assert found.accuracy["pgd:Linf:1e-9"] == 0.75
+
+
+class NotFinite(nn.Module):
+    """A model that returns a value that is not finite for every image that was changed."""
+
+    def __init__(self, model: nn.Module, x: Tensor, value: float) -> None:
+        super().__init__()
+        self.model, self.value = model, value
+        self.register_buffer("sums", x.double().flatten(1).sum(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed = ~torch.isin(x.double().flatten(1).sum(1), self.get_buffer("sums"))
+        return self.model(x).masked_fill(changed[:, None], self.value)
+
+
+@pytest.mark.parametrize("attack", ["pgd-linf", "fast-linf", "square-linf"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_outputs_that_are_not_finite_under_attack_count_as_fooled(
+    attack: str, value: float
+) -> None:
+    model = small_net()
+    data = labelled(model, 8)
+    found = bt.evaluate(NotFinite(model, data.images, value), data, [attack])
+    assert found.accuracy["clean"] == 0.75
+    assert found.accuracy[attack] == found.worst_case == 0
+    assert found.records[attack].metadata["nonfinite_outputs"] == 6
+    assert not found.is_trustworthy
+    finding = next(f for f in found.findings if f.check == "nonfinite_under_attack")
+    assert finding.evidence["outputs"] == 6
+    assert "count as fooled" in " ".join(found.warnings)

@@ -19,6 +19,17 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
     return max_other_logit(logits, y) - label_logit(logits, y)
 
 
+def margin_if_finite(logits: Tensor, y: Tensor) -> Tensor:
+    """The margin, +inf where a logit is not finite: such an output counts as fooled."""
+    return margin(logits, y).where(logits.isfinite().all(1), torch.inf)
+
+
+def very_confident_logits(like: Tensor, y: Tensor) -> Tensor:
+    """(N, K) finite logits with so small a margin that they are better than no point."""
+    lowest = like.new_full((len(y), like.shape[1]), torch.finfo(like.dtype).min / 2)
+    return lowest.scatter_(1, y[:, None], 0.0)
+
+
 def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     """The margin on probabilities, between -1 and 1."""
     return margin(logits.softmax(1), y)

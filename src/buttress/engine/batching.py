@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack, AttackState, any_or_accelerator, copy_rows_
-from buttress.attacks.losses import margin
+from buttress.attacks.losses import margin_if_finite
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.engine.options import AttackOptions
-from buttress.engine.result import AttackResult, comparable_margin, is_misclassified
+from buttress.engine.result import AttackResult, is_misclassified
 from buttress.system.progress import scale_progress
 
 REFILL_FRACTION = 1 / 8  # of the batch must be free before new runs begin: starting them costs
@@ -204,7 +204,7 @@ class BestPoints:
         ``run_indices`` (N,) is the number of each run of its sample, `Problem.counter_rows`.
         """
         rows = problem.counter_rows
-        margins, index = comparable_margin(margin(logits, problem.y)), problem.counter_index
+        margins, index = margin_if_finite(logits, problem.y), problem.counter_index
         if self.run_margins is not None:
             is_valid = attack.valid_mask(problem, state, torch.ones_like(is_active))
             active_margins = margins.where(

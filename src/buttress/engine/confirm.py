@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack
-from buttress.attacks.losses import margin
+from buttress.attacks.losses import margin_if_finite
 from buttress.attacks.problem import Problem
 from buttress.engine.batching import run_queue
 from buttress.engine.options import AttackOptions
@@ -45,6 +45,6 @@ def reject_unconfirmed(problem: Problem, result: AttackResult, batch_size: int) 
             logits = problem.model(result.x_adv[rows])
         result.counter.forward[rows] += 1
         unconfirmed[rows] = ~is_misclassified(logits, problem.y[rows])
-        result.margin[rows] = margin(logits, problem.y[rows])
+        result.margin[rows] = margin_if_finite(logits, problem.y[rows])
     result.fooled &= ~unconfirmed
     return unconfirmed

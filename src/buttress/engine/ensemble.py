@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack, EnsembleState, attack_name
-from buttress.attacks.losses import label_logit, margin
+from buttress.attacks.losses import label_logit, margin, margin_if_finite
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.attacks.targets import rank_targets, sort_other_classes
 from buttress.engine.confirm import search_and_confirm
 from buttress.engine.cost import stage_passes
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import ProcessTask, partition_runs, run_in_processes
-from buttress.engine.result import AttackResult, comparable_margin, is_misclassified
+from buttress.engine.result import AttackResult, is_misclassified
 from buttress.system.progress import OnProgress, scale_progress
 
 
@@ -39,7 +39,7 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
     )
     clean = _clean_logits(problem, options.batch_size, attack.eot_samples)
     problem, clean_margin = replace(problem, clean_logits=clean), margin(clean, problem.y)
-    is_wrong, best_margin = is_misclassified(clean, problem.y), comparable_margin(clean_margin)
+    is_wrong, best_margin = is_misclassified(clean, problem.y), margin_if_finite(clean, problem.y)
     result = AttackResult(problem.x.clone(), is_wrong, best_margin, counter)
     stages = attack.stages(problem.threat, problem.num_classes)
     result.stage_names = tuple(attack_name(s) for s in stages) if len(stages) > 1 else ()

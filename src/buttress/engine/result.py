@@ -16,7 +16,7 @@ class AttackResult:
 
     x_adv: Tensor  # (N, C, H, W): the best point, the clean image if none is better
     fooled: Tensor  # (N,) bool: x_adv is misclassified
-    margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv
+    margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv; +inf if not finite
     counter: PassCounter
     stage_names: tuple[str, ...] = ()  # of an ensemble
     run_margins: Tensor | None = None  # (N, runs) the largest margin of each targeted run
@@ -56,10 +56,5 @@ class AttackResult:
 
 
 def is_misclassified(logits: Tensor, y: Tensor) -> Tensor:
-    """Which predictions are wrong; logits that are not finite are no evidence of a success."""
-    return (logits.argmax(1) != y) & logits.isfinite().all(1)
-
-
-def comparable_margin(margins: Tensor) -> Tensor:
-    """Margins that can be compared: one that is not finite is never better."""
-    return torch.nan_to_num(margins, nan=-torch.inf, posinf=-torch.inf)
+    """Which predictions are wrong; logits that are not finite are no prediction of the label."""
+    return (logits.argmax(1) != y) | ~logits.isfinite().all(1)

@@ -92,6 +92,7 @@ class SamplePredictions(NamedTuple):
     """Predictions, loss and perturbation size of some images."""
 
     predictions: NDArray[np.int64]
+    is_finite: NDArray[np.bool_]  # all logits are; an image counts as fooled where they are not
     loss: NDArray[np.float32]
     perturbation_size: NDArray[np.float32]
 
@@ -122,11 +123,11 @@ def run_suite_entry(
             cost = EntryCost(torch.ones(len(job.data)), torch.zeros(len(job.data)))
     finally:
         task.close()
-    predictions, loss, perturbation_size = (
+    predictions, is_finite, loss, perturbation_size = (
         np.concatenate(c) for c in zip(*predictions_by_batch, strict=True)
     )
     labels = job.data.labels.numpy()
-    is_correct = predictions == labels
+    is_correct = (predictions == labels) & is_finite
     return AttackRecord(
         entry.name,
         ids=job.data.ids.numpy(),
@@ -135,7 +136,10 @@ def run_suite_entry(
         correct=is_correct & to_attack if is_attack else is_correct,
         loss=loss,
         perturbation_size=perturbation_size,
-        metadata=_cost_metadata(job, cost, time.perf_counter() - started),
+        metadata={
+            **_cost_metadata(job, cost, time.perf_counter() - started),
+            "nonfinite_outputs": int((~is_finite).sum()),
+        },
     )
 
 
@@ -240,4 +244,7 @@ def _predict(job: EvaluationJob, x: Tensor, y: Tensor, passes: int = 1) -> Sampl
         logits = torch.stack([job.model(x) for _ in range(passes)]).mean(0)
     loss = F.cross_entropy(logits.float(), y.to(logits.device), reduction="none")
     zeros = np.zeros(len(x), dtype=np.float32)
-    return SamplePredictions(logits.argmax(1).cpu().numpy(), loss.cpu().float().numpy(), zeros)
+    is_finite = logits.isfinite().all(1).cpu().numpy()
+    return SamplePredictions(
+        logits.argmax(1).cpu().numpy(), is_finite, loss.cpu().float().numpy(), zeros
+    )

@@ -105,7 +105,10 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
         "forward_passes": mean("forward_passes"),
         "backward_passes": mean("backward_passes"),
         "seconds": round(sum(p.metadata.get("seconds", 0) for p in parts), 3),
-        "nonfinite_images": sum(p.metadata.get("nonfinite_images", 0) for p in parts),
+        **{
+            key: sum(p.metadata.get(key, 0) for p in parts)
+            for key in ("nonfinite_images", "nonfinite_outputs")
+        },
         "stages": _sum_stage_counts([p.metadata.get("stages", []) for p in parts]),
         "shards": len(parts),
     }

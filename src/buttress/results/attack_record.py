@@ -127,11 +127,14 @@ class AttackRecord:
         warnings = []
         if nonfinite := self.metadata.get("nonfinite_images"):
             warnings.append(
-                f"a loss or gradient was not finite for {nonfinite} images; they count as robust "
-                "unless the attack fooled the model at another point"
+                f"a loss or gradient was not finite for {nonfinite} images; gradient steps may "
+                "have failed there"
             )
-        if nan_outputs := int(np.isnan(self.loss).sum()):
-            warnings.append(f"the outputs of the model were NaN for {nan_outputs} images")
+        if nonfinite_outputs := self.metadata.get("nonfinite_outputs"):
+            warnings.append(
+                f"the outputs of the model were not finite for {nonfinite_outputs} images, which "
+                "count as fooled"
+            )
         return tuple(warnings)
 
     @cached_property
@@ -143,7 +146,7 @@ class AttackRecord:
 
     def drop_values(self, first: AttackRecord) -> AttackRecord:
         """Keep what tables show, so that many records fit into memory; share ids and labels."""
-        small = replace(
+        return replace(
             self,
             ids=first.ids,
             labels=first.labels,
@@ -151,8 +154,6 @@ class AttackRecord:
             loss=self.loss[:0].copy(),
             perturbation_size=self.perturbation_size[:0].copy(),
         )
-        vars(small)["numerical_warnings"] = self.numerical_warnings  # needs the loss
-        return small
 
 
 def write_attack_record(path: Path, record: AttackRecord) -> None:
@@ -308,6 +309,7 @@ class RecordMetadata(BaseModel):
     stages: list[tuple[str, int, int]] = []
     versions: dict[str, str] = {}
     nonfinite_images: int = 0
+    nonfinite_outputs: int = 0
     images_available: int = 0
     interval_width: float = 0.0
     forward_passes: float = 0.0

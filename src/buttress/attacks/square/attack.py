@@ -21,7 +21,7 @@ from buttress.attacks.core import (
     check_positive,
     copy_rows_,
 )
-from buttress.attacks.losses import margin
+from buttress.attacks.losses import margin_if_finite, very_confident_logits
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.square.proposals import L1_MARGIN, SquareState, draw_proposals
 from buttress.attacks.square.speculative import INITIAL_ACCEPTANCE, evaluate_speculatively
@@ -78,7 +78,7 @@ class Square(Attack):
         return self.restarts
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
-        return margin(logits, problem.y)
+        return margin_if_finite(logits, problem.y)
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         key = problem.rng.sample_keys(run_index).to(problem.x.device)
@@ -123,7 +123,7 @@ class Square(Attack):
         """A query of the images that came later; the others wait, so that none changes its way."""
         row_state = state.select(is_sequential)
         output = self.evaluate(problem.select(is_sequential), row_state)
-        logits = output.logits.new_full((len(is_sequential), output.logits.shape[1]), torch.nan)
+        logits = very_confident_logits(output.logits, problem.y)
         logits[is_sequential], loss = output.logits, state.best_margin.clone()
         loss[is_sequential] = output.loss
         state.x_t = state.x_t.clone()

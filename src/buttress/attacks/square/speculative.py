@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from buttress.attacks.losses import margin
+from buttress.attacks.losses import margin_if_finite, very_confident_logits
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.square.proposals import SquareState, WindowProposals, draw_proposals
 from buttress.attacks.square.windows import draw_query_bits
@@ -31,10 +31,11 @@ def evaluate_speculatively(
     """Passes until an image is fooled or all have made `PASSES_AHEAD` passes or so.
 
     ``side_schedule`` (queries,) has the sides of the windows. Images that are behind go first.
-    The logits are those of new best points, NaN where there is none.
+    The logits are those of new best points, very confident ones where there is none.
     """
     batch = _plan_queries(problem, state, side_schedule)
-    logits = state.best_x.new_full((len(state.step), problem.num_classes), torch.nan)
+    assert problem.clean_logits is not None
+    logits = very_confident_logits(problem.clean_logits, problem.y)
     while len(unfinished := (batch.num_done < batch.num_queries).nonzero()[:, 0]):
         if batch.run_pass(unfinished, logits):
             break
@@ -87,7 +88,7 @@ class SpeculativeQueries:
         points = patches.apply_to(self.problem, best_x[row], images)[:, 0]
         with torch.no_grad():
             point_logits = self.problem.model(points)
-        loss = margin(point_logits, self.problem.y[images])
+        loss = margin_if_finite(point_logits, self.problem.y[images])
         self.num_tried[unfinished] += done
         self.is_non_finite[unfinished[row[~loss.isfinite()]]] = True
         accepted = _first_in_group(loss > state.best_margin[images], row)

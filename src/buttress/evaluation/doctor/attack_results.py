@@ -188,6 +188,28 @@ def _most_severe(findings: Sequence[Finding | None]) -> Finding | None:
     return max(present, key=lambda f: float(f.evidence["fraction"])) if present else None
 
 
+@CHECKS.register("nonfinite_under_attack", tags=("records",), paper="arXiv:1902.06705")
+def nonfinite_under_attack(records: AttackRecords) -> Finding | None:
+    """Outputs, losses or gradients are not finite under an attack."""
+    record = records.records[-1] if records.records else None  # each is checked when it is the last
+    if record is None or not record.metadata.get("threat"):
+        return None
+    outputs, values = (
+        int(record.metadata.get(key, 0)) for key in ("nonfinite_outputs", "nonfinite_images")
+    )
+    count, n = max(outputs, values), len(record)
+    if not count:
+        return None
+    return make_finding(
+        nonfinite_under_attack,
+        "untrustworthy" if count >= UNTRUSTWORTHY_FRACTION * n else "warning",
+        f"under {record.name} the outputs of {outputs} of {n} images are not finite, and losses or "
+        f"gradients of {values}: such outputs count as fooled, and gradient steps fail there",
+        "look for a division by zero, a logarithm of zero or an overflow in the model",
+        {"outputs": outputs, "losses_or_gradients": values, "images": n},
+    )
+
+
 CHANCE_FACTOR = 1.5  # times chance level, as in the guard of training
 MIN_CLEAN_IMAGES = 50  # images: with fewer, chance explains much
 
