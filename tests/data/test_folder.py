@@ -11,7 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from buttress.data import download_dataset, epoch_permutation, load_dataset, pixels
+from buttress.data import (
+    Dataset,
+    dataset_facts,
+    download_dataset,
+    epoch_permutation,
+    load_dataset,
+    pixels,
+)
+from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS
 from buttress.data.pixels import MemoryPixels
 from buttress.data.readers import images as streamed
 from buttress.data.readers.folder import FolderPixels
@@ -127,6 +135,17 @@ def test_sizes_and_crop(root: Path) -> None:
     middle = streamed.decode_image(root / "striped.png", 20)
     assert middle.shape == (3, 20, 20)
     assert (middle == 200).all()
+
+
+@pytest.mark.parametrize(("size", "budgets"), [(64, CIFAR_BUDGETS), (65, IMAGENET_BUDGETS)])
+def test_budgets_are_those_of_the_image_size(
+    root: Path, size: int, budgets: dict[str, float]
+) -> None:
+    assert load_dataset(f"folder:{root}", image_size=size).budgets == budgets
+    assert dataset_facts(f"folder:{root}", size).budgets == budgets
+    assert dataset_facts(f"folder:{root}", size).shape == (3, size, size)
+    images = torch.zeros(2, 3, size, size)
+    assert Dataset.from_arrays(images, torch.tensor([0, 1])).budgets == budgets
 
 
 def test_grey_and_palette_images_become_rgb(root: Path) -> None:

@@ -12,10 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from buttress.analysis.subject import load_subject
+from buttress.cli.main import run_cli
 from buttress.data import load_dataset
 from buttress.errors import UserError
-from buttress.models import load_model
+from buttress.models import create_model, load_model, transfer_weights
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
+from buttress.models.loading.transfer import describe_changes
 from buttress.results.run import Run
 from buttress.system.progress import SilentProgress
 from buttress.training import finetune, train
@@ -114,6 +117,37 @@ def test_attacked_at_another_size(place: Path) -> None:
     assert any(
         "1 resized (pos_embed), 2 initialized (head.weight, head.bias)" in s for s in progress.lines
     )
+
+
+def test_image_size_is_that_of_training_and_evaluation(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Logged()
+    run = go(place, "resized", "clean", image_size=64, progress=progress, overrides=("epochs=1",))
+    text = "\n".join(progress.lines)
+    assert "images have 64x64 pixels instead of 32x32" in text
+    assert "classifier is new, for 3 classes instead of 10" in text
+    assert "positions pos_embed have 8x8 tokens instead of 4x4 tokens: resized bicubically" in text
+    assert (run.spec.image_size, load_model(run.path).image_size) == (64, 64)
+    assert load_subject(run).data.shape == (3, 64, 64)
+    args = ["evaluate", str(run.path), "--suite", "clean,fgsm-linf", "--limit", "4", "--json"]
+    assert run_cli(args) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 4
+    at_32 = go(place, "not resized", "clean", overrides=("epochs=1",))
+    assert run.spec.key() != at_32.spec.key()
+
+
+def test_patches_and_strides_are_described() -> None:
+    def lines(name: str, old: dict[str, int], new: dict[str, int]) -> str:
+        before, after = (create_model(name, options=options, seed=0) for options in (old, new))
+        report = transfer_weights(after, before.state_dict())
+        return "\n".join(describe_changes(before, after, report))
+
+    vit = lines("timm:vit_tiny_patch16_224", {"patch_size": 8}, {"patch_size": 4})
+    assert "patches of 4x4 instead of 8x8 in patch_embed.proj" in vit
+    xcit = lines("xcit_tiny", {"patch": 4}, {"patch": 2})
+    assert "stride of 1x1 instead of 2x2 in " in xcit
+    assert lines("vit_tiny", {}, {}) == ""
 
 
 class Stop(Exception):

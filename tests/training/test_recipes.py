@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from buttress.results.run_spec import LRScheduleSpec, Recipe
+from buttress.results.run_spec import AugmentationSpec, LRScheduleSpec, Recipe
 from buttress.threats.norm_ball import Threat
 from buttress.training import list_recipes, load_recipe, train
 from buttress.training.loop import Trainer
@@ -59,6 +59,12 @@ def test_published_recipes_give_a_paper_and_a_number(name: str) -> None:
     assert all(number in head for number in numbers)
     assert recipe.select_on == "val"
     assert "select_on=test" in head or name == "robustwrn-fastat-imagenet"
+
+
+def test_augmentation_null_is_none() -> None:
+    recipe = load_recipe("mini-at", ("augmentation=null",))
+    assert recipe.augmentation == AugmentationSpec()
+    assert load_recipe("mini-at").augmentation != AugmentationSpec()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -78,7 +78,8 @@ class AnalysisSubject:
         """Images of the training split without augmentation; of its own where there is no run."""
         if self.run is None:
             return self.first_images(count)
-        return load_dataset(self.run.spec.dataset, "train", limit=count)
+        spec = self.run.spec
+        return load_dataset(spec.dataset, "train", limit=count, image_size=spec.image_size)
 
     def build_initial_model(self) -> nn.Module:
         """Build the model with its initial weights."""
@@ -98,7 +99,7 @@ def load_subject(
 ) -> AnalysisSubject:
     """The best model of a run, on its test images."""
     spec = run.spec
-    data = load_dataset(spec.dataset, "test", limit=limit)
+    data = load_dataset(spec.dataset, "test", limit=limit, image_size=spec.image_size)
     model = load_model(run.path)
     return AnalysisSubject(
         model, data, default_threat(spec, data), spec.seed, run, progress or SilentProgress()

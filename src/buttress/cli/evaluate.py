@@ -19,6 +19,7 @@ from buttress.cli.console import (
     show_progress,
 )
 from buttress.cli.options import (
+    IMAGE_SIZE_OPTION,
     JSON_OPTION,
     image_options,
     load_model_argument,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 @model_options
 @image_options
 @click.option("--limit", type=int, help="Use only the first N images.")
-@click.option("--image-size", type=int, help="Resize images to this height and width.")
+@IMAGE_SIZE_OPTION
 @seed_and_batch_options
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the records (default: the run)."
@@ -116,12 +117,14 @@ def find_run(model_source: str, model: str | None) -> Run | None:
 def load_images(
     run: Run | None, data: str | None, split: str, limit: int | None, image_size: int | None
 ) -> Dataset:
-    """Load the images of ``--data``, or of the dataset of the run."""
+    """Load the images of ``--data``, or of the dataset of the run at the size of the run."""
     from buttress.data import load_dataset
 
     if data is None and run is None:
         raise UserError("--data is required unless MODEL is a run, e.g. --data cifar10")
     name = data or (run.spec.dataset if run else "")
+    if image_size is None and run is not None and name == run.spec.dataset:
+        image_size = run.spec.image_size
     with show_progress() as progress:
         return load_dataset(name, split, limit=limit, image_size=image_size, progress=progress)
 

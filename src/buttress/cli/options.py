@@ -39,6 +39,9 @@ MODEL_ARG_OPTION = click.option(
 PRETRAINED_OPTION = click.option(
     "--pretrained", is_flag=True, help="Load timm's pretrained weights for timm:NAME."
 )
+IMAGE_SIZE_OPTION = click.option(
+    "--image-size", type=int, help="Resize images to this height and width."
+)
 DEVICE_OPTION = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."
 )

@@ -14,7 +14,13 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
-from buttress.cli.options import DEVICE_OPTION, JSON_OPTION, MODEL_ARG_OPTION, add_options
+from buttress.cli.options import (
+    DEVICE_OPTION,
+    IMAGE_SIZE_OPTION,
+    JSON_OPTION,
+    MODEL_ARG_OPTION,
+    add_options,
+)
 
 if TYPE_CHECKING:
     from buttress.results.run import Run
@@ -29,6 +35,7 @@ run_options = add_options(
     MODEL_ARG_OPTION,
     click.option("--seed", default=0, show_default=True),
     click.option("--limit", type=int, help="Use only the first N training images."),
+    IMAGE_SIZE_OPTION,
     DEVICE_OPTION,
     click.option("--devices", default=1, show_default=True,
                  help="Number of processes (data-parallel training)."),

@@ -27,6 +27,12 @@ CIFAR_BUDGETS: Mapping[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
 # On images of about 224x224: RobustBench for Linf, the models of arXiv:2007.08489 for L2; L1 is
 # reported at several sizes, of which this is a small one.
 IMAGENET_BUDGETS: Mapping[Norm, float] = {"Linf": 4 / 255, "L2": 3.0, "L1": 60.0}
+MAX_SMALL_IMAGE = 64  # pixels; up to here images are small ones, as in CIFAR
+
+
+def budgets_of_size(size: int) -> Mapping[Norm, float]:
+    """The usual eps for images of this size, for datasets that have none of their own."""
+    return CIFAR_BUDGETS if size <= MAX_SMALL_IMAGE else IMAGENET_BUDGETS
 
 
 class Batch(NamedTuple):
@@ -75,7 +81,8 @@ class Dataset:
         pixels = MemoryPixels(x)
         mean, std = channel_stats(pixels)
         numbers = check_ids(ids, len(x))
-        return cls(name, "all", pixels, y, numbers, tuple(names), mean, std, CIFAR_BUDGETS)
+        budgets = budgets_of_size(x.shape[2])
+        return cls(name, "all", pixels, y, numbers, tuple(names), mean, std, budgets)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -192,9 +199,17 @@ def load_dataset(
     return replace(data, pixels=data.pixels.load_into_memory(progress))
 
 
-def dataset_facts(name: str) -> DatasetFacts:
-    """Return the registered facts of a dataset, or read them from the dataset itself."""
-    return _measure_facts(name) if ":" in name else _registered_facts(DATASETS.entry(name).name)
+def dataset_facts(name: str, image_size: int | None = None) -> DatasetFacts:
+    """Return the registered facts of a dataset, or read them from the dataset itself.
+
+    With ``image_size`` those of images that are resized to it.
+    """
+    if ":" in name:
+        return _measure_facts(name, image_size)
+    facts = _registered_facts(DATASETS.entry(name).name)
+    if image_size is None:
+        return facts
+    return facts._replace(shape=(facts.shape[0], image_size, image_size))
 
 
 @lru_cache(maxsize=64)
@@ -204,8 +219,10 @@ def _registered_facts(name: str) -> DatasetFacts:
     return _measure_facts(name) if facts is None else facts
 
 
-def _measure_facts(name: str) -> DatasetFacts:
-    train, val, test = (load_dataset(name, split) for split in ("train", "val", "test"))
+def _measure_facts(name: str, image_size: int | None = None) -> DatasetFacts:
+    train, val, test = (
+        load_dataset(name, split, image_size=image_size) for split in ("train", "val", "test")
+    )
     return DatasetFacts(
         len(train), len(val), len(test), train.num_classes, train.shape, train.mean, train.std,
         test.budgets,

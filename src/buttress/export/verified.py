@@ -12,6 +12,7 @@ from buttress.results.core import CLEAN
 from buttress.results.diagnosis import Diagnosis, warning_texts
 from buttress.results.evaluation import Evaluation, SuiteEntryResult
 from buttress.results.run_results import RunResults
+from buttress.results.run_spec import RunSpec
 from buttress.system.progress import Progress
 
 TEST_SPLIT = "test"
@@ -89,16 +90,18 @@ def read_verified_results(run: RunResults, weights: str, progress: Progress) -> 
     return VerifiedResults(
         verified,
         tuple(rejected),
-        load_test_sets(datasets, progress),
+        load_test_sets(datasets, run.spec, progress),
         run.diagnosis if is_diagnosed else None,
     )
 
 
-def load_test_sets(names: Iterable[str], progress: Progress) -> dict[str, TestSet]:
+def load_test_sets(names: Iterable[str], spec: RunSpec, progress: Progress) -> dict[str, TestSet]:
+    """The test images of datasets, those of the run at the size of the run."""
     test_sets = {}
     for name in sorted(names):
         try:
-            data = load_dataset(name, TEST_SPLIT, progress=progress)
+            size = spec.image_size if name == spec.dataset else None
+            data = load_dataset(name, TEST_SPLIT, image_size=size, progress=progress)
         except (ButtressError, OSError):  # a missing dataset does not prevent an export
             test_sets[name] = TestSet()
         else:

@@ -69,7 +69,7 @@ def _parse_color_jitter(raw: object) -> object:
 
 
 class AugmentationSpec(Spec):
-    """Data augmentation: fields, or a name of `list_augmentations`."""
+    """Data augmentation: fields, a name of `list_augmentations`, or null for none."""
 
     crop_padding: NonNegativeInt = 0  # pixels, before a random crop to the original size
     horizontal_flip: bool = False
@@ -85,7 +85,7 @@ class AugmentationSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _expand_preset(cls, raw: object) -> object:
-        return preset_fields(raw) if isinstance(raw, str) else raw
+        return preset_fields(raw) if isinstance(raw, str) else {} if raw is None else raw
 
 
 class AugmentationPreset(NamedTuple):

@@ -85,7 +85,9 @@ def complete_run(job: RunJob, *, device: str, progress: Progress) -> Run:
     run, where = _train(job, device, progress), resolve_device(device)
     if not (job.suites or job.analyses):
         return run  # a search only trains; test images are not read
-    data = load_dataset(job.spec.dataset, "test", limit=job.test_limit)
+    data = load_dataset(
+        job.spec.dataset, "test", limit=job.test_limit, image_size=job.spec.image_size
+    )
     for which in job.checkpoints:
         model = load_model(run.path, checkpoint=which, device=where)
         for suite in job.suites:

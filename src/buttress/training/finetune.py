@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from buttress.errors import UserError
+from buttress.models.core import create_model
+from buttress.models.factory import Shape
 from buttress.models.loading.checkpoint import content_digest
-from buttress.models.loading.core import ModelRequest
+from buttress.models.loading.core import DEFAULT_SHAPE, ModelRequest, find_source
 from buttress.models.loading.load import load_trained_weights
 from buttress.models.loading.run import read_run_checkpoint, reject_embedded_code
-from buttress.models.loading.transfer import TransferReport, transfer_weights
+from buttress.models.loading.transfer import TransferReport, describe_changes, transfer_weights
+from buttress.models.loading.weight_file import CheckpointSource
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.system.progress import Progress
 from buttress.training.distributed import is_rank_zero
 from buttress.training.loggers import EpochLogger
 from buttress.training.recipe import load_recipe
-from buttress.training.train import build_model, resolve_run_spec, train_run
+from buttress.training.train import build_model, describe_image_size, resolve_run_spec, train_run
 
 
 class InitialWeights(NamedTuple):
@@ -31,6 +34,7 @@ class InitialWeights(NamedTuple):
     provenance: dict[str, Any]  # for the header of the new run
     model_args: dict[str, Any]
     recipe: Recipe | None
+    shape: Shape | None = None  # of the model they belong to, where it is known
 
 
 def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
@@ -44,6 +48,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     limit: int | None = None,
+    image_size: int | None = None,
     overrides: tuple[str, ...] = (),
     device: str = "auto",
     devices: int = 1,
@@ -67,6 +72,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         model_args: further arguments of the model, like ``{"patch": 4}``, beside those of the run.
         seed: seed of new weights, order, augmentation and attack noise.
         limit: train on the first images only.
+        image_size: resize images to this height and width, in training and in every evaluation.
         overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device.
@@ -83,11 +89,13 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         raise UserError(f"{source} is not a run with a recipe; pass --recipe")
     spec = resolve_run_spec(
         initial.model, dataset, load_recipe(recipe, overrides), seed=seed, limit=limit,
-        model_args={**initial.model_args, **(model_args or {})},
+        image_size=image_size, model_args={**initial.model_args, **(model_args or {})},
     )  # fmt: skip
     state, transfer = build_initial_state(spec, initial)
     if progress is not None and is_rank_zero():
         progress.log(f"{source}: {transfer}")
+        for change in transfer_changes(spec, initial, transfer):
+            progress.log(change)
     return train_run(
         spec.model_copy(update={"initial_weights": content_digest(state)}), out,
         initial_state=state, finetuned_from={**initial.provenance, **transfer_record(transfer)},
@@ -102,6 +110,16 @@ def build_initial_state(
     model = build_model(spec)
     transfer = transfer_weights(model, initial.weights)
     return model.state_dict(), transfer
+
+
+def transfer_changes(
+    spec: RunSpec, initial: InitialWeights, transfer: TransferReport
+) -> tuple[str, ...]:
+    """What differs between the model of the weights and that of the run, in words."""
+    if initial.shape is None:
+        return (describe_image_size(spec),)
+    old = create_model(initial.model, **initial.shape, options=initial.model_args, seed=0)
+    return describe_changes(old, build_model(spec), transfer)
 
 
 def finetune_run(
@@ -137,8 +155,10 @@ def load_initial_weights(
     trained = load_trained_weights(source, request)
     name = path.resolve().name if path.exists() else source
     provenance = {"source": name, "digest": content_digest(dict(trained.weights))}
+    is_bare_file = isinstance(find_source(source), CheckpointSource)  # then the size is a guess
+    shape = None if is_bare_file else dict(trained.shape)
     return InitialWeights(
-        dict(trained.weights), trained.model, provenance, dict(trained.options), None
+        dict(trained.weights), trained.model, provenance, dict(trained.options), None, shape
     )
 
 
@@ -153,7 +173,9 @@ def _load_run_weights(run: Run, model: str | None, checkpoint: CheckpointName) -
     weights = read_run_checkpoint(run, checkpoint)
     provenance = {"source": run.path.resolve().name, "key": spec.key(), "checkpoint": checkpoint}
     provenance["digest"] = content_digest(weights)
-    return InitialWeights(weights, spec.model, provenance, dict(spec.model_args), spec.recipe)
+    shape = {name: getattr(spec, name) for name in DEFAULT_SHAPE}
+    args = dict(spec.model_args)
+    return InitialWeights(weights, spec.model, provenance, args, spec.recipe, shape)
 
 
 def transfer_record(transfer: TransferReport) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
     *,
     seed: int = 0,
     limit: int | None = None,
+    image_size: int | None = None,
     model_args: Mapping[str, Any] | None = None,
     overrides: tuple[str, ...] = (),
     device: str = "auto",
@@ -72,6 +73,7 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         out: the run's directory.
         seed: seed of weights, order, augmentation and attack noise.
         limit: train on the first images only.
+        image_size: resize images to this height and width, in training and in every evaluation.
         model_args: further arguments of the model.
         overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
@@ -87,8 +89,11 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         load_recipe(recipe, overrides),
         seed=seed,
         limit=limit,
+        image_size=image_size,
         model_args=model_args,
     )
+    if image_size is not None and is_rank_zero():
+        progress.log(describe_image_size(spec))
     return train_run(
         spec, out, device=device, devices=devices, compile=compile, loggers=loggers,
         progress=progress,
@@ -102,10 +107,11 @@ def resolve_run_spec(
     *,
     seed: int = 0,
     limit: int | None = None,
+    image_size: int | None = None,
     model_args: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """Resolve the names of model, dataset and recipe to a `RunSpec`."""
-    data = dataset_facts(dataset)
+    data = dataset_facts(dataset, image_size)
     channels, height, _ = data.shape
     mean, std = {
         True: (data.mean, data.std),
@@ -126,6 +132,12 @@ def resolve_run_spec(
         "seed": seed,
     }
     return RunSpec.parse(fields, f"training {model}")
+
+
+def describe_image_size(spec: RunSpec) -> str:
+    """Say at which size the model of a run sees its images."""
+    size = f"{spec.image_size}x{spec.image_size}"
+    return f"images of {spec.dataset} have {size} pixels; {spec.model} is built for that size"
 
 
 def build_model(spec: RunSpec) -> Classifier:
@@ -167,7 +179,8 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     build_model(spec)  # a wrong name or size is an error before anything is written ...
     check_extra_data(spec)
     if not run.exists:
-        load_dataset(spec.dataset, "train")  # ... and so are missing images
+        # ... and so are missing images
+        load_dataset(spec.dataset, "train", image_size=spec.image_size)
     if not is_rank_zero():
         return train_as_worker(run, spec, device, compile)
     run.open(spec, command_line(), model_category(spec.model), finetuned_from)

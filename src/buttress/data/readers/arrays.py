@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from buttress.data.archives import ARCHIVE_ERRORS, DISK_ERRORS, ArrayUnpickler
 from buttress.data.checks import check_labels
-from buttress.data.core import CIFAR_BUDGETS, READERS, Dataset
+from buttress.data.core import READERS, Dataset, budgets_of_size
 from buttress.data.datasets.cifar import CIFAR10
 from buttress.data.download import cache_dir, workspace
 from buttress.data.pixels import MemoryPixels, channel_stats
@@ -66,7 +66,8 @@ def load_extra_dataset(
     pixels = MemoryPixels(images)
     mean, std = channel_stats(pixels.select(torch.arange(min(STATISTICS_SAMPLE, len(images)))))
     ids = torch.arange(len(images))
-    return Dataset(name, split, pixels, labels, ids, names, mean, std, CIFAR_BUDGETS)
+    budgets = budgets_of_size(pixels.shape[2])
+    return Dataset(name, split, pixels, labels, ids, names, mean, std, budgets)
 
 
 def cached_arrays(path: Path, write: ArrayWriter, progress: Progress) -> Path:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS, READERS, Dataset
+from buttress.data.core import MAX_SMALL_IMAGE, READERS, Dataset, budgets_of_size
 from buttress.data.pixels import ChannelStats, PixelSource, channel_stats
 from buttress.data.readers.images import (
     EncodedPixels,
@@ -69,7 +69,7 @@ class FolderPixels(EncodedPixels):
 SPLIT_FOLDERS = ("train", "val", "test")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 STATISTICS_SAMPLE = 2_000  # training images that give mean, std and the usual size
-MAX_SMALL_IMAGE, DEFAULT_SIZE = 64, 224
+DEFAULT_SIZE = 224
 VAL_FRACTION_DENOMINATOR = 10  # training images held out where there is no val/
 EXPECTED_LAYOUT = "train/CLASS/IMAGE and val/CLASS/IMAGE"
 
@@ -98,7 +98,8 @@ def folder(path: str, split: str, image_size: int | None, progress: Progress) ->
         raise
     paths = tuple(f.path for f in files)
     pixels = FolderPixels(root, paths, size, apply_exif_rotation=True)
-    return file_dataset(f"folder:{path}", split, files, pixels, classes, stats, CIFAR_BUDGETS)
+    budgets = budgets_of_size(size)
+    return file_dataset(f"folder:{path}", split, files, pixels, classes, stats, budgets)
 
 
 def file_dataset(
@@ -114,10 +115,6 @@ def file_dataset(
     labels = torch.tensor([f.label for f in files], dtype=torch.int64)
     ids = torch.tensor([f.id for f in files], dtype=torch.int64)
     return Dataset(name, split, pixels, labels, ids, classes, *stats, budgets)
-
-
-def budgets_of_size(size: int) -> Mapping[Norm, float]:
-    return CIFAR_BUDGETS if size <= MAX_SMALL_IMAGE else IMAGENET_BUDGETS
 
 
 def default_encoded_size(pixels: TarPixels | HuggingFacePixels) -> int:

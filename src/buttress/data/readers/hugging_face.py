@@ -14,12 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from buttress.data.core import Dataset
+from buttress.data.core import Dataset, budgets_of_size
 from buttress.data.pixels import channel_stats
 from buttress.data.readers.folder import (
     STATISTICS_SAMPLE,
     ImageFile,
-    budgets_of_size,
     default_encoded_size,
     file_dataset,
     image_file,

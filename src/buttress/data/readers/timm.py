@@ -21,11 +21,10 @@ import torch
 
 from buttress.data.archives import check_member_path
 from buttress.data.checks import check_class_count
-from buttress.data.core import READERS, Dataset
+from buttress.data.core import READERS, Dataset, budgets_of_size
 from buttress.data.readers.folder import (
     STATISTICS_SAMPLE,
     ImageFile,
-    budgets_of_size,
     default_encoded_size,
     file_dataset,
     folder,

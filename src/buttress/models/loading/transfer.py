@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
@@ -141,3 +141,52 @@ def _describe_mismatch(
 def _is_classifier(target: Tensor, value: Tensor | None, model: Classifier) -> bool:
     is_last = target.shape[:1] == (model.num_classes,)
     return is_last and (value is None or value.shape[1:] == target.shape[1:])
+
+
+def describe_changes(old: Classifier, new: Classifier, transfer: TransferReport) -> tuple[str, ...]:
+    """Say in words what differs between the model of the weights and the one they go into.
+
+    Image size, classes, patches and strides of convolutions, and learned positions.
+    """
+    changes = []
+    if old.image_size != new.image_size:
+        sizes = (f"{model.image_size}x{model.image_size}" for model in (new, old))
+        changes.append("images have {} pixels instead of {}".format(*sizes))
+    if old.num_classes != new.num_classes:
+        changes.append(
+            f"the classifier is new, for {new.num_classes} classes instead of {old.num_classes}"
+        )
+    changes += _convolution_changes(old.net, new.net)
+    return (*changes, *_position_changes(old.net.state_dict(), new.net.state_dict(), transfer))
+
+
+def _position_changes(
+    old: Mapping[str, Tensor], new: Mapping[str, Tensor], transfer: TransferReport
+) -> Iterator[str]:
+    for name in (n for n in old if "pos" in n.rpartition(".")[2] and n in new):
+        if old[name].shape == new[name].shape:
+            continue
+        how = "resized bicubically" if name in transfer.resized else "new"
+        prefix = _prefix_tokens(old[name], new[name])
+        if prefix is None:
+            shapes = (str(tuple(weights[name].shape)) for weights in (new, old))
+        else:
+            sides = (math.isqrt(weights[name].shape[1] - prefix) for weights in (new, old))
+            shapes = (f"{side}x{side} tokens" for side in sides)
+        yield "positions {} have {} instead of {}: {}".format(name, *shapes, how)
+
+
+def _convolution_changes(old: nn.Module, new: nn.Module) -> list[str]:
+    """The convolutions with another stride, those that cut an image into patches by their patch."""
+    changes, old_layers = [], dict(old.named_modules())
+    for name, layer in new.named_modules():
+        before = old_layers.get(name)
+        if not isinstance(layer, nn.Conv2d) or not isinstance(before, nn.Conv2d):
+            continue
+        if layer.stride == before.stride:
+            continue
+        cuts_patches = all(conv.kernel_size == conv.stride for conv in (layer, before))
+        noun = "patches" if cuts_patches else "stride"
+        sizes = ("x".join(map(str, conv.stride)) for conv in (layer, before))
+        changes.append("{} of {} instead of {} in {}".format(noun, *sizes, name))
+    return changes
