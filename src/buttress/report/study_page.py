@@ -78,12 +78,12 @@ def read_study_results(
 
 def find_study_results(roots: Sequence[Path], answers: Sequence[Path] = ()) -> list[Path]:
     """The files, each once: ``ROOT/answer.json``, and ``studies/NAME/answer.json`` below a root."""
-    found: dict[Path, Path] = {}
+    files_by_path: dict[Path, Path] = {}
     for root in map(Path, roots):
         files = [root / RESULT_FILE, *sorted(root.rglob(f"studies/*/{RESULT_FILE}"))]
-        found.update((f.resolve(), f) for f in files if f.is_file())
-    found.update((Path(f).resolve(), Path(f)) for f in answers)
-    return list(found.values())
+        files_by_path.update((f.resolve(), f) for f in files if f.is_file())
+    files_by_path.update((Path(f).resolve(), Path(f)) for f in answers)
+    return list(files_by_path.values())
 
 
 MAX_PICTURE_CHARS = (
