@@ -14,7 +14,7 @@ import pytest
 
 from buttress.analysis.uncertainty import FigureSamples
 from buttress.studies.claims import CLAIMS, ClaimVerdict, assess_claim
-from buttress.studies.claims.conditions import AtLeast, Comparison, Negation, all_of, any_of
+from buttress.studies.claims.conditions import AtLeast, Negation, ValueComparison, all_of, any_of
 from buttress.studies.table import CellKey, MeasuredValue, StudyTable, ValueTable
 
 
@@ -222,11 +222,11 @@ def test_evidence_is_in_the_units_of_the_column() -> None:
     assert verdict(TRUE_VALUES, "row_order").evidence.startswith("a: 7")
 
 
-def comparison(p_value: float, is_true: bool = True) -> Comparison:
+def comparison(p_value: float, is_true: bool = True) -> ValueComparison:
     """One whose redraws contradict it this often."""
     draws = np.ones(2000)
     draws[: round(2000 * p_value)] = -1
-    return Comparison(np.append(1.0, draws) * (1 if is_true else -1), 0.0)
+    return ValueComparison(np.append(1.0, draws) * (1 if is_true else -1), 0.0)
 
 
 def test_levels_of_conditions() -> None:
@@ -245,9 +245,9 @@ def test_levels_of_conditions() -> None:
 
 def test_levels_beyond_the_redraws_are_extrapolated() -> None:
     draws = np.append(3.5, 3.5 + np.random.default_rng(0).standard_normal(2000))
-    assert Comparison(draws, 0.0).is_firm(True, 0.003)
-    assert not Comparison(draws, 0.0).is_firm(True, 0.00001)
-    assert Comparison(np.ones(2001), 0.0).is_firm(True, 1e-9)
+    assert ValueComparison(draws, 0.0).is_firm(True, 0.003)
+    assert not ValueComparison(draws, 0.0).is_firm(True, 0.00001)
+    assert ValueComparison(np.ones(2001), 0.0).is_firm(True, 1e-9)
 
 
 def test_wrong_firm_verdicts_of_a_small_simulation() -> None:

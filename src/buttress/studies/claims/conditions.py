@@ -43,13 +43,13 @@ class Condition(Protocol):
         """Whether it is ``truth`` with an error probability of ``level`` at most."""
         ...
 
-    def open_comparisons(self) -> list[Comparison]:
+    def open_comparisons(self) -> list[ValueComparison]:
         """The comparisons that are neither firmly true nor firmly false."""
         ...
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ValueComparison:
     """``left - right > margin``; ``name`` says of what the difference is."""
 
     left: Draws
@@ -86,7 +86,7 @@ class Comparison:
         quantile = float(np.partition(draws, tail)[tail])
         return estimate + (quantile - estimate) * _z(level) / _z(tail_level) > 0
 
-    def open_comparisons(self) -> list[Comparison]:
+    def open_comparisons(self) -> list[ValueComparison]:
         return [] if self.is_firm(True) or self.is_firm(False) else [self]
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class AtLeast:
         part_level = level / (len(self.parts) - needed + 1)
         return sum(part.is_firm(truth, part_level) for part in self.parts) >= needed
 
-    def open_comparisons(self) -> list[Comparison]:
+    def open_comparisons(self) -> list[ValueComparison]:
         return [comparison for part in self.parts for comparison in part.open_comparisons()]
 
 
@@ -129,7 +129,7 @@ class Negation:
     def is_firm(self, truth: bool, level: float = LEVEL) -> bool:
         return self.part.is_firm(not truth, level)
 
-    def open_comparisons(self) -> list[Comparison]:
+    def open_comparisons(self) -> list[ValueComparison]:
         return self.part.open_comparisons()
 
 

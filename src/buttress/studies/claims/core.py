@@ -11,7 +11,7 @@ import numpy as np
 
 from buttress.registry import Registry
 from buttress.results.study_result import ClaimOutcome
-from buttress.studies.claims.conditions import Comparison, Condition, Draws
+from buttress.studies.claims.conditions import Condition, Draws, ValueComparison
 from buttress.studies.table import ValueTable
 
 FLOOR = 0.005  # accuracies that are all below it, or all above one minus it, decide nothing
@@ -151,7 +151,7 @@ def split_rows(
 
 def row_above(
     table: ValueTable, column: str, row: tuple[int, Draws], other: tuple[int, Draws]
-) -> Comparison:
+) -> ValueComparison:
     """Whether one row is above another in a column; each is given by its index and its draws."""
     name = f"{column} of {table.row_name(row[0])} minus {table.row_name(other[0])}"
-    return Comparison(row[1], other[1], name=name, unit=table.unit(column))
+    return ValueComparison(row[1], other[1], name=name, unit=table.unit(column))

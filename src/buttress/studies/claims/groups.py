@@ -11,9 +11,9 @@ import numpy as np
 
 from buttress.statistics import auc
 from buttress.studies.claims.conditions import (
-    Comparison,
     Condition,
     Draws,
+    ValueComparison,
     all_of,
     share_of,
 )
@@ -59,7 +59,7 @@ class HigherClaim(Predicate):
             table.unit(column),
         )
         means = _group_means([group, baseline], self.redraw_rows)
-        parts: list[Condition] = [Comparison(means[0], means[1], self.margin, name, unit)]
+        parts: list[Condition] = [ValueComparison(means[0], means[1], self.margin, name, unit)]
         if self.majority_of_pairs:
             parts.append(self._majority(group, baseline, column))
         if self.all_pairs:
@@ -71,13 +71,15 @@ class HigherClaim(Predicate):
             ]
         return parts
 
-    def _majority(self, group: np.ndarray, baseline: np.ndarray, column: str) -> Comparison:
+    def _majority(self, group: np.ndarray, baseline: np.ndarray, column: str) -> ValueComparison:
         pairs = group[:, None, :] - baseline[None, :, :]
         ordered = np.asarray(((pairs > 0) + 0.5 * (pairs == 0)).mean(axis=(0, 1)))
         if self.redraw_rows:
             interval = auc(group[:, 0], baseline[:, 0]).interval
             ordered = ordered + _normal_noise(ordered, (interval.high - interval.low) / 3.92)
-        return Comparison(ordered, 0.5, 0.0, f"share of pairs ordered so in {column} minus half")
+        return ValueComparison(
+            ordered, 0.5, 0.0, f"share of pairs ordered so in {column} minus half"
+        )
 
     def evidence(self, table: ValueTable) -> str:
         parts = []
@@ -134,7 +136,7 @@ class ColumnHigherClaim(Predicate):
         names = [table.row_name(int(i)) for i in np.flatnonzero(mask)]
         return all_of(
             [
-                Comparison(
+                ValueComparison(
                     a, b, self.margin, f"{self.column} minus {self.baseline} of {name}", unit
                 )
                 for name, a, b in zip(names, *sides, strict=True)
@@ -175,7 +177,7 @@ class SmallerColumnDropClaim(Predicate):
         name = (
             f"drop from {self.column} to {self.to_column} of the others minus that claimed smaller"
         )
-        return Comparison(means[1], means[0], self.margin, name, table.unit(self.column))
+        return ValueComparison(means[1], means[0], self.margin, name, table.unit(self.column))
 
     def evidence(self, table: ValueTable) -> str:
         drops = [float(drop[:, 0].mean()) for drop in self._drops(table)]
@@ -222,7 +224,7 @@ class GainClaim(Predicate):
         text += f"of {len(gains)} cells"
         return text + (f"; not in {', '.join(without[:6])}" if without else "")
 
-    def _gains(self, table: ValueTable) -> list[Comparison]:
+    def _gains(self, table: ValueTable) -> list[ValueComparison]:
         """What each cell gained."""
         gains = []
         for row, base in self._pairs(table):
@@ -235,7 +237,7 @@ class GainClaim(Predicate):
                 )
                 name = f"gain of {table.row_name(row)} in {column}"
                 unit = table.unit(column)
-                gains.append(Comparison(draws[row], draws[base], self.margin, name, unit))
+                gains.append(ValueComparison(draws[row], draws[base], self.margin, name, unit))
         if not gains:
             raise UndecidableClaim("no row has a matching baseline row")
         return gains
@@ -271,10 +273,10 @@ class SmallerRowDropClaim(Predicate):
     def condition(self, table: ValueTable) -> Condition:
         return all_of([self._comparison(table, column) for column in self.columns()])
 
-    def _comparison(self, table: ValueTable, column: str) -> Comparison:
+    def _comparison(self, table: ValueTable, column: str) -> ValueComparison:
         drop, baseline = self._drops(table, column)
         name = f"drop in {column} of the baseline minus that claimed smaller"
-        return Comparison(baseline, drop, 0.0, name, table.unit(column))
+        return ValueComparison(baseline, drop, 0.0, name, table.unit(column))
 
     def evidence(self, table: ValueTable) -> str:
         parts = []

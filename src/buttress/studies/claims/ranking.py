@@ -12,10 +12,10 @@ import numpy as np
 
 from buttress.studies.claims.conditions import (
     AtLeast,
-    Comparison,
     Condition,
     Draws,
     Negation,
+    ValueComparison,
     all_of,
     any_of,
 )
@@ -144,9 +144,9 @@ class BestWithinMarginClaim(Predicate):
             ]
         )
 
-    def _lead(self, table: ValueTable, name: str, other: Draws, row: Draws) -> Comparison:
+    def _lead(self, table: ValueTable, name: str, other: Draws, row: Draws) -> ValueComparison:
         text = f"{self.column} of {name} minus the row claimed best"
-        return Comparison(other, row, self.margin, text, table.unit(self.column))
+        return ValueComparison(other, row, self.margin, text, table.unit(self.column))
 
     def evidence(self, table: ValueTable) -> str:
         mask = table.mask(self.where)
@@ -173,10 +173,12 @@ class BetweenClaim(Predicate):
         for index, row in zip(np.flatnonzero(mask).tolist(), rows, strict=True):
             name = f"{self.column} of {table.row_name(index)}"
             if self.low > -math.inf:
-                parts.append(Comparison(row, self.low, 0.0, f"{name} minus the lower limit", unit))
+                parts.append(
+                    ValueComparison(row, self.low, 0.0, f"{name} minus the lower limit", unit)
+                )
             if self.high < math.inf:
                 name = f"the upper limit minus {name}"
-                parts.append(Comparison(np.full_like(row, self.high), row, 0.0, name, unit))
+                parts.append(ValueComparison(np.full_like(row, self.high), row, 0.0, name, unit))
         return all_of(parts)
 
     def evidence(self, table: ValueTable) -> str:
@@ -208,7 +210,9 @@ class ColumnOrderClaim(Predicate):
         for high, low in pairwise(self.order):
             sides = [measured_draws(table, column, mask) for column in (high, low)]
             parts += [
-                Comparison(a, b, self.margin, f"{high} minus {low} of {name}", table.unit(high))
+                ValueComparison(
+                    a, b, self.margin, f"{high} minus {low} of {name}", table.unit(high)
+                )
                 for name, a, b in zip(names, *sides, strict=True)
             ]
         return all_of(parts)

@@ -12,10 +12,10 @@ import numpy as np
 
 from buttress.statistics import spearman
 from buttress.studies.claims.conditions import (
-    Comparison,
     Condition,
     Draws,
     Negation,
+    ValueComparison,
     all_of,
     any_of,
     share_of,
@@ -51,7 +51,7 @@ class RowOrderClaim(Predicate):
         names = [" / ".join(str(label) for label in where.values()) for where in self.rows]
         return all_of(
             [
-                Comparison(
+                ValueComparison(
                     mean_draws(table, column, self.rows[i]),
                     mean_draws(table, column, self.rows[i + 1]),
                     self.margin,
@@ -110,7 +110,7 @@ class MonotoneClaim(Predicate):
         steps = sign * np.diff(draws, axis=0)
         texts = [f"{a:g} to {b:g}" for a, b in pairwise(positions)]
         parts: list[Condition] = [
-            Comparison(
+            ValueComparison(
                 step,
                 0.0,
                 self.margin,
@@ -123,7 +123,7 @@ class MonotoneClaim(Predicate):
         if self.diminishing:
             later = [i for i in range(len(steps)) if positions[i] >= self.diminishing_from]
             parts += [
-                Comparison(
+                ValueComparison(
                     steps[i], steps[j], 0.0, f"step {texts[i]} of {column} minus {texts[j]}", unit
                 )
                 for i, j in pairwise(later)
@@ -187,7 +187,7 @@ class LinearEffectClaim(Predicate):
         slope = self._slope(table) * (1.0 if self.sign == "positive" else -1.0)
         direction = "rise" if self.sign == "positive" else "fall"
         name = f"{direction} of {self.column} per unit of {self.along}"
-        return Comparison(slope, 0.0, 0.0, name, table.unit(self.column))
+        return ValueComparison(slope, 0.0, 0.0, name, table.unit(self.column))
 
     def evidence(self, table: ValueTable) -> str:
         slope = table.format_difference(self.column, float(self._slope(table)[0]))
@@ -225,9 +225,9 @@ class CorrelationClaim(Predicate):
         parts: list[Condition] = []
         name = f"Fisher z of Spearman({self.column}, {self.other}) minus that of the limit"
         if self.above is not None:
-            parts.append(Comparison(z, _artanh(self.above), 0.0, name, "number"))
+            parts.append(ValueComparison(z, _artanh(self.above), 0.0, name, "number"))
         if self.below is not None:
-            parts.append(Negation(Comparison(z, _artanh(self.below), 0.0, name, "number")))
+            parts.append(Negation(ValueComparison(z, _artanh(self.below), 0.0, name, "number")))
         return all_of(parts)
 
     def evidence(self, table: ValueTable) -> str:
@@ -377,7 +377,7 @@ class RangeClaim(Predicate):
             parts.append(all_of([Negation(d) for d in self._differences(table, self.below)]))
         return all_of(parts)
 
-    def _differences(self, table: ValueTable, margin: float) -> list[Comparison]:
+    def _differences(self, table: ValueTable, margin: float) -> list[ValueComparison]:
         """Every row minus every other row that is near it."""
         draws, near, unit = *self._rows(table), table.unit(self.column)
         names = [table.row_name(int(i)) for i in np.flatnonzero(table.mask(self.where))]
@@ -387,7 +387,7 @@ class RangeClaim(Predicate):
         if not pairs:
             raise UndecidableClaim("too few rows: no two rows can be compared")
         return [
-            Comparison(
+            ValueComparison(
                 draws[i], draws[j], margin, f"{self.column} of {names[i]} minus {names[j]}", unit
             )
             for i, j in pairs
@@ -436,21 +436,21 @@ class SawtoothClaim(Predicate):
         )
         return f"{rises:.0%} of the steps within a group rise, {falls:.0%} of those between fall"
 
-    def _steps(self, table: ValueTable) -> tuple[list[Comparison], list[Comparison]]:
+    def _steps(self, table: ValueTable) -> tuple[list[ValueComparison], list[ValueComparison]]:
         mask, columns = table.mask(self.where), self.columns()
         names = [table.row_name(int(i)) for i in np.flatnonzero(mask)]
         ends = {group[-1] for group in self.groups}
-        rises: list[Comparison] = []
-        falls: list[Comparison] = []
+        rises: list[ValueComparison] = []
+        falls: list[ValueComparison] = []
         for first, second in pairwise(columns):
             sides = [measured_draws(table, column, mask) for column in (first, second)]
             for name, a, b in zip(names, *sides, strict=True):
                 if first in ends:
                     text = f"fall from {first} to {second} of {name}"
-                    falls.append(Comparison(a, b, 0.0, text, table.unit(first)))
+                    falls.append(ValueComparison(a, b, 0.0, text, table.unit(first)))
                 else:
                     text = f"rise from {first} to {second} of {name}"
-                    rises.append(Comparison(b, a, 0.0, text, table.unit(first)))
+                    rises.append(ValueComparison(b, a, 0.0, text, table.unit(first)))
         if not rises or not falls:
             raise UndecidableClaim(
                 "sawtooth needs at least two groups, one of them with two or more columns"
