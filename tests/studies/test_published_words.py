@@ -30,8 +30,8 @@ WORDS = {
     "augmentation": {"X3": "holds"},
     "weight-decay": {"X4": "holds"},
     "ablation": {"X5": "holds"},
-    "scaling-up": {"X6": "holds"},
-    "finetune-hires": {"X7": "holds"},
+    "scaling-up": {"X6": "holds", "X6b": "holds"},
+    "finetune-hires": {"X7": "holds", "X12": "holds"},
     "finetune-cifar": {"X8": "holds"},
     "semantics": {"X9": "holds"},
     "gradients": {"X11": "holds"},
@@ -40,7 +40,7 @@ RUNS = {
     "scaling": 6, "white-box": 20, "depth-width": 26, "width": 13, "lipschitz-blocks": 18,
     "reduction-limit": 4, "capacity-lipschitz": 13, "wrn-weight-decay": 15,
     "black-box": 8, "fastat": 4, "vit-choice": 6, "eps-warmup": 7, "augmentation": 32,
-    "weight-decay": 14, "ablation": 5, "scaling-up": 6, "finetune-hires": 12, "finetune-cifar": 4,
+    "weight-decay": 14, "ablation": 5, "scaling-up": 9, "finetune-hires": 10, "finetune-cifar": 4,
     "semantics": 7, "gradients": 4,
 }  # fmt: skip
 
@@ -155,3 +155,17 @@ def test_a_table_by_other_authors_must_have_what_a_claim_refers_to() -> None:
     raw["other_tables"]["robustbench"]["columns"] = {"clean": "clean_acc"}
     with pytest.raises(UserError, match="claim X6 refers to column 'aa'"):
         expand_study(StudySpec.parse(raw, "s"), "smoke")
+
+
+def test_the_thesis_variant_of_a_study_has_its_recipes_and_a_name_of_its_own() -> None:
+    for name in ("scaling-up", "weight-decay", "finetune-cifar", "vit-choice"):
+        code, thesis = load_study(name), load_study(f"{name}:thesis")
+        assert thesis.name == f"{name}-thesis"
+        runs = [expand_study(study, "paper").runs for study in (code, thesis)]
+        assert [r.labels for r in runs[0]] == [r.labels for r in runs[1]]
+        shared = {r.key for r in runs[0]} & {r.key for r in runs[1]}
+        assert all("resnet" in key for key in shared)  # whose schedule the study itself gives
+        warmups = {r.spec.recipe.schedule.warmup_epochs for r in runs[1]}
+        assert warmups == {5}
+    with pytest.raises(UserError, match="no recipe with a variant 'thesis'"):
+        load_study("table1:thesis")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from buttress.errors import UserError
 from buttress.results.run_spec import AugmentationSpec, LRScheduleSpec, Recipe
 from buttress.threats.norm_ball import Threat
 from buttress.training import list_recipes, load_recipe, train
@@ -248,3 +249,27 @@ def test_every_recipe_starts_in_small(name: str, tmp_path: Path) -> None:
     assert (kept.augmentation, kept.optimizer) == (recipe.augmentation, recipe.optimizer)
     if recipe.normalize == "half":
         assert (run.spec.mean, run.spec.std) == ((0.5,) * 3, (0.5,) * 3)
+
+
+def test_the_thesis_has_other_rates_than_its_code() -> None:
+    for name in ("xcit-imagenet-eps4", "xcit-imagenet-eps8", "deit-baseline"):
+        recipe = load_recipe(f"{name}:thesis")
+        assert recipe.name == f"{name}:thesis"
+        assert recipe.schedule.warmup_epochs == 5
+        assert (lr(recipe, 0), lr(recipe, 109)) == pytest.approx((5e-6, 5e-5))
+    assert load_recipe("deit-baseline:imagenet100").schedule.warmup_epochs == 10
+    cifar = load_recipe("xcit-finetune-cifar:thesis", ("epochs=21",))
+    assert (cifar.augmentation.random_erasing, cifar.epochs) == (0, 21)
+    with pytest.raises(UserError, match="no variant 'paper'; its variants: thesis"):
+        load_recipe("xcit-finetune-cifar:paper")
+
+
+def test_a_rate_grows_with_the_batch() -> None:
+    rates = {
+        changes: load_recipe("xcit-imagenet-eps4", changes).scaled_optimizer().lr
+        for changes in [
+            (), ("batch_size=1024",), ("batch_size=2048", "optimizer.lr_scaling=sqrt"),
+        ]
+    }  # fmt: skip
+    assert list(rates.values()) == pytest.approx([5e-4, 1e-3, 1e-3])
+    assert load_recipe("mini-at", ("batch_size=1024",)).scaled_optimizer().lr == 3e-3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -215,3 +216,22 @@ def test_a_run_keeps_averaged_weights_and_goes_on_with_its_own(tmp_path: Path) -
     assert not torch.equal(whole["net.0.weight"], plain["net.0.weight"])
     kept = load_checkpoint(tmp_path / "ema" / "last.pt")
     torch.testing.assert_close(kept["raw"]["net.0.weight"], plain["net.0.weight"])
+
+
+def test_repeated_augmentation_takes_a_batch_as_it_is_and_then_augmented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    prepare = Trainer._prepare_batch
+
+    def watch(self: Trainer, sampler: Any, shard: Any, *rest: Any) -> TrainingBatch:
+        batch = prepare(self, sampler, shard, *rest)
+        seen.append((sampler.load(shard.indices).x, batch.x))
+        return batch
+
+    monkeypatch.setattr(Trainer, "_prepare_batch", watch)
+    trained(tmp_path, "run", "augmentation={crop_padding: 4}", "augmentation_repeats=3")
+    assert len(seen) == 3 * 4
+    for raw, first in seen[::3]:
+        torch.testing.assert_close(first.float(), raw.float(), check_dtype=False)
+    assert all(not torch.equal(seen[i][1], seen[i + 1][1]) for i in range(len(seen) - 1))

@@ -155,6 +155,8 @@ class OptimizerSpec(Spec):
 
     name: Literal["sgd", "adamw"] = "sgd"
     lr: Annotated[float, Field(gt=0)]
+    lr_batch_size: PositiveInt | None = None  # the batch size that ``lr`` is for; scaled to others
+    lr_scaling: Literal["linear", "sqrt"] = "linear"  # with batch_size / lr_batch_size, or its root
     weight_decay: NonNegativeFloat = 0.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
@@ -272,6 +274,7 @@ class Recipe(Spec):
     optimizer: OptimizerSpec
     schedule: LRScheduleSpec = LRScheduleSpec()
     augmentation: AugmentationSpec = AugmentationSpec()
+    augmentation_repeats: PositiveInt = 1  # steps per batch; of several, the first is unaugmented
     validation: ValidationSpec = ValidationSpec()
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     l1_weight: NonNegativeFloat = 0.0  # coefficient of the L1 penalty on all weights
@@ -285,6 +288,15 @@ class Recipe(Spec):
     # The model's first layer: mean and std of the dataset, none, or 1/2 and 1/2.
     normalize: bool | Literal["half"] = True
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+
+    def scaled_optimizer(self) -> OptimizerSpec:
+        """The optimizer with the learning rate for this batch size."""
+        spec = self.optimizer
+        if spec.lr_batch_size is None:
+            return spec
+        ratio = self.batch_size / spec.lr_batch_size
+        factor = ratio if spec.lr_scaling == "linear" else ratio**0.5
+        return spec.model_copy(update={"lr": spec.lr * factor})
 
 
 NON_IDENTITY_FIELDS = (

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 from buttress.config import ComponentSpec, PresetFolder, Spec
 from buttress.errors import UserError
 from buttress.results.study_result import StudyFigure
+from buttress.training.recipe import recipe_variants
 
 # smoke: seconds, checks that the parts fit; digits: a real experiment on the bundled images in
 # minutes; mini: narrow models on a part of CIFAR-10; paper: the published setting.
@@ -306,10 +307,40 @@ def list_studies() -> list[str]:
 
 
 def load_study(name: str | Path) -> StudySpec:
-    """Load a study by name or from a YAML file."""
-    source, content = STUDIES.load(name)
+    """Load a study by name or from a YAML file.
+
+    ``NAME:VARIANT`` is a bundled study with the variant of each recipe that has it (``thesis``).
+    """
+    base, colon, variant = str(name).rpartition(":")
+    is_variant = colon and not isinstance(name, Path) and base in list_studies()
+    source, content = STUDIES.load(base if is_variant else name)
     if not isinstance(content, dict):
         raise UserError(
             f"{source}: a study file must be a mapping of keys, but got {type(content).__name__}"
         )
-    return StudySpec.parse(content, source)
+    study = StudySpec.parse(content, source)
+    return with_recipe_variant(study, variant) if is_variant else study
+
+
+def with_recipe_variant(study: StudySpec, variant: str) -> StudySpec:
+    """The study with the variant of each recipe that has it, under a name of its own."""
+    grid = _replace_recipes(study.grid, variant)
+    if grid == study.grid:
+        raise UserError(f"{study.display_name} has no recipe with a variant {variant!r}")
+    title = f"{study.title} ({variant})" if study.title else ""
+    return study.model_copy(
+        update={"name": f"{study.name}-{variant}", "title": title, "grid": grid}
+    )
+
+
+def _replace_recipes(value: Any, variant: str, is_recipe: bool = False) -> Any:
+    """A copy of a part of a grid with variants in place of recipes."""
+    if isinstance(value, Mapping):
+        return {
+            k: _replace_recipes(v, variant, is_recipe or k == "recipe") for k, v in value.items()
+        }
+    if not is_recipe or not isinstance(value, str):
+        return value
+    base, colon, old = value.partition(":")
+    name = f"{old}-{variant}" if colon else variant
+    return f"{base}:{name}" if name in recipe_variants(base) else value

@@ -32,7 +32,8 @@ def passes_per_image(recipe: Recipe) -> PassCount:
     """Passes of a training image in an epoch, as its objective declares them, at full eps."""
     objective = _create_objective(recipe)
     num_losses = 1 if recipe.awp is None else 2  # AWP: one more, for the ascent on the weights
-    return (objective.attack_passes + _loss_passes(objective) * num_losses) * objective.repeats
+    repeats = objective.repeats * recipe.augmentation_repeats
+    return (objective.attack_passes + _loss_passes(objective) * num_losses) * repeats
 
 
 def training_passes(spec: RunSpec, facts: DatasetFacts) -> PassCount:
@@ -45,7 +46,8 @@ def training_passes(spec: RunSpec, facts: DatasetFacts) -> PassCount:
     awp_epochs = 0 if recipe.awp is None else max(recipe.epochs - recipe.awp.from_epoch, 0)
     per_image = objective.attack_passes * attacked_epochs
     per_image += _loss_passes(objective) * (recipe.epochs + awp_epochs)
-    training = per_image * (objective.repeats * images_per_epoch(spec, facts))
+    repeats = objective.repeats * recipe.augmentation_repeats
+    training = per_image * (repeats * images_per_epoch(spec, facts))
     validation_epochs = sum(is_validation_epoch(recipe, e + 1) for e in range(recipe.epochs))
     return training + validation_passes(spec, facts) * validation_epochs
 

@@ -62,7 +62,7 @@ class Trainer:
     ) -> None:
         self.run, self.spec, self.recipe, self.fabric = run, spec, spec.recipe, fabric
         self.module = model
-        optimizer = build_optimizer(model, self.recipe.optimizer)
+        optimizer = build_optimizer(model, self.recipe.scaled_optimizer())
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
         compiled_model: Any = torch.compile(model) if compile else model
         self.model, self.optimizer = fabric.setup(compiled_model, optimizer)
@@ -134,10 +134,12 @@ class Trainer:
         steps, started, images_done = sampler.steps_per_epoch, time.perf_counter(), 0
         for index, indices in enumerate(sampler.epoch_batches(epoch)):
             shard = sampler.shard(indices, fabric.global_rank, fabric.world_size)
-            for repeat in range(self.objective.repeats):
-                epoch_fraction = (index + repeat / self.objective.repeats) / steps
+            repeats = self.objective.repeats * self.recipe.augmentation_repeats
+            for repeat in range(repeats):
+                epoch_fraction = (index + repeat / repeats) / steps
                 self._set_learning_rate(epoch + epoch_fraction)
-                loss, correct = self._train_step(sampler, shard, epoch, epoch_fraction)
+                copy = repeat // self.objective.repeats
+                loss, correct = self._train_step(sampler, shard, epoch, epoch_fraction, copy)
             sums += torch.stack([loss * len(shard), correct, correct.new_tensor(len(shard))])
             if (
                 fabric.device.type == "cpu"
@@ -170,12 +172,20 @@ class Trainer:
         )
 
     def _train_step(
-        self, sampler: BatchSampler, shard: BatchShard, epoch: int, epoch_fraction: float
+        self,
+        sampler: BatchSampler,
+        shard: BatchShard,
+        epoch: int,
+        epoch_fraction: float,
+        copy: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Take one optimizer step; return this process's loss and number of correct images."""
+        """Take one optimizer step; return this process's loss and number of correct images.
+
+        ``copy`` numbers the steps on this batch with repeated augmentation.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         micro_batches = [
-            self._prepare_batch(sampler, p, epoch, epoch_fraction)
+            self._prepare_batch(sampler, p, epoch, epoch_fraction, copy)
             for p in shard.split(self.recipe.accumulation_steps)
         ]
         adversarial = [self.objective.find_adversarial(self.module, b) for b in micro_batches]
@@ -243,12 +253,19 @@ class Trainer:
         return perturbed_weights(self.module, loss, spec.gamma, all_reduce_mean)
 
     def _prepare_batch(
-        self, sampler: BatchSampler, shard: BatchShard, epoch: int, epoch_fraction: float
+        self,
+        sampler: BatchSampler,
+        shard: BatchShard,
+        epoch: int,
+        epoch_fraction: float,
+        copy: int = 0,
     ) -> TrainingBatch:
-        """Load and augment the images of a micro-batch."""
+        """Load and augment the images of a micro-batch; the first of several copies stays clean."""
         batch, fractional_epoch = sampler.load(shard.indices), epoch + epoch_fraction
-        streams = SampleRNG(self.spec.seed, f"train/{epoch}", batch.ids)
-        augmentation = self.augmentation
+        purpose = f"train/{epoch}" + (f"/copy {copy}" if copy else "")
+        streams = SampleRNG(self.spec.seed, purpose, batch.ids)
+        is_clean_copy = self.recipe.augmentation_repeats > 1 and copy == 0
+        augmentation = Augmentation() if is_clean_copy else self.augmentation
         x, mixing = augmentation.mix(augmentation(batch.x, streams), streams)
         device = self.fabric.device
         x, y = x.to(device), batch.y.to(device)
