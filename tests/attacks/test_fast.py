@@ -35,7 +35,8 @@ def test_only_samples_near_the_border_get_more() -> None:
     clean = torch.tensor([-1.0, -1.0, -1.0, -1.0])
     margin = torch.tensor([-0.05, -0.5, -0.99, -0.5])
     blind = torch.tensor([False, False, False, True])
-    standing = EnsembleState("Linf", margin, clean, blind)
+    nowhere = torch.zeros_like(blind)
+    standing = EnsembleState("Linf", margin, clean, blind, nowhere)
 
     def enlisted(part: int, standing: EnsembleState) -> list[bool]:
         chosen = fast.select_samples(part, standing)
@@ -51,14 +52,42 @@ def test_only_samples_near_the_border_get_more() -> None:
         False, False, False, True,
     ]  # fmt: skip
     assert enlisted(2, standing) == [True, False, False, False]
-    assert enlisted(3, standing) == [False, False, True, True]
+    assert fast.select_samples(3, standing) is None, "a few queries for every sample"
+    assert enlisted(4, standing) == [False, False, True, True]
+    improved = torch.tensor([False, True, False, False])
+    assert enlisted(4, standing._replace(is_improved=improved)) == [False, True, True, True]
     l1 = standing._replace(norm="L1", best_margin=torch.tensor([-0.04, -0.1, -0.99, -0.4]))
     assert fast.select_samples(1, l1) is None
     seeing = l1._replace(has_unusable_gradient=blind & False)
     assert enlisted(2, seeing) == [True, True, True, False]
     assert enlisted(3, l1) == [True, True, False, False]
     assert enlisted(4, l1) == [True, False, False, False]
-    assert enlisted(5, l1) == [False, False, True, True]
+    assert fast.select_samples(5, l1) is None
+    assert enlisted(6, l1) == [False, False, True, True]
+
+
+class FlippedGradient(nn.Module):
+    """A model whose backward pass flips the sign of the gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(x)
+        return 2 * logits.detach() - logits
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_a_wrong_gradient_is_met_with_queries(norm: Norm) -> None:
+    model, (x, _) = FlippedGradient(), images(24)
+    y = model(x).argmax(1)
+    threat = Threat(norm, 3 * EPS[norm])
+    out = run_attack(create_attack("fast"), model, x, y, threat)
+    gradient_only = run_attack(create_attack("pgd", steps=20), model, x, y, threat)
+    black_box = run_attack(create_attack("square", queries=1000), model, x, y, threat)
+    assert gradient_only.fooled.sum() < black_box.fooled.sum(), "the case must be broken"
+    assert out.fooled.sum() >= 0.8 * black_box.fooled.sum()
 
 
 class Hidden(nn.Module):
@@ -112,7 +141,7 @@ def test_later_parts_aim_where_earlier_ones_came_near() -> None:
     assert int(first[0]) == 1, "the most likely one first"
     assert set(later.tolist()) == {9}, "then the one that came near, and no other"
     assert len(later) == 9, "from three starts for each of three images"
-    assert bool((out.counter.stages_skipped == 1 << 3).all())
+    assert bool((out.counter.stages_skipped == 1 << 4).all())
 
 
 def test_two_processes_aim_at_the_same_classes() -> None:

@@ -67,6 +67,7 @@ class EnsembleState(NamedTuple):
     best_margin: Tensor  # (N,) the best so far, negative
     clean_margin: Tensor  # (N,) that of the clean image
     has_unusable_gradient: Tensor  # (N,) all gradients were zero, or some not finite
+    is_improved: Tensor  # (N,) the stage before found a larger margin than all others
 
 
 @dataclass(frozen=True)

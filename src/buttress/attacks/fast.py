@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from buttress.threats.norm_ball import Norm, Threat
 EXPECTED_NEAR = 0.2  # expected fraction of samples near the decision boundary
 EXPECTED_MASKED = 0.02  # expected fraction of samples whose gradient may be masked
 EXPECTED_TARGETS = 0.3  # expected fraction of classes that are targeted
+PROBE_FRACTION = 0.05  # of the queries: those that every sample not fooled yet gets
 MASKED_RATIO = 0.98  # of the clean margin kept after gradient steps: the gradient may be masked
 
 
@@ -58,15 +59,19 @@ class FastEnsemble(EnsembleAttack):
 
     Each stage targets the classes first that the stages before it came nearest to.
 
-    Last in every norm: `square` with 1000 queries, only for samples whose gradients are zero or not
-    finite, or moved their margin by less than 2%: there the gradient may be masked.
+    Last in every norm, two stages that do not trust the gradient: `square` with 50 queries for
+    every sample not fooled yet, then with 1000 for those whose gradient may be masked: it is zero
+    or not finite, it moved the margin by less than 2%, or the 50 queries found a larger margin than
+    all gradient steps.
 
     The record says how many samples each stage skipped. That robust accuracy is no higher than
     under `autoattack` is measured (see the pages on attacks and performance), not proven.
-    ``effort`` multiplies the restarts of the stage before the last; ``steps`` scales all steps.
+    ``effort`` multiplies the restarts of the last gradient stage; ``steps`` scales all steps.
     """
 
     reorders_targets: ClassVar[bool] = True
+    # Records without the queries for every sample are not reused.
+    record_identity: ClassVar[Mapping[str, str]] = {"gradient_free_queries": "all samples"}
     effort: int = 1
     steps: int = 20
     queries: int = 1000
@@ -79,6 +84,7 @@ class FastEnsemble(EnsembleAttack):
 
     def stage_table(self, norm: Norm, num_others: int) -> list[FastStage]:
         """The stages in a norm, for so many classes beside the label."""
+        probe = FastStage(Square(queries=max(1, round(PROBE_FRACTION * self.queries))))
         square = FastStage(Square(queries=self.queries))
         if norm != "L1":
             return [
@@ -91,6 +97,7 @@ class FastEnsemble(EnsembleAttack):
                 FastStage(
                     _margin_pgd(5 * self.steps // 2, min(9, num_others), 3 * self.effort), 0.2, 0.3
                 ),
+                probe,
                 square,
             ]
 
@@ -106,6 +113,7 @@ class FastEnsemble(EnsembleAttack):
             FastStage(margin_apgd(20, 6, skip=3), 0.3, has_new_targets=True),
             FastStage(margin_apgd(60, 9), 0.15, 0.25),
             FastStage(margin_apgd(80, 3, 2 * self.effort), 0.05, 0.1),
+            probe,
             square,
         ]
 
@@ -116,7 +124,7 @@ class FastEnsemble(EnsembleAttack):
         max_ratio = stages[stage].max_sample_ratio
         may_be_masked = state.has_unusable_gradient | (margin_ratio >= MASKED_RATIO)
         if stage == len(stages) - 1:
-            return may_be_masked
+            return may_be_masked | state.is_improved
         if stages[stage].has_new_targets:
             return may_be_masked | (margin_ratio <= max_ratio)
         return None if math.isinf(max_ratio) else margin_ratio <= max_ratio

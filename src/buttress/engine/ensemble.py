@@ -47,9 +47,12 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
     costs = [stage_passes(s, problem.threat, problem.num_classes).macs() for s in stages]
     class_margins = clean - label_logit(clean, problem.y)[:, None]  # the best of each other class
     class_margins.scatter_(1, problem.y[:, None], -torch.inf)
+    margin_before_stage = result.margin.clone()
     for stage, stage_attack in enumerate(stages):
         rows = problem.row_numbers()[~result.fooled] if drop_fooled else problem.row_numbers()
-        rows = _select_samples(attack, stage, rows, problem, result)
+        is_improved = result.margin > margin_before_stage
+        rows = _select_samples(attack, stage, rows, problem, result, is_improved)
+        margin_before_stage = result.margin.clone()
         ranks = stage_attack.target_ranks(problem.num_classes)
         on_progress = scale_progress(
             options.on_progress, sum(costs[:stage]) / sum(costs), costs[stage] / sum(costs)
@@ -79,15 +82,19 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
 
 
 def _select_samples(
-    attack: Attack, stage: int, rows: Tensor, problem: Problem, result: AttackResult
+    attack: Attack,
+    stage: int,
+    rows: Tensor,
+    problem: Problem,
+    result: AttackResult,
+    is_improved: Tensor,
 ) -> Tensor:
     """The samples of ``rows`` that a stage attacks; the counter notes them and the skipped ones."""
     assert problem.clean_logits is not None
     counter, clean_margin = result.counter, margin(problem.clean_logits, problem.y)
     has_unusable_gradient = counter.zero_gradient | counter.non_finite
-    state = EnsembleState(
-        problem.threat.norm, result.margin[rows], clean_margin[rows], has_unusable_gradient[rows]
-    )
+    columns = (result.margin, clean_margin, has_unusable_gradient, is_improved)
+    state = EnsembleState(problem.threat.norm, *(column[rows] for column in columns))
     if (is_selected := attack.select_samples(stage, state)) is not None:
         counter.stages_skipped[rows[~is_selected]] |= 1 << stage
         rows = rows[is_selected]

@@ -172,9 +172,10 @@ def _square_in_ensembles(records: AttackRecords) -> list[Finding | None]:
     findings: list[Finding | None] = []
     for record in with_attack_tags(records.records, "ensemble"):
         stages, n = record.metadata.get("stages") or [], len(record)
-        if len(stages) < 2 or stages[-1][0] != "square":
+        square_stages = [stage for stage in stages[1:] if stage[0] == "square"]
+        if not square_stages:
             continue
-        (name, attacked, skipped), first_stage = stages[-1], stages[0][0]
+        (name, attacked, skipped), first_stage = square_stages[0], stages[0][0]
         count = attacked + skipped - int(record.correct.sum())
         if count >= max(MIN_FOOLED, SQUARE_FRACTION * n):
             names = f"{name} in {record.name}", f"{first_stage} and the other stages before it"
