@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -185,6 +188,69 @@ def test_a_full_or_read_only_disk_is_one_line_and_loses_nothing(
               "finished work is saved", code=1)  # fmt: skip
     assert {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()} == before
     assert run_cli(["evaluate", str(run_dir), "--suite", suite, "--limit", "4"]) == 0
+
+
+TRAIN = ["train", "--model", "vit_tiny", "--data", "digits", "--recipe", "quickstart-standard",
+         "--set", "epochs=1", "--limit", "16", "--device", "cpu", "--out"]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_output_folder_that_cannot_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    fails([*TRAIN, "/proc/x"], capsys, "cannot write to /proc", "another folder")
+
+
+def test_a_deleted_working_directory_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    fails([*TRAIN, "run"], capsys, "the current directory was deleted", code=1)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_file_where_the_folder_should_be_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    fails([*TRAIN, str(tmp_path / "file")], capsys, "is not a run")
+    fails([*TRAIN, str(tmp_path / "file" / "run")], capsys, "move away", code=1)
+
+
+@pytest.mark.parametrize("name", ["best.pt", "last.pt", "done.json", "train.jsonl", "eval"])
+def test_a_file_replaced_by_a_folder_or_the_reverse_is_one_line(
+    name: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(run_dir, tmp_path / "run")
+    if name == "eval":
+        shutil.rmtree(run / name, ignore_errors=True)
+        (run / name).write_text("a file")
+        args = ["evaluate", str(run), "--suite", "clean,pgd:L2:1", "--limit", "4"]
+    else:
+        (run / name).unlink()
+        (run / name / "in it").mkdir(parents=True)
+        args = ["train", "--model", "vit_tiny", "--data", "digits", "--recipe", "quickstart-at",
+                "--out", str(run), *QUICK]  # fmt: skip
+    assert run_cli(args) == 1
+    last_line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last_line.startswith("buttress:")
+    assert name in last_line
+    assert "move away" in last_line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_by_a_signal_it_exits_130(number: signal.Signals, tmp_path: Path) -> None:
+    args = [sys.executable, "-m", "buttress.cli.main", *TRAIN, str(tmp_path / "run")]
+    args[args.index("epochs=1")] = "epochs=400"
+    child = subprocess.Popen(args, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=100)
+    assert child.returncode == 130, said.decode()
+    assert b"Traceback" not in said
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
 def test_interruption_exits_130(

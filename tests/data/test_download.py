@@ -11,7 +11,6 @@ import pytest
 
 from buttress.data import download as module
 from buttress.data.download import (
-    SECONDS_PER_DAY,
     cache_dir,
     download,
     download_npm_package,
@@ -141,12 +140,10 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path("/home/me/own")
 
 
-def test_old_leftovers_are_removed_and_new_ones_kept(tmp_path: Path) -> None:
-    old, new = tmp_path / ".get-old", tmp_path / ".get-new"
-    old.mkdir()
-    new.mkdir()
-    os.utime(old, (time.time() - 2 * SECONDS_PER_DAY,) * 2)
-    with workspace(tmp_path) as work:
-        assert work.parent == tmp_path
-        assert sorted(p.name for p in tmp_path.iterdir()) == sorted([".get-new", work.name])
-    assert [p.name for p in tmp_path.iterdir()] == [".get-new"]
+def test_leftovers_are_removed_and_folders_in_use_are_kept(tmp_path: Path) -> None:
+    leftover = tmp_path / ".get.killed.part"
+    leftover.mkdir()
+    with workspace(tmp_path) as first, workspace(tmp_path) as second:
+        assert second.parent == tmp_path
+        assert sorted(tmp_path.iterdir()) == sorted([first, second])
+    assert not list(tmp_path.iterdir())

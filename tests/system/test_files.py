@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from buttress.errors import CorruptFileError
 from buttress.system.files import (
     atomic_write,
     atomic_write_folder,
+    create_file,
     read_json,
     remove_temporary_files,
     write_json,
@@ -58,6 +60,52 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     write_text(tmp_path / "keep.txt", "x")
     remove_temporary_files(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["keep.txt"]
+
+
+def test_temporary_files_in_use_are_left_alone(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a.txt") as temporary:
+        temporary.write_text("half")
+        remove_temporary_files(tmp_path)
+        assert temporary.read_text() == "half"
+        with atomic_write(tmp_path / "a.txt") as other:
+            other.write_text("other")
+        assert temporary.exists()
+    assert (tmp_path / "a.txt").read_text() == "half"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_write_removes_what_a_killed_process_left_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / ".a.txt.abc.part").write_text("half")
+    (tmp_path / ".b.txt.abc.part").write_text("of another file")
+    write_text(tmp_path / "a.txt", "x")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".b.txt.abc.part", "a.txt"]
+
+
+def test_file_and_folder_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure a written file is there: its content and its name are on the disk."""
+    steps: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def sync(handle: int) -> None:
+        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).suffix or 'folder'}")
+        fsync(handle)
+
+    def rename(*args: Path) -> None:
+        steps.append("rename")
+        replace(*args)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    write_text(tmp_path / "new" / "a.txt", "x")
+    assert steps == ["sync folder", "sync .part", "rename", "sync folder"]
+
+
+def test_a_file_is_created_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    assert create_file(path, "first")
+    assert not create_file(path, "second")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 FULL = """

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 from buttress.errors import RunError, UserError
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
 from buttress.results.run import Run
+from buttress.system.locks import FileLock
 from buttress.system.progress import SilentProgress
 from buttress.training import train
 from buttress.training.train import load_resume_state
@@ -86,7 +89,7 @@ def test_stopped_after_any_file_it_resumes_bit_for_bit(
     def counting(handle: int) -> None:
         nonlocal written
         real(handle)
-        written += 1
+        written += stat.S_ISREG(os.fstat(handle).st_mode)
         if written == after:
             raise Stop
 
@@ -148,8 +151,32 @@ def test_a_damaged_file_is_named_and_made_again(
     assert weights(run) == unbroken["adamw"]
     assert len(run.history) == 3
     assert run.summary["epochs"] == 3
-    if name != "run.json":
-        assert any(name in line for line in said.lines), said.lines
+    assert any(name in line for line in said.lines), said.lines
+
+
+def test_a_kill_while_the_first_file_is_written_leaves_a_folder_to_train_in(place: Path) -> None:
+    (place / "first").mkdir()
+    (place / "first" / ".run.json.abc.part").write_text("half")
+    run = go(place, "first")
+    assert run.state == "done"
+    assert not list(run.path.glob(".*"))
+
+
+def test_a_second_training_waits_for_the_first(place: Path, unbroken: dict[str, str]) -> None:
+    lock = FileLock(place / "twice.lock")
+    assert lock.acquire()
+    said = Logged()
+    second = threading.Thread(target=go, args=(place, "twice", "adamw", said))
+    second.start()
+    deadline = time.monotonic() + 60
+    while not said.lines and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "is locked by process" in said.lines[0]
+    assert not (place / "twice").exists()
+    lock.release()
+    second.join()
+    assert weights(Run(place / "twice")) == unbroken["adamw"]
+    assert not lock.path.exists()
 
 
 def test_the_best_checkpoint_stands_in_for_a_lost_last_one(place: Path) -> None:

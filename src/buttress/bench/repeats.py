@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import torch
 
 from buttress.errors import RunError, UserError
-from buttress.studies.runner.run import interrupt_on_sigterm
 from buttress.system.cpu import available_cpus
 from buttress.system.files import write_text
+from buttress.system.interrupt import interrupt_on_sigterm
 from buttress.system.progress import Progress
 
 MAX_REPEATED_SECONDS = 60.0  # seconds: tools that took longer are not repeated

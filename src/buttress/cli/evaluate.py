@@ -176,6 +176,8 @@ def _run_shard_processes(workers: int) -> None:
     finally:
         for process in processes:
             process.terminate()
+        for process in processes:
+            process.wait()  # they release their locks
     if failed:
         raise RunError(f"worker {failed[0]} of {workers} failed; see its error above")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -12,6 +13,9 @@ import click
 
 from buttress import __version__
 from buttress.errors import ButtressError
+from buttress.system.interrupt import interrupt_on_sigterm
+
+INTERRUPTED = 130  # exit code
 
 # command -> (module, help text); a module is imported when its command is called.
 COMMANDS = {
@@ -33,11 +37,19 @@ COMMANDS = {
 ALIASES = {"analyse": "analyze"}
 
 
-# Errors of the file system that the user can fix; any other OSError is a bug.
-FILESYSTEM_ERRNOS = (
-    errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.EEXIST,
-    errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM, errno.ENXIO, errno.EINVAL,
-)  # fmt: skip
+FREE_SPACE = "free disk space"
+OTHER_FOLDER = "choose a folder that you may write to"
+MOVE_AWAY = "move away the file that is where a folder must be, or the reverse"
+# What to do about errors of the file system; any other OSError is a bug.
+FILESYSTEM_ADVICE = {
+    errno.ENOSPC: FREE_SPACE, errno.EDQUOT: FREE_SPACE, errno.EFBIG: FREE_SPACE,
+    errno.EROFS: OTHER_FOLDER, errno.EACCES: OTHER_FOLDER, errno.EPERM: OTHER_FOLDER,
+    errno.ENOTDIR: MOVE_AWAY, errno.EEXIST: MOVE_AWAY, errno.EISDIR: MOVE_AWAY,
+    errno.ENOTEMPTY: MOVE_AWAY, errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "choose another folder", errno.ENXIO: "choose another folder",
+    errno.EINVAL: "choose another folder", errno.EIO: "check the disk",
+    errno.ESTALE: "mount the folder again",
+}  # fmt: skip
 
 
 class LazyGroup(click.Group):
@@ -68,14 +80,21 @@ def main() -> None:
 def run(args: list[str] | None = None) -> None:
     """Run a command; an error of the user is one line, never a traceback."""
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    sys.exit(run_cli(args))
+    try:
+        code = run_cli(args)
+    except KeyboardInterrupt:  # a second one, while the first was handled
+        code = INTERRUPTED
+    for number in (signal.SIGINT, signal.SIGTERM):  # what is left is to end, with this code
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run_cli(args: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 a run failed, 2 usage, 130 interrupted."""
     try:
         args = sys.argv[1:] if args is None else args
-        result: Any = main(args=list(args), standalone_mode=False, obj=args)
+        with interrupt_on_sigterm():
+            result: Any = main(args=list(args), standalone_mode=False, obj=args)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -85,15 +104,24 @@ def run_cli(args: list[str] | None = None) -> int:
     except ButtressError as error:
         return print_error(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return print_error("interrupted; run the same command again to resume", 130)
+        return print_error("interrupted; run the same command again to resume", INTERRUPTED)
     except OSError as error:
-        if error.errno not in FILESYSTEM_ERRNOS:
+        if is_working_directory_gone():
+            return print_error("the current directory was deleted; change to another one", 1)
+        if error.errno not in FILESYSTEM_ADVICE:
             raise
         file_text = f" ({error.filename!r})" if error.filename else ""
-        message = (
-            f"{os.strerror(error.errno)}{file_text}; finished work is saved. Free disk space or"
-        )
-        return print_error(f"{message} choose another folder, then run the same command again", 1)
+        advice = f"{FILESYSTEM_ADVICE[error.errno]}, then run the same command again"
+        message = f"{os.strerror(error.errno)}{file_text}; finished work is saved. To resume, "
+        return print_error(message + advice, 1)
+
+
+def is_working_directory_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def print_error(message: str, code: int) -> int:

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from buttress.data.checks import check_ids, check_images, check_labels
+from buttress.data.download import cache_dir
 from buttress.data.pixels import MemoryPixels, PixelSource, channel_stats, to_float
 from buttress.data.splits import check_split
 from buttress.errors import UserError
 from buttress.registry import Registry
+from buttress.system.files import remove_temporary_files
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Norm
 
@@ -235,7 +237,9 @@ def download_dataset(name: str, progress: Progress = SILENT_PROGRESS) -> Path:
     if sep:
         locate = READERS.entry(kind).metadata.get("place", Path)  # for paths of a special form
         return Path(locate(path)).expanduser()
-    return Path(DATASETS.entry(name).metadata["get"](progress))
+    folder = Path(DATASETS.entry(name).metadata["get"](progress))
+    remove_temporary_files(cache_dir() / name, is_recursive=False)
+    return folder
 
 
 def check_dataset_name(name: str) -> str:

@@ -7,8 +7,6 @@ import http.client
 import os
 import shutil
 import subprocess
-import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from buttress.errors import DataError
+from buttress.system.files import temporary_folder
 from buttress.system.progress import Progress
 
 CHUNK_BYTES = 1 << 20
@@ -90,10 +89,6 @@ def download_npm_package(package: str, folder: Path, size: int, progress: Progre
     return archives[0]
 
 
-SECONDS_PER_DAY = 86_400.0
-WORKSPACE_PREFIX = ".get-"
-
-
 def cache_dir() -> Path:
     """``$BUTTRESS_CACHE``, else ``$XDG_CACHE_HOME/buttress``, else ``~/.cache/buttress``."""
     if override := os.environ.get("BUTTRESS_CACHE"):
@@ -106,16 +101,11 @@ def cache_dir() -> Path:
 def workspace(folder: Path) -> Iterator[Path]:
     """A temporary folder of this process inside ``folder``, removed at the end.
 
-    What a killed process left behind is removed after a day: until then it may still be at work.
+    What killed processes left behind is removed too.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{WORKSPACE_PREFIX}*"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - leftover.stat().st_mtime > SECONDS_PER_DAY:
-                    shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=WORKSPACE_PREFIX, dir=folder) as name:
-            yield Path(name)
+        with temporary_folder(folder, "get") as work:
+            yield work
     except OSError as error:
         raise DataError(
             f"cannot write to {folder}: {error.strerror or error}; set BUTTRESS_CACHE to a "

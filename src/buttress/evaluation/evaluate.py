@@ -39,6 +39,7 @@ from buttress.results.attack_record import AttackRecord, read_attack_record, wri
 from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation
 from buttress.results.run import changed_keys, command_line, provenance
+from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Threat
 
@@ -79,8 +80,9 @@ def evaluate(  # noqa: PLR0913 - the public call
     Attacks run on the inference-optimized model; an adversarial example counts only if it also
     fools the original model.
     """
-    options = EvaluationOptions(batch_size, seed, out, progress or SilentProgress())
-    return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
+    with lock_folder(out, progress or SilentProgress()) as locked_progress:
+        options = EvaluationOptions(batch_size, seed, out, locked_progress)
+        return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
 
 
 def evaluate_model(

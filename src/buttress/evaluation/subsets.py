@@ -22,6 +22,7 @@ from buttress.results.attack_record import AttackRecord, write_attack_record
 from buttress.results.evaluation import Evaluation, load_evaluation
 from buttress.results.run import changed_keys
 from buttress.system.files import safe_file_name
+from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import make_generator
 
@@ -78,8 +79,9 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
             )
         meta = {**record.metadata, "data_fingerprint": data.fingerprint()}
         merged[name] = replace(record, metadata=meta)
-    for name, record in recompute_record_findings(merged).items():
-        write_attack_record(folder / f"{safe_file_name(name)}.parquet", record)
+    with lock_folder(folder, SilentProgress()):
+        for name, record in recompute_record_findings(merged).items():
+            write_attack_record(folder / f"{safe_file_name(name)}.parquet", record)
     return load_evaluation(folder)
 
 
@@ -157,18 +159,29 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     """
     if not 0 < interval_width < 1:
         raise UserError(f"`0 < interval_width < 1` must hold, but got {interval_width}")
-    progress = progress or SilentProgress()
     spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
-    order = torch.randperm(len(data), generator=make_generator(seed, "until")).tolist()
+    with lock_folder(out, progress or SilentProgress()) as locked_progress:
+        options = EvaluationOptions(batch_size, seed, out, locked_progress)
+        return _evaluate_blocks(evaluated, data, spec, options, interval_width)
+
+
+def _evaluate_blocks(
+    evaluated: EvaluatedModel,
+    data: Dataset,
+    spec: SuiteSpec,
+    options: EvaluationOptions,
+    interval_width: float,
+) -> Evaluation:
+    """Evaluate random blocks of images until the interval is narrow."""
+    order = torch.randperm(len(data), generator=make_generator(options.seed, "until")).tolist()
     blocks: list[Evaluation] = []
     for number, start in enumerate(range(0, len(order), BLOCK_IMAGES)):
         block = data.select(order[start : start + BLOCK_IMAGES])
-        block_folder = None if out is None else out / f"block-{number}"
-        options = EvaluationOptions(batch_size, seed, block_folder, progress)
-        blocks.append(evaluate_model(evaluated, block, spec, options))
-        evaluation = _merge_blocks(blocks, data, interval_width, out)
+        block_folder = None if options.out is None else options.out / f"block-{number}"
+        blocks.append(evaluate_model(evaluated, block, spec, replace(options, out=block_folder)))
+        evaluation = _merge_blocks(blocks, data, interval_width, options.out)
         low, high = evaluation.interval()
-        progress.log(
+        options.progress.log(
             f"{len(evaluation)} images: worst-case robust accuracy {evaluation.worst_case:.1%}, "
             f"95% interval {100 * (high - low):.1f} points wide"
         )

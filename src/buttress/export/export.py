@@ -25,6 +25,7 @@ from buttress.models.loading.checkpoint import content_digest
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
 from buttress.results.run_results import RunResults
 from buttress.system.files import atomic_write_folder, write_text
+from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 
 REPOSITORY_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -136,7 +137,8 @@ def export_run(  # noqa: PLR0913 - the public call
         check_repository_name(push_to_hub)
     check_target_folder(folder, force)
     credit = ModelCredit(name or default_model_name(run), authors, link)
-    with atomic_write_folder(folder) as temporary:
+    with lock_folder(folder, progress), atomic_write_folder(folder) as temporary:
+        check_target_folder(folder, force)  # another export may have been waited for
         facts = write_export(temporary, run, checkpoint, credit, progress)
         files = sorted(
             p.relative_to(temporary).as_posix() for p in temporary.rglob("*") if p.is_file()

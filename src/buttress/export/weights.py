@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from buttress import __version__
 from buttress.errors import RunError
@@ -19,7 +19,7 @@ from buttress.models.loading.load import load_weights
 from buttress.models.loading.run import read_run_checkpoint
 from buttress.results.run import CheckpointName, Run
 from buttress.results.run_spec import RunSpec
-from buttress.system.files import atomic_write, write_text
+from buttress.system.files import write_bytes, write_text
 from buttress.training.train import build_model
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "model.safetensors", "buttress.json"
@@ -41,8 +41,7 @@ def write_weights(folder: Path, model: Classifier) -> str:
     # Copies, because the format refuses tensors that share memory, as tied weights do.
     tensors = {n: t.detach().cpu().clone().contiguous() for n, t in model.state_dict().items()}
     path = folder / WEIGHTS_FILE
-    with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+    write_bytes(path, save(tensors, metadata={"format": "pt"}))
     if content_digest(load_file(path)) != content_digest(tensors):
         raise RunError(f"{path} differs from what was written; check the disk")
     return hashlib.sha256(path.read_bytes()).hexdigest()

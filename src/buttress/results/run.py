@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 import sys
@@ -17,6 +16,8 @@ from buttress.results.core import read_record_json, write_record_json
 from buttress.results.run_spec import RunSpec
 from buttress.system.clock import utc_timestamp
 from buttress.system.files import digest, safe_file_name, write_text
+from buttress.system.locks import LOCK_SUFFIX
+from buttress.system.progress import Progress, SilentProgress
 
 RunState = Literal["new", "started", "done", "failed"]
 CheckpointName = Literal["best", "last"]
@@ -122,14 +123,15 @@ class Run:
         command: str = "",
         category: str = "",
         finetuned_from: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Start or resume the run; raise `UserError` in the directory of another run."""
-        with contextlib.suppress(
-            CorruptFileError
-        ):  # written again below; checkpoints name their spec
+        try:
             if self.exists:
                 self._check_same_spec(spec)
                 return
+        except CorruptFileError as error:  # the checkpoints name the spec that they belong to
+            (progress or SilentProgress()).log(f"{error}; writing it again")
         if not self.exists and self.path.exists() and not _is_empty_folder(self.path):
             raise UserError(
                 f"{self.path} exists and is not a run; choose an output directory (--out) that is "
@@ -227,7 +229,8 @@ class Run:
 
 
 def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+    """Whether a folder has no files, or only the lock that this process holds."""
+    return path.is_dir() and all(entry.name == LOCK_SUFFIX for entry in path.iterdir())
 
 
 def changed_keys(a: Any, b: Any, path: str = "") -> list[str]:

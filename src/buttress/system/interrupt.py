@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C: deferred, or with a time limit."""
+"""Handling of Ctrl-C and SIGTERM: deferred, with a time limit, or both alike."""
 
 from __future__ import annotations
 
@@ -46,6 +46,23 @@ def force_exit_on_interrupt() -> Iterator[None]:
             yield
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C, so that locks are released."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only it can handle signals
+        yield
+        return
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 SignalHandler = Callable[[int, FrameType | None], object]

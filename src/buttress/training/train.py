@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,8 @@ from buttress.results.run import (
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.statistics import Interval, wilson_interval
 from buttress.system.cpu import available_cpus, disable_malloc_trim
-from buttress.system.files import digest, remove_temporary_files
+from buttress.system.files import atomic_write, digest
+from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import derive_seed
 from buttress.training.distributed import (
@@ -183,34 +185,47 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
         load_dataset(spec.dataset, "train", image_size=spec.image_size)
     if not is_rank_zero():
         return train_as_worker(run, spec, device, compile)
-    run.open(spec, command_line(), model_category(spec.model), finetuned_from)
-    if initial_state is not None:
-        save_initial_weights(run, spec, initial_state, progress)
-    remove_temporary_files(run.path)
-    if is_finished(run, progress):
-        return run
+    with lock_folder(run.path, progress) as progress:
+        run.open(spec, command_line(), model_category(spec.model), finetuned_from, progress)
+        if initial_state is not None:
+            save_initial_weights(run, spec, initial_state, progress)
+        if not is_finished(run, progress):
+            group = LoggerGroup(run, spec, loggers)
+            train_locked_run(run, spec, device, devices, compile, group, progress)
+    return run
+
+
+def train_locked_run(
+    run: Run,
+    spec: RunSpec,
+    device: str,
+    devices: int,
+    compile: bool,
+    logger_group: LoggerGroup,
+    progress: Progress,
+) -> None:
+    """Train or resume a run whose folder this process has locked, and write its summary."""
     state = load_resume_state(run, progress)  # damaged files are gone before others read them
     if state is not None and not run.checkpoint("last").is_file():
         # Lost after the best epoch, which may be the final one: then no epoch would write it again.
-        save_checkpoint(run.checkpoint("last"), state)
+        with atomic_write(run.checkpoint("last")) as temporary:
+            shutil.copyfile(run.checkpoint("best"), temporary)
     started = time.perf_counter()
-    loggers_group = LoggerGroup(run, spec, loggers)
     try:
         with worker_processes(run.path, device, devices):
             train_in_process(
-                run, spec, device, compile=compile, progress=progress, logger_group=loggers_group
+                run, spec, device, compile=compile, progress=progress, logger_group=logger_group
             )
     except (ButtressError, RuntimeError, OSError) as error:
         with contextlib.suppress(OSError):
             run.fail(f"{type(error).__name__}: {error}", run.path / DONE_FILE)
         raise
     run.finish(summarize_run(run, spec, time.perf_counter() - started))
-    loggers_group.on_end()
+    logger_group.on_end()
     for warning in run.summary["warnings"]:
         progress.log(warning)
     if is_distributed_process():
         distributed.barrier()  # workers return when the run is complete
-    return run
 
 
 def train_as_worker(run: Run, spec: RunSpec, device: str, compile: bool) -> Run:

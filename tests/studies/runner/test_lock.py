@@ -16,10 +16,12 @@ from buttress.system.locks import (
     FileLock,
     LockLostError,
     current_holder,
+    lock_folder,
     read_holder,
     remove_stale_lock,
     seconds_since_touched,
 )
+from buttress.system.progress import SilentProgress
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -85,6 +87,46 @@ def test_a_number_given_to_another_process_is_not_the_holder(tmp_path: Path) -> 
     lock = FileLock(path)
     assert lock.acquire()
     lock.release()
+
+
+@pytest.mark.parametrize("other", ["boot_id", "pid_namespace"])
+def test_in_a_container_with_the_same_host_name_only_the_age_counts(
+    tmp_path: Path, other: str
+) -> None:
+    path = tmp_path / "r.lock"
+    holder = {**vars(current_holder()), "pid": 2**22 + 1, other: "of a container", "token": "x"}
+    path.write_text(json.dumps(holder))
+    assert not FileLock(path).acquire()
+    path.write_text(json.dumps({**holder, other: vars(current_holder())[other]}))
+    lock = FileLock(path)
+    assert lock.acquire()
+    lock.release()
+
+
+def test_a_thread_may_lock_a_folder_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with lock_folder(folder, SilentProgress()) as progress, lock_folder(folder, progress) as same:
+        assert same is progress
+        assert [p.name for p in tmp_path.iterdir()] == ["run.lock"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_to_is_only_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with lock_folder(tmp_path / "run", SilentProgress()):
+        assert [p.name for p in tmp_path.rglob("*")] == ["run"]
+
+
+def test_where_the_parent_is_read_only_the_lock_is_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path == tmp_path / "run")
+    with lock_folder(tmp_path / "run", SilentProgress()):
+        assert [p.name for p in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_a_lock_that_is_being_written_is_held(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ def download_folder(
                 f"{name} could not be downloaded ({error}); put {files} into {folder} and run "
                 f"`buttress data get {name}`"
             ) from None
+        if hasattr(os, "sync"):
+            os.sync()  # the files before the name: a folder that has it is complete
         try:
             candidates[0].rename(folder / kept_folder)
         except OSError:

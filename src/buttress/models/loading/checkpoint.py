@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,10 +117,20 @@ def content_digest(content: Any) -> str:
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write a checkpoint atomically, with a hash of its content."""
+    """Write a checkpoint atomically, with a hash of its content; equal content is equal bytes."""
     body = {"format": FORMAT, **content}
-    with atomic_write(path) as temporary:
-        torch.save({**body, "sha256": content_digest(body)}, temporary)
+    # To a stream: given a path, torch stores its name, and hides why it cannot be written.
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        torch.save(_intern_strings({**body, "sha256": content_digest(body)}), stream)
+
+
+def _intern_strings(value: Any) -> Any:
+    """The same value with one object per text: pickle writes an object once, equal ones again."""
+    if type(value) is dict:
+        return {_intern_strings(k): _intern_strings(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_intern_strings(item) for item in value)
+    return sys.intern(value) if type(value) is str else value
 
 
 def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:

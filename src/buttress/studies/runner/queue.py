@@ -15,12 +15,13 @@ from buttress.studies.jobs import RunJob, RunStatus, complete_run, read_status
 from buttress.system.locks import (
     LOCK_SUFFIX,
     FileLock,
+    LockedProgress,
     LockLostError,
     is_stale,
     read_holder,
     remove_stale_lock,
 )
-from buttress.system.progress import Progress, ProgressTask
+from buttress.system.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -103,32 +104,6 @@ def reset_failure(job: RunJob) -> None:
     (job.folder / "error.json").unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         job.folder.rmdir()  # if nothing else was in it
-
-
-class LockedProgress:
-    """Progress of a run that raises when its lock is lost."""
-
-    def __init__(self, progress: Progress, lock: FileLock) -> None:
-        self.progress, self.lock = progress, lock
-
-    def add_task(self, description: str, total: float) -> ProgressTask:
-        self.lock.check()
-        return LockedProgressTask(self.progress.add_task(description, total), self.lock)
-
-    def log(self, text: str) -> None:
-        self.progress.log(text)
-
-
-class LockedProgressTask:
-    def __init__(self, task: ProgressTask, lock: FileLock) -> None:
-        self.task, self.lock = task, lock
-
-    def advance(self, amount: float = 1.0, note: str = "") -> None:
-        self.lock.check()
-        self.task.advance(amount, note)
-
-    def close(self) -> None:
-        self.task.close()
 
 
 RETRY_SECONDS = 2.0  # seconds until a locked run is tried again

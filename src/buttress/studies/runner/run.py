@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from buttress.errors import UserError
 from buttress.results.study_result import StudyResult
@@ -18,6 +16,7 @@ from buttress.studies.jobs import RunJob, make_jobs, read_statuses
 from buttress.studies.runner.local import run_jobs
 from buttress.studies.runner.queue import FailedJob, select_shard
 from buttress.system.cpu import available_cpus, threads_per_worker
+from buttress.system.interrupt import interrupt_on_sigterm
 from buttress.system.locks import wait_for_lock
 from buttress.system.progress import Progress
 
@@ -80,23 +79,6 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise UserError(f"--shard must be I/N with 1 <= I <= N, e.g. 2/8, but got {text!r}")
     return int(number), int(count)
-
-
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C, so that locks are released."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # signals are not its matter
-        yield
-        return
-    previous_handler = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @dataclass(frozen=True)

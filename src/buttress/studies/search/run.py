@@ -15,7 +15,7 @@ from buttress.results.study_result import (
     write_search_result,
 )
 from buttress.studies.jobs import RunJob
-from buttress.studies.runner.run import RunnerOptions, interrupt_on_sigterm, run_shard
+from buttress.studies.runner.run import RunnerOptions, run_shard
 from buttress.studies.search import (
     CandidatePool,
     HalvingState,
@@ -27,6 +27,7 @@ from buttress.studies.search import (
     successive_halving,
     summarize_search,
 )
+from buttress.system.interrupt import interrupt_on_sigterm
 from buttress.system.progress import Progress
 
 PLOT_FILE = "pareto.svg"
