@@ -67,6 +67,7 @@ class Planted:
         self.runs = [
             self.run("robust_maker", "pgd_at"), self.run("sees_it"), self.run("sees_the_opposite")
         ]  # fmt: skip
+        self.members = self.runs
         self.models = [Linear(), Linear(), Linear(-1.0)]
         self.labels = ["maker", "sees", "opposite"]
 

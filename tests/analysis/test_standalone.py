@@ -72,4 +72,4 @@ def test_the_command_takes_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run_cli(["analyse", "rademacher", str(tmp_path)]) == 2
     assert "takes no runs" in capsys.readouterr().err
     assert run_cli(["analyse", "sparsity"]) == 2
-    assert "needs at least one run folder" in capsys.readouterr().err
+    assert "needs at least one run folder or model" in capsys.readouterr().err

@@ -105,7 +105,7 @@ validation: {attack: {name: pgd, args: {steps: 1}}, limit: 8}
 """
 
 
-def test_evaluate_and_finetune_run_on_it(
+def test_evaluate_analyze_and_finetune_run_on_it(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run_command(*arguments: object) -> dict[str, Any]:
@@ -117,6 +117,11 @@ def test_evaluate_and_finetune_run_on_it(
         "evaluate", checkpoint, "--data", "digits", "--limit", 4, "--suite", "clean,pgd:Linf:0.03"
     )
     assert evaluated["worst_case"] is not None
+    analyzed = run_command(
+        "analyze", "stability", checkpoint, "--data", "digits", "--limit", 4, "--set",
+        "args.steps=2", "--out", tmp_path / "analysis",
+    )  # fmt: skip
+    assert analyzed["checkpoint.pth"]["images"] == 4
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     tuned = run_command(
         "finetune", checkpoint, "--data", "digits", "--recipe", tmp_path / "recipe.yaml",

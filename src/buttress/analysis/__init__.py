@@ -28,6 +28,7 @@ from buttress.analysis.core import (
     Predictor,
     analyze,
     analyze_group,
+    analyze_model,
     analyze_runs,
     analyze_standalone,
     is_group_analysis,
@@ -35,7 +36,7 @@ from buttress.analysis.core import (
     list_analyses,
 )
 from buttress.analysis.figures import PlotFunction, save_figure
-from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, RunGroup
+from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, NamedModel, RunGroup
 from buttress.analysis.uncertainty import FigureSamples, figure_samples
 
 __all__ = [
@@ -46,11 +47,13 @@ __all__ = [
     "AnalysisSpec",
     "AnalysisSubject",
     "FigureSamples",
+    "NamedModel",
     "PlotFunction",
     "Predictor",
     "RunGroup",
     "analyze",
     "analyze_group",
+    "analyze_model",
     "analyze_runs",
     "analyze_standalone",
     "figure_samples",

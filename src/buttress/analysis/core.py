@@ -21,7 +21,9 @@ from buttress.analysis.figures import save_figure
 from buttress.analysis.subject import (
     AnalysisNotApplicable,
     AnalysisSubject,
+    NamedModel,
     RunGroup,
+    load_member,
     load_subject,
     run_labels,
 )
@@ -93,6 +95,7 @@ class AnalysisSpec:
         predictors: metrics of its result for ``predict``.
         example_args: arguments that make it short, for tests and examples.
         uncertainty: why figures have no samples, by pattern of their path; the first one counts.
+        reads_records: whether it compares what is stored in runs, so that it takes runs only.
     """
 
     result: type[AnalysisResult]
@@ -101,6 +104,7 @@ class AnalysisSpec:
     predictors: tuple[Predictor, ...] = ()
     example_args: Mapping[str, Any] = field(default_factory=dict)
     uncertainty: tuple[UncertaintyNote, ...] = ()
+    reads_records: bool = False
 
 
 A = TypeVar("A", bound=AnalysisFunction)
@@ -167,25 +171,28 @@ def analyze(
     run = run if isinstance(run, Run) else Run(run)
     job = _create_job(name, "run", args, progress)
     subject = subject or load_subject(run, progress=job.progress)
-    identity = {
-        "weights": content_digest(subject.model.state_dict()),
-        "data": subject.data.fingerprint(),
-        "threat": str(subject.threat),
-    }
     path = run.analysis_file(job.entry.name)
-    result = job.load_or_compute(
-        path,
-        identity,
-        {"subject": subject},
-        lambda cost: format_cost([(subject, cost(subject.scope, **job.args))]),
-    )
+    result = job.load_or_compute_subject(path, subject)
     run.mend([path])
     return result
 
 
+def analyze_model(
+    name: str,
+    subject: AnalysisSubject,
+    out: Path,
+    *,
+    args: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> AnalysisResult:
+    """Compute an analysis of a model that is not a run and save it as ``out/<name>.json``."""
+    job = _create_job(name, "run", args, progress)
+    return job.load_or_compute_subject(out / f"{job.entry.name}.json", subject)
+
+
 def analyze_group(
     name: str,
-    runs: Sequence[str | Path | Run],
+    runs: Sequence[str | Path | Run | NamedModel],
     out: Path,
     *,
     args: Mapping[str, Any] | None = None,
@@ -193,15 +200,23 @@ def analyze_group(
     labels: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> AnalysisResult:
-    """Compute an analysis of several runs and save it as ``out/<name>.json``.
+    """Compute an analysis of several runs and models and save it as ``out/<name>.json``.
 
     Runs are named by ``labels``; without them, by model and recipe.
     """
     job = _create_job(name, "group", args, progress)
-    run_list = tuple(r if isinstance(r, Run) else Run(r) for r in runs)
-    group = RunGroup(run_list, limit, job.progress, tuple(labels))
+    members = tuple(r if isinstance(r, Run | NamedModel) else Run(r) for r in runs)
+    group = RunGroup(members, limit, job.progress, tuple(labels))
     group.require_one_dataset()
-    keys = [[run.path.name, run.spec.key(), record_timestamps(run)] for run in group.runs]
+    models = [member for member in members if isinstance(member, NamedModel)]
+    if models and job.spec.reads_records:
+        raise UserError(
+            f"analysis {name!r} compares what is stored in runs, but {models[0].label} is not a run"
+        )
+    keys: list[Any] = [
+        [run.path.name, run.spec.key(), record_timestamps(run)] for run in group.runs
+    ]
+    keys += [[model.key, subject_identity(model.load_subject())] for model in models]
     return job.load_or_compute(
         out / f"{job.entry.name}.json",
         {"runs": keys, "limit": limit, "labels": list(group.labels)},
@@ -239,14 +254,14 @@ class AnalysisResults(NamedTuple):
 
 def analyze_runs(
     name: str,
-    runs: Sequence[Run],
+    runs: Sequence[Run | NamedModel],
     out: Path,
     *,
     args: Mapping[str, Any] | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> AnalysisResults:
-    """Compute an analysis of each run, of all runs as a group, or of none, by its kind."""
+    """Compute an analysis of each run or model, of all as a group, or of none, by its kind."""
     progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
     outcome = AnalysisResults({}, {})
     if is_standalone_analysis(entry):
@@ -259,14 +274,26 @@ def analyze_runs(
     task = progress.add_task(f"analyze {name}", len(runs))
     for run, label in zip(runs, run_labels(runs), strict=True):
         try:
-            subject = load_subject(run, limit=limit, progress=progress)
-            result = analyze(name, run, args=args, subject=subject, progress=progress)
+            subject = load_member(run, limit=limit, progress=progress)
+            if isinstance(run, NamedModel):
+                result = analyze_model(name, subject, out / run.key, args=args, progress=progress)
+            else:
+                result = analyze(name, run, args=args, subject=subject, progress=progress)
             outcome.results[label] = result
         except AnalysisNotApplicable as error:
             outcome.reasons[label] = str(error)
         task.advance(1, note=label)
     task.close()
     return outcome
+
+
+def subject_identity(subject: AnalysisSubject) -> dict[str, str]:
+    """What a saved result must agree with: the weights, the images and the threat model."""
+    return {
+        "weights": content_digest(subject.model.state_dict()),
+        "data": subject.data.fingerprint(),
+        "threat": str(subject.threat),
+    }
 
 
 def resolve_args(
@@ -310,6 +337,15 @@ class AnalysisJob:
     spec: AnalysisSpec
     args: dict[str, Any]
     progress: Progress
+
+    def load_or_compute_subject(self, path: Path, subject: AnalysisSubject) -> AnalysisResult:
+        """`load_or_compute` of one model."""
+        return self.load_or_compute(
+            path,
+            subject_identity(subject),
+            {"subject": subject},
+            lambda cost: format_cost([(subject, cost(subject.scope, **self.args))]),
+        )
 
     def load_or_compute(
         self,

@@ -119,7 +119,12 @@ def predict_cost(
 
 
 @ANALYSES.register(
-    "predict", tags=("records",), cost=predict_cost, uncertainty=(OWN_INTERVAL,), subject="group"
+    "predict",
+    tags=("records",),
+    cost=predict_cost,
+    uncertainty=(OWN_INTERVAL,),
+    subject="group",
+    reads_records=True,
 )
 def predict(
     group: RunGroup,

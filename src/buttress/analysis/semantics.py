@@ -13,7 +13,7 @@ from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import attack_passes
-from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.subject import AnalysisSubject, NamedModel, RunGroup
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
@@ -45,7 +45,7 @@ class JudgedPerturbations(Spec):
     """The perturbations of one run, by the names of the models that judge them."""
 
     label: str
-    is_adversarially_trained: bool
+    is_adversarially_trained: bool | None  # None for a model that is not a run
     judges: dict[str, TopAccuracy]
 
 
@@ -56,7 +56,7 @@ class SemanticsResult(AnalysisResult):
     steps: int
     threat: str
     images: int
-    by_run: dict[str, JudgedPerturbations]  # by the name of the run's folder
+    by_run: dict[str, JudgedPerturbations]  # by the run's folder, or the model's name
 
     @staticmethod
     def plot(results: Mapping[str, SemanticsResult], figure: Figure) -> None:
@@ -78,7 +78,7 @@ class SemanticsResult(AnalysisResult):
     def summary(self) -> str:
         """Summarize the accuracy on perturbations of robust and of standard models."""
         parts = []
-        for trained, words in ((True, "robust"), (False, "standard")):
+        for trained, words in ((True, "robust"), (False, "standard"), (None, "other")):
             rows = [row for row in self.by_run.values() if row.is_adversarially_trained is trained]
             scores = [(s.top1, s.top5) for row in rows for s in row.judges.values()]
             if scores:
@@ -121,9 +121,9 @@ def semantics(
 ) -> SemanticsResult:
     """Accuracy of other models on perturbations as images, (x - x' + eps) / (2 eps).
 
-    Every run's perturbations are judged by the runs of the models ``judges``, or by all that were
-    trained without an adversary; never by the run itself. All are made in the usual Linf ball of
-    the data, with steps of 1.5 eps over their number.
+    Every model's perturbations are judged by the models ``judges``, or by all but those known to
+    be adversarially trained; never by the model itself. All are made in the usual Linf ball of the
+    data, with steps of 1.5 eps over their number.
 
     Departure from the thesis: its text has x' - x, its code the negative, which is used here.
     """
@@ -145,11 +145,11 @@ def semantics(
     units = SampleUnits(ids)
     samples: dict[str, StoredSamples] = {}
     for judge in judging:
-        model, name = group.subject(judge).model, _model_key(group.runs[judge])
+        model, name = group.subject(judge).model, _model_key(group.members[judge])
         for index in (i for i in sources if i != judge):
             ranks = label_ranks(model, Batch(pictures[index], y, ids))
             scores[index][name] = top_accuracy(ranks)
-            path = f"by_run.{group.runs[index].path.name}.judges.{name}"
+            path = f"by_run.{_member_key(group.members[index])}.judges.{name}"
             samples |= {f"{path}.top{k}": units.store((ranks < k).float()) for k in (1, 5)}
         task.advance(1, note=f"judged by {group.labels[judge]}")
     task.close()
@@ -159,9 +159,9 @@ def semantics(
         threat=str(threat),
         images=len(data),
         by_run={
-            group.runs[i].path.name: JudgedPerturbations(
+            _member_key(group.members[i]): JudgedPerturbations(
                 label=group.labels[i],
-                is_adversarially_trained=not _is_standard_training(group.runs[i]),
+                is_adversarially_trained=_is_adversarially_trained(group.members[i]),
                 judges=scores[i],
             )
             for i in sources
@@ -191,24 +191,26 @@ def top_accuracy(ranks: Tensor) -> TopAccuracy:
     return TopAccuracy(top1=top1, top5=top5)
 
 
-def _is_standard_training(run: Run) -> bool:
-    """Whether a run used standard training; its threat model may serve validation only."""
-    return not OBJECTIVES.get(run.spec.recipe.objective.name).needs_threat
+def _is_adversarially_trained(member: Run | NamedModel) -> bool | None:
+    """Whether a run's objective attacks, not only its validation; None if there is no run."""
+    if isinstance(member, NamedModel):
+        return None
+    return OBJECTIVES.get(member.spec.recipe.objective.name).needs_threat
 
 
 def _judge_indices(group: RunGroup, names: Sequence[str]) -> list[int]:
-    """Which runs judge: those trained without an adversary, of the models asked for."""
+    """Which judge: those not known to be adversarially trained, of the models asked for."""
     requested = [_bare_model_name(name) for name in names]
     indices = [
         index
-        for index, run in enumerate(group.runs)
-        if _is_standard_training(run) and (not names or _model_key(run) in requested)
+        for index, member in enumerate(group.members)
+        if not _is_adversarially_trained(member) and (not names or _model_key(member) in requested)
     ]
-    missing = set(requested) - {_model_key(group.runs[index]) for index in indices}
+    missing = set(requested) - {_model_key(group.members[index]) for index in indices}
     if missing or not indices:
         models_phrase = f"of {', '.join(sorted(missing))}" if missing else "of any model"
         raise UserError(
-            "semantics needs at least one run with standard training as a judge, but there "
+            "semantics needs at least one model with standard training as a judge, but there "
             f"is none {models_phrase}"
         )
     return indices
@@ -219,8 +221,14 @@ def _is_attacked(index: int, judging: Sequence[int], names: Sequence[str]) -> bo
     return not names or index not in judging
 
 
-def _model_key(run: Run) -> str:
-    return _bare_model_name(run.spec.model)
+def _member_key(member: Run | NamedModel) -> str:
+    return member.key if isinstance(member, NamedModel) else member.path.name
+
+
+def _model_key(member: Run | NamedModel) -> str:
+    if isinstance(member, NamedModel):
+        return _bare_model_name(member.request.model or member.source)
+    return _bare_model_name(member.spec.model)
 
 
 def _bare_model_name(model: str) -> str:

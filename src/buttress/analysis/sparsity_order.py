@@ -71,6 +71,7 @@ def sparsity_order_cost(group: RunGroup) -> Iterable[tuple[AnalysisSubject, Pass
     tags=("weights",),
     cost=sparsity_order_cost,
     subject="group",
+    reads_records=True,
     uncertainty=(WEIGHTS_ONLY,),
 )
 def sparsity_order(group: RunGroup) -> SparsityOrderResult:

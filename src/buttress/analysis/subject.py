@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -19,12 +21,15 @@ from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.models.eval_mode import eval_mode, to_model_device
+from buttress.models.loading.core import ModelRequest
+from buttress.models.loading.load import load_requested_model
 from buttress.results.run import CheckpointName, Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Threat
 from buttress.training.train import build_model
 
+MAX_KEY = 100  # characters of the name of a folder
 EPOCH_PREFIX = "epoch "  # and its number: the name of the checkpoint of a kept epoch
 
 
@@ -113,45 +118,88 @@ def default_threat(spec: RunSpec, data: Dataset | DatasetFacts) -> Threat:
 
 
 @dataclass(frozen=True)
-class RunGroup:
-    """Several runs that are compared. Models are loaded lazily, one at a time."""
+class NamedModel:
+    """A model that is not a run, by any name that `load_model` takes, with images for it."""
 
-    runs: tuple[Run, ...]
+    source: str
+    data: Dataset
+    request: ModelRequest = field(default_factory=ModelRequest)
+
+    @property
+    def label(self) -> str:
+        name = Path(self.source).name if Path(self.source).exists() else self.source
+        return f"{name} ({self.request.model})" if self.request.model else name
+
+    @property
+    def key(self) -> str:
+        """The source as the name of a folder or key."""
+        text = f"{self.source} {self.request.model or ''}"
+        return re.sub(r"[^\w-]+", "-", text).strip("-")[-MAX_KEY:]
+
+    def load_subject(self, progress: Progress | None = None) -> AnalysisSubject:
+        """The model on its images, with the usual Linf threat model of these."""
+        model = load_requested_model(self.source, self.request)
+        threat = Threat("Linf", self.data.budgets["Linf"])
+        return AnalysisSubject(model, self.data, threat, progress=progress or SilentProgress())
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Several runs and other models that are compared. Each is loaded when it is needed."""
+
+    members: tuple[Run | NamedModel, ...]
     limit: int | None = None  # test images
     progress: Progress = field(default_factory=SilentProgress, compare=False)
     given_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.runs) < 2:
-            raise UserError(
-                f"this analysis compares runs: give at least two, but got {len(self.runs)}"
-            )
+        if len(self) < 2:
+            raise UserError(f"this analysis compares runs: give at least two, but got {len(self)}")
 
     def __len__(self) -> int:
-        return len(self.runs)
+        return len(self.members)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The members that are runs."""
+        return tuple(member for member in self.members if isinstance(member, Run))
 
     def require_one_dataset(self) -> None:
-        """Raise `UserError` for runs of different datasets."""
-        names = sorted({run.spec.dataset for run in self.runs})
+        """Raise `UserError` for runs and models of different datasets."""
+        names = sorted(
+            {m.spec.dataset if isinstance(m, Run) else m.data.name for m in self.members}
+        )
         if len(names) > 1:
             raise UserError(f"all runs must use the same dataset, but got {', '.join(names)}")
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        return self.given_labels or run_labels(self.runs)
+        return self.given_labels or run_labels(self.members)
 
     def subject(self, index: int) -> AnalysisSubject:
-        return load_subject(self.runs[index], limit=self.limit, progress=self.progress)
+        return load_member(self.members[index], limit=self.limit, progress=self.progress)
 
     def subjects(self) -> Iterator[tuple[str, AnalysisSubject]]:
         for index, label in enumerate(self.labels):
             yield label, self.subject(index)
 
 
-def run_labels(runs: Sequence[Run]) -> tuple[str, ...]:
+def load_member(
+    member: Run | NamedModel, *, limit: int | None = None, progress: Progress | None = None
+) -> AnalysisSubject:
+    """A run on its first ``limit`` test images, or a model on the images it comes with."""
+    if isinstance(member, NamedModel):
+        return member.load_subject(progress)
+    return load_subject(member, limit=limit, progress=progress)
+
+
+def run_labels(runs: Sequence[Run | NamedModel]) -> tuple[str, ...]:
     """A short name for each run; the folder is added if runs share model and recipe."""
     labels: list[str] = []
     for run in runs:
+        if isinstance(run, NamedModel):
+            labels.append(run.label if run.label not in labels else run.source)
+            continue
         spec = run.spec
         label = f"{spec.model} / {spec.recipe.name or spec.recipe.objective.name}"
         labels.append(label if label not in labels else f"{label} ({run.path.name})")

@@ -140,7 +140,12 @@ def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, 
 
 
 @ANALYSES.register(
-    "tradeoff", tags=("records",), cost=tradeoff_cost, uncertainty=(OWN_INTERVAL,), subject="group"
+    "tradeoff",
+    tags=("records",),
+    cost=tradeoff_cost,
+    uncertainty=(OWN_INTERVAL,),
+    subject="group",
+    reads_records=True,
 )
 def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST_CASE) -> TradeoffResult:
     """Robust accuracy of evaluated runs against clean accuracy, size and cost.
