@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import catalogue
+import coverage_tables
 import pictures
 
 from buttress.config import PresetFolder
@@ -36,6 +37,7 @@ def write_all(folder: Path) -> None:
     write(folder / "suites.md", suite_table())
     write(folder / "suite_pages.md", suite_pages())
     write(folder / "studies.md", study_table())
+    write(folder / "coverage.md", coverage_tables.tables())
     write(folder / "claims.md", predicate_table())
     write(folder / "claim_tables.md", claim_table())
     write_architectures(folder)
