@@ -48,11 +48,20 @@ study_options = add_options(
 )  # fmt: skip
 
 
-def _expand(study: str, scale: str | None, data: str | None) -> ExpandedStudy:
+def _expand(
+    study: str, scale: str | None, data: str | None, tables: tuple[str, ...] = ()
+) -> ExpandedStudy:
     """Load a study and expand its grid; mistakes in it raise here."""
     from buttress.studies import expand_study, load_study
+    from buttress.studies.published import with_table_files
 
-    spec = load_study(study)
+    files = {}
+    for table in tables:
+        name, equals, file = table.partition("=")
+        if not equals or not name or not file:
+            raise click.UsageError(f"--table must be NAME=FILE, but got {table!r}")
+        files[name] = Path(file)
+    spec = with_table_files(load_study(study), files)
     return expand_study(spec, spec.choose_scale(scale), data)
 
 
@@ -282,7 +291,13 @@ def _print_status(study_status: StudyStatus) -> None:
 
 @command.command("report")
 @study_options
-def report(study: str, scale: str | None, data: str | None, out: Path, as_json: bool) -> None:
+@click.option("--table", "tables", multiple=True, metavar="NAME=FILE",
+              help="Your copy of a table by other authors that the study names, e.g. "
+              "nares=cifar10.jsonl.")  # fmt: skip
+def report(
+    study: str, scale: str | None, data: str | None, out: Path, as_json: bool,
+    tables: tuple[str, ...],
+) -> None:  # fmt: skip
     """Write the answer and report of a study from its finished runs; STUDY is a name or file."""
     from buttress.report import write_study_report
     from buttress.results.attack_record import cache_records
@@ -290,7 +305,7 @@ def report(study: str, scale: str | None, data: str | None, out: Path, as_json: 
 
     gc.freeze()  # keeps the collector from scanning the modules while records load
     with show_progress() as progress, cache_records():
-        answer = write_study_answer(_expand(study, scale, data), out, progress=progress)
+        answer = write_study_answer(_expand(study, scale, data, tables), out, progress=progress)
         page = write_study_report(answer, out, progress)
     if as_json:
         print_json({"report": str(page), "answer": answer.model_dump(mode="json")})

@@ -130,6 +130,7 @@ def claim_results(
     others = {
         name: other_values(table, read_csv_rows(table, study_file), column_units(largest))
         for name, table in study.other_tables.items()
+        if table.file
     }
     results = []
     for claim in study.claims:
@@ -147,7 +148,9 @@ def claim_results(
                 published=outcome,
                 published_evidence=evidence,
                 other_tables=tuple(
-                    _other_verdict(study, claim, check, others) for check in claim.other_tables
+                    _other_verdict(study, claim, check, others)
+                    for check in claim.other_tables
+                    if check.table in others
                 ),
                 **verdict._asdict(),
             )

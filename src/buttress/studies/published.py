@@ -12,7 +12,14 @@ import numpy as np
 
 from buttress.errors import UserError
 from buttress.studies.grid import merge_settings
-from buttress.studies.spec import ColumnSpec, OtherTable, PublishedTable, ScaledStudy
+from buttress.studies.nares import read_nares
+from buttress.studies.spec import (
+    ColumnSpec,
+    OtherTable,
+    PublishedTable,
+    ScaledStudy,
+    StudySpec,
+)
 from buttress.studies.table import REDRAWS, RowLabels, ValueTable
 
 PERCENT = 0.01
@@ -26,13 +33,27 @@ def read_csv_rows(
     user_path = None if study_file is None else study_file.parent / table.file
     bundled_path = Path(str(resources.files("buttress.studies") / "tables" / table.file))
     path = user_path if user_path is not None and user_path.is_file() else bundled_path
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            csv_rows = list(csv.DictReader(file))
-    except (OSError, csv.Error, UnicodeDecodeError):
-        raise UserError(f"cannot read the published table {table.file}") from None
+    if path.suffix == ".jsonl":
+        csv_rows = read_nares(path)
+    else:
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                csv_rows = list(csv.DictReader(file))
+        except (OSError, csv.Error, UnicodeDecodeError):
+            raise UserError(f"cannot read the published table {table.file}") from None
     filters = table.filter.items()
     return [line for line in csv_rows if all(line.get(key) in values for key, values in filters)]
+
+
+def with_table_files(study: StudySpec, files: Mapping[str, Path]) -> StudySpec:
+    """The study with files of the user for tables by other authors."""
+    tables = dict(study.other_tables)
+    for name, path in files.items():
+        if name not in tables:
+            known = ", ".join(tables) or "none"
+            raise UserError(f"study {study.name} has no table {name!r}; its tables are: {known}")
+        tables[name] = tables[name].model_copy(update={"file": str(path.expanduser().resolve())})
+    return study.model_copy(update={"other_tables": tables})
 
 
 def published_values(

@@ -126,9 +126,12 @@ class PublishedTable(Spec):
 
 
 class OtherTable(Spec):
-    """A table by other authors on which claims of this study can be checked too."""
+    """A table by other authors on which claims of this study can be checked too.
 
-    file: str
+    Without a ``file`` it is used only if the user has it: ``study report --table NAME=FILE``.
+    """
+
+    file: str = ""
     source: str
     rows: tuple[str, ...] = Field(min_length=1)  # CSV columns that name a row; all are attributes
     columns: dict[str, str]  # ours -> theirs
