@@ -6,12 +6,16 @@ The tables below are written by hand from the papers and their code, not from th
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from buttress.data import DATASETS
 from buttress.errors import UserError
+from buttress.evaluation.suite import list_suites
+from buttress.models.core import is_known
 from buttress.results.run_spec import AugmentationSpec, LRScheduleSpec, Recipe
 from buttress.threats.norm_ball import Threat
 from buttress.training import list_recipes, load_recipe, train
@@ -66,6 +70,22 @@ def test_augmentation_null_is_none() -> None:
     recipe = load_recipe("mini-at", ("augmentation=null",))
     assert recipe.augmentation == AugmentationSpec()
     assert load_recipe("mini-at").augmentation != AugmentationSpec()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_head_has_the_commands_that_train_and_evaluate(name: str) -> None:
+    head = RECIPES.path(name).read_text().split("description:")[0]
+    train_line, evaluate_line = re.findall(r"buttress ((?:train|finetune|evaluate) .+)", head)[:2]
+    assert f"--recipe {name} --out runs/{name}" in train_line
+    model = re.search(r"--model (\S+)", train_line)
+    assert is_known(model[1] if model else "xcit_s12")
+    data = re.search(r"--data (\S+)", train_line)
+    assert data is not None
+    assert data[1] in DATASETS.names()
+    command, _, suite = evaluate_line.partition(" --suite ")
+    assert command == f"evaluate runs/{name}"
+    assert suite in list_suites()
+    assert "unmeasured here" in head
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
