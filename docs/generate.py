@@ -217,8 +217,8 @@ def claim_table() -> str:
 
     lines = ["| claim | study | published | other authors |", "| --- | --- | --- | --- |"]
     for study in map(load_study, list_studies()):
-        empty = StudyTable((), (), {}, tuple(study.at_scale("paper").columns)).as_values()
-        for claim in claim_results(study, "paper", empty):
+        empty = StudyTable((), (), {}, tuple(study.at_scale(study.scales[-1]).columns)).as_values()
+        for claim in claim_results(study, study.scales[-1], empty):
             others = [
                 f"{o.outcome} ({linked(o.source)}: {plain(o.evidence)}. {plain(o.limits)})"
                 for o in claim.other_tables

@@ -294,7 +294,7 @@ def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: 
     args = {"points": 5, "directions": directions, "limit": 4, "adversarial_mode": adversarial}
     said = landscape_cost(given.scope, steps=3, radius=1.0, **args)
     landscape(given, steps=3, **args)
-    assert net.images == pytest.approx(said.forward + said.backward, rel=0.1)
+    assert net.images == pytest.approx(said.forward, rel=0.1)
 
 
 def test_the_picture_without_an_attack_and_without_a_plane(tmp_path: Path) -> None:
