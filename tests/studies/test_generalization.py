@@ -47,6 +47,7 @@ PUBLISHED = {
     "G20": "text only",
     "G21": "theorem",
     "G22": "text only",
+    "G23": "not public",
 }
 RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"}
 
@@ -82,6 +83,19 @@ def test_studies_share_their_runs() -> None:
     table = {cell.key for cell in expand_study(load_study("table1"), "mini").runs}
     for name in ("sparsity", "corruptions"):
         assert {cell.key for cell in expand_study(load_study(name), "mini").runs} <= table
+
+
+def test_each_kind_has_settings_of_its_own() -> None:
+    runs = expand_study(load_study("optimal-settings"), "paper").runs
+    optimizers = {
+        (run.labels["architecture"], run.labels["settings"]): run.spec.recipe.optimizer.name
+        for run in runs
+    }
+    assert optimizers["ResNet", "own"] == "sgd"
+    assert optimizers["ViT", "own"] == optimizers["PVTv2", "own"] == "adamw"
+    assert {v for (_, settings), v in optimizers.items() if settings == "aligned"} == {"adamw"}
+    table = {run.key for run in expand_study(load_study("table1"), "paper").runs}
+    assert {run.key for run in runs if run.labels["settings"] == "aligned"} <= table
 
 
 def test_an_axis_of_another_study() -> None:

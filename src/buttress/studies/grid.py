@@ -263,16 +263,19 @@ def merge_settings(labels: Mapping[str, str], scaled: ScaledStudy) -> RunSetting
 
 
 def fill_labels(setting: RunSettings, labels: Mapping[str, str]) -> RunSettings:
-    """Replace axes in braces by the run's labels."""
+    """Replace axes and attributes in braces by the run's labels and attributes."""
 
     def fill(text: str) -> str:
-        for axis, label in labels.items():
-            text = text.replace(f"{{{axis}}}", label)
+        for name, value in {**setting.attributes, **labels}.items():
+            text = text.replace(f"{{{name}}}", str(value))
         return text
 
-    model = None if setting.model is None else fill(setting.model)
-    overrides = tuple(map(fill, setting.overrides))
-    return setting.model_copy(update={"model": model, "overrides": overrides})
+    changes = {
+        "model": None if setting.model is None else fill(setting.model),
+        "recipe": None if setting.recipe is None else fill(setting.recipe),
+        "overrides": tuple(map(fill, setting.overrides)),
+    }
+    return setting.model_copy(update=changes)
 
 
 @lru_cache(maxsize=256)
