@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,21 +72,45 @@ def test_the_last_point_is_shown_even_if_the_label_of_the_attack_gains() -> None
     x = torch.rand(3, 1, 6, 6)
     data = Dataset.from_arrays(x, torch.arange(3), classes=["a", "b", "c"])
     found = feature(AnalysisSubject(Wary().eval(), data, Threat("Linf", 0.1)), steps=5)
-    assert all(p.targeted != p.noise for p in found.pictures)
+    assert all(p.targeted != p.initial for p in found.pictures)
 
 
 def test_the_step_is_that_of_the_thesis() -> None:
     found = feature(subject(Linear()), steps=1)
     picture = found.pictures[0]
-    moved = pixels(picture.targeted) - pixels(picture.noise)
+    moved = pixels(picture.targeted) - pixels(picture.initial)
     assert moved.abs().max() == pytest.approx(0.225, abs=0.005)
 
 
 @pytest.mark.parametrize(("start", "share"), [("uniform", 0.0), ("binary", 1.0)])
 def test_the_published_start_is_nearly_black_and_white(start: FeatureStart, share: float) -> None:
     found = feature(subject(Linear()), steps=1, start=start)
-    noise = torch.cat([pixels(p.noise) for p in found.pictures])
+    noise = torch.cat([pixels(p.initial) for p in found.pictures])
     assert ((noise == 0) | (noise == 1)).float().mean() == pytest.approx(share, abs=0.15)
+
+
+def test_classes_by_name_at_random_and_from_images() -> None:
+    data = Dataset.from_arrays(torch.rand(6, 1, 6, 6), torch.arange(6) % 3, classes=list("abc"))
+    chosen = AnalysisSubject(Wary().eval(), data, Threat("Linf", 0.1))
+    found = feature(chosen, steps=2, classes=["c", "a"], start="image")
+    assert [p.name for p in found.pictures] == ["c", "a"]
+    assert [p.unit for p in found.pictures] == ["logit 2", "logit 0"]
+    for picture, row in zip(found.pictures, (0, 1), strict=True):  # the first images of others
+        torch.testing.assert_close(
+            pixels(picture.initial), data.images[row].flatten(), atol=0.003, rtol=0
+        )
+    by_number = feature(chosen, steps=2)
+    by_name = feature(chosen, steps=2, classes=["c"])
+    for kind in ("name", "initial", "targeted"):  # the same class, noise and image
+        assert getattr(by_name.pictures[0], kind) == getattr(by_number.pictures[2], kind)
+    drawn = {
+        feature(replace(chosen, seed=s), steps=1, classes="random:1").pictures[0].name
+        for s in range(8)
+    }
+    assert len(drawn) > 1
+    for classes in (["x"], [], "x", "random:0"):
+        with pytest.raises(UserError, match="among a, b, c"):
+            feature(chosen, steps=1, classes=classes)
 
 
 def test_smoothness_smooths() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from buttress.analysis import AnalysisNotApplicable, AnalysisSubject
+from buttress.analysis.gallery import encode_png
 from buttress.analysis.perturbations import (
     energy_per_ring,
     frequency_rings,
@@ -89,6 +90,7 @@ def test_perturbations_have_the_frequency_the_network_sees() -> None:
 
 def test_what_the_attack_takes_away_is_bright() -> None:
     first, second = perturbations(of_wave(1)).examples  # of class 0, lowered, and of class 1
+    assert first.original == second.original == encode_png(torch.full((1, 16, 16), 0.5))
     for picture, sign in ((first.color, 1), (second.color, -1), (first.gray, 1)):
         shown = torch.tensor(list(Image.open(io.BytesIO(base64.b64decode(picture))).tobytes()))
         away = cosine(1).flatten().abs() > 1e-6

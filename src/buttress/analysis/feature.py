@@ -6,8 +6,9 @@ targeted PGD over the whole box. Beside it the plain way: ascent on a logit or o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +27,16 @@ from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.models.parts import network_blocks
 from buttress.system.progress import ProgressTask
-from buttress.system.rng import SampleRNG
+from buttress.system.rng import SampleRNG, derive_seed
 from buttress.threats.norm_ball import Threat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FeatureStart = Literal["uniform", "binary"]
+FeatureStart = Literal["uniform", "binary", "image"]
 PUBLISHED_EPS = 15  # of the thesis: far more than the box holds
 WHOLE_BOX = Threat("Linf", 1.0)
+RANDOM_CLASSES = re.compile(r"random:([1-9]\d{0,8})")
 LEARNING_RATE = 0.05  # of the ascent on logits and units
 
 
@@ -42,8 +44,8 @@ class FeaturePicture(Spec):
     """Images optimized for one class or unit; pictures are PNG in base64."""
 
     name: str
-    noise: str
-    targeted: str  # by targeted PGD from the noise
+    initial: str  # noise, or an image of another class
+    targeted: str  # by targeted PGD from there
     probability: float  # predicted probability of the class there
     unit: str  # the name of what was raised directly
     direct: str
@@ -58,17 +60,17 @@ class FeatureResult(AnalysisResult):
     pictures: tuple[FeaturePicture, ...]
     probability: float  # the mean
     low_frequency_energy: float  # fraction of the energy of the targeted images
-    noise_low_frequency_energy: float  # the same of the noise they began with
+    initial_low_frequency_energy: float  # the same of the noise or images they began with
 
     @staticmethod
     def plot(results: Mapping[str, FeatureResult], figure: Figure) -> None:
-        """Three rows per run: noise, targeted PGD, direct ascent; a column per class."""
+        """Three rows per run: start, targeted PGD, direct ascent; a column per class."""
         columns = max(len(r.pictures) for r in results.values())
         axes = picture_axes(figure, 3 * len(results), columns)
         for block, (label, result) in enumerate(results.items()):
             for column, picture in enumerate(result.pictures):
                 rows = axes[3 * block : 3 * block + 3, column]
-                images = (picture.noise, picture.targeted, picture.direct)
+                images = (picture.initial, picture.targeted, picture.direct)
                 for axis, content in zip(rows, images, strict=True):
                     show_png(axis, content)
                 rows[1].set_title(picture.name, fontsize="xx-small", pad=2)
@@ -77,17 +79,23 @@ class FeatureResult(AnalysisResult):
 
     def summary(self) -> str:
         """Summarize target probabilities and how smooth the images are."""
+        start = "images" if self.start == "image" else "noise"
         return (
-            f"Targeted PGD-{self.steps} from noise reaches its class with a probability of "
+            f"Targeted PGD-{self.steps} from {start} reaches its class with a probability of "
             f"{self.probability:.1%} on average. {self.low_frequency_energy:.1%} of the energy of "
-            f"its images lies below {LOW_FREQUENCY:g} cycles per pixel; in the noise it was "
-            f"{self.noise_low_frequency_energy:.1%}."
+            f"its images lies below {LOW_FREQUENCY:g} cycles per pixel; at the start it was "
+            f"{self.initial_low_frequency_energy:.1%}."
         )
 
 
-def feature_cost(scope: CostScope, *, steps: int, classes: int, **_: Any) -> PassCount:
+def feature_cost(
+    scope: CostScope, *, steps: int, classes: int | str | Sequence[str], **_: Any
+) -> PassCount:
     """Cost: a backward pass per step and image, for both methods."""
-    images = min(classes, scope.num_classes)
+    if isinstance(classes, str):
+        match = RANDOM_CLASSES.fullmatch(classes)
+        classes = int(match[1]) if match else 1
+    images = min(classes, scope.num_classes) if isinstance(classes, int) else len(classes)
     return PassCount(images * (3 + 2 * steps), 2 * images * steps)
 
 
@@ -104,7 +112,7 @@ def feature(
     steps: int = 100,
     rel_step: float = 0.225,
     start: FeatureStart = "uniform",
-    classes: int = 10,
+    classes: int | str | Sequence[str] = 10,
     block: str = "",
     smoothness: float = 1.0,
 ) -> FeatureResult:
@@ -115,31 +123,42 @@ def feature(
 
     u_k is the logit of class k or, with the name of a ``block``, its channel k, averaged over
     places; lambda is ``smoothness``; TV is the mean absolute difference of neighbors. A ball of
-    eps 15 holds the whole box, so the box alone is left.
+    eps 15 holds the whole box, so the box alone is left. ``classes`` are names, a number of first
+    ones, or ``random:N``, drawn by the seed. ``start="image"`` begins with test images of other
+    classes.
 
     Departure from the thesis' code: its attack adds noise of 15 to the noise it is given and clips,
     which makes nearly every pixel 0 or 1. That is ``start="binary"``.
     """
-    require_integers(1, steps=steps, classes=classes)
-    if start not in ("uniform", "binary"):
-        raise UserError(f"`start` must be uniform or binary, but got {start!r}")
+    require_integers(1, steps=steps)
+    if start not in get_args(FeatureStart):
+        raise UserError(f"`start` must be uniform, binary or image, but got {start!r}")
     units = NetworkUnits(subject.model, block)
-    names = subject.data.classes[:classes]
-    noise = _start_noise(subject, len(names), start)
+    targets = _target_classes(subject, classes)
+    names = [subject.data.classes[k] for k in targets]
+    noise = (
+        _start_images(subject, targets)
+        if start == "image"
+        else _start_noise(subject, targets, start)
+    )
     task = subject.progress.add_task("features", 2 * len(names) * steps)
     lengths = steps, rel_step
-    targeted = [_targeted_image(subject, x, k, lengths, task) for k, x in enumerate(noise.split(1))]
-    unit_names, direct = _maximize_units(units, noise, steps, smoothness)
+    targeted = [
+        _targeted_image(subject, x, k, lengths, task)
+        for k, x in zip(targets, noise.split(1), strict=True)
+    ]
+    wanted = range(len(names)) if block else targets  # a block has channels, not classes
+    unit_names, direct = _maximize_units(units, noise, wanted, steps, smoothness)
     task.advance(len(names) * steps)
     task.close()
     with eval_mode(subject.model), torch.no_grad():
-        probability = subject.model(torch.cat(targeted)).softmax(1).diagonal().cpu()
+        probability = subject.model(torch.cat(targeted)).softmax(1)[:, targets].diagonal().cpu()
     figures = {
         "probability": probability.double(),
         "low_frequency_energy": low_frequency_energy(torch.cat(targeted).cpu().double()),
-        "noise_low_frequency_energy": low_frequency_energy(noise.cpu().double()),
+        "initial_low_frequency_energy": low_frequency_energy(noise.cpu().double()),
     }
-    classes_drawn = SampleUnits(range(len(names)), "class")
+    classes_drawn = SampleUnits(targets, "class")
     return FeatureResult(
         steps=steps,
         rel_step=rel_step,
@@ -157,11 +176,11 @@ def _pictures(
     images: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[FeaturePicture, ...]:
     """The noise, the targeted and the direct image of each class as pictures."""
-    noise, targeted, direct = ([encode_png(x) for x in kind] for kind in images)
+    initial, targeted, direct = ([encode_png(x) for x in kind] for kind in images)
     return tuple(
         FeaturePicture(
             name=name,
-            noise=noise[k],
+            initial=initial[k],
             targeted=targeted[k],
             probability=float(probability[k]),
             unit=unit_names[k],
@@ -171,10 +190,40 @@ def _pictures(
     )
 
 
-def _start_noise(subject: AnalysisSubject, count: int, start: FeatureStart) -> Tensor:
+def _target_classes(subject: AnalysisSubject, classes: int | str | Sequence[str]) -> list[int]:
+    """The indices of the classes: by names, the first ones, or some drawn by the seed."""
+    known, order = subject.data.classes, list(range(len(subject.data.classes)))
+    if isinstance(classes, str) and (match := RANDOM_CLASSES.fullmatch(classes)):
+        generator = torch.Generator().manual_seed(derive_seed(subject.seed, "classes") % 2**63)
+        order, classes = torch.randperm(len(known), generator=generator).tolist(), int(match[1])
+    if isinstance(classes, int):
+        require_integers(1, classes=classes)
+        return sorted(order[:classes])
+    names = [classes] if isinstance(classes, str) else classes
+    if not names or not set(names) <= set(known):
+        raise UserError(
+            f"`classes` must be a number, random:N or among {', '.join(known)}, but got {classes!r}"
+        )
+    return [known.index(name) for name in names]
+
+
+def _start_images(subject: AnalysisSubject, targets: Sequence[int]) -> Tensor:
+    """(K, C, H, W) for each class a test image of another one, different ones if there are."""
+    labels = subject.data.labels
+    rows = []
+    for target in targets:
+        others = (labels != target).nonzero().flatten().tolist()
+        if not others:
+            raise UserError('`start="image"` needs test images of another class; use more images')
+        rows.append(next((row for row in others if row not in rows), others[0]))
+    return load_sample(subject.model, subject.data.select(rows)).x
+
+
+def _start_noise(subject: AnalysisSubject, targets: Sequence[int], start: FeatureStart) -> Tensor:
     """(K, C, H, W) noise of its own for each class, the same for models of one seed."""
-    template = load_sample(subject.model, subject.first_images(1)).x.expand(count, -1, -1, -1)
-    streams = SampleRNG(subject.seed, "feature", torch.arange(count))
+    sample = load_sample(subject.model, subject.first_images(1))
+    template = sample.x.expand(len(targets), -1, -1, -1)
+    streams = SampleRNG(subject.seed, "feature", torch.tensor(targets))
     noise = streams.draw_uniform(template, 0)
     if start == "binary":
         noise = (noise + PUBLISHED_EPS * (2 * streams.draw_uniform(template, 1) - 1)).clamp(0, 1)
@@ -206,11 +255,12 @@ def _targeted_image(
 
 
 def _maximize_units(
-    units: NetworkUnits, noise: Tensor, steps: int, smoothness: float
+    units: NetworkUnits, noise: Tensor, wanted: Sequence[int], steps: int, smoothness: float
 ) -> tuple[list[str], Tensor]:
     """The names of units and images that raise them, all at once."""
     with eval_mode(units.model):
-        count = min(len(noise), units.activations(noise[:1]).shape[1])
+        available = units.activations(noise[:1]).shape[1]
+        numbers = [k for k in wanted if k < available]
         point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly gray
         optimizer = torch.optim.Adam([point], lr=LEARNING_RATE)
         for _ in range(steps):
@@ -218,13 +268,13 @@ def _maximize_units(
             x = point.sigmoid()
             with torch.enable_grad():
                 objective = (
-                    units.activations(x)[:, :count].diagonal().sum()
+                    units.activations(x)[:, numbers].diagonal().sum()
                     - smoothness * total_variation(x).sum()
                 )
             (point.grad,) = torch.autograd.grad(-objective, point)
             optimizer.step()
-    names = [f"{units.name} {k}" for k in range(count)]
-    return names + [""] * (len(noise) - count), point.detach().sigmoid()
+    names = [f"{units.name} {k}" for k in numbers]
+    return names + [""] * (len(noise) - len(names)), point.detach().sigmoid()
 
 
 class NetworkUnits:

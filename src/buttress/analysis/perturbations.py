@@ -44,6 +44,7 @@ class PerturbationExample(Spec):
 
     id: int
     label: int
+    original: str  # the clean image
     gray: str  # the mean over channels, over its own largest value
     color: str  # no change is gray, eps either way black or white
 
@@ -67,7 +68,7 @@ class PerturbationsResult(AnalysisResult):
 
     @staticmethod
     def plot(results: Mapping[str, PerturbationsResult], figure: Figure) -> None:
-        """Perturbations and their spectrum in two rows per run; beside them energy by frequency."""
+        """Images above their perturbations and spectrum; beside them energy by frequency."""
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(2.2, 1))[0]
         _draw_pictures(results, left)
         axes = right.subplots()
@@ -91,16 +92,17 @@ class PerturbationsResult(AnalysisResult):
 
 def _draw_pictures(results: Mapping[str, PerturbationsResult], figure: SubFigure) -> None:
     columns = max(len(r.examples) for r in results.values()) + 1
-    axes = picture_axes(figure, 2 * len(results), columns)
+    axes = picture_axes(figure, 3 * len(results), columns)
     for block, (label, result) in enumerate(results.items()):
-        above, below = axes[2 * block], axes[2 * block + 1]
+        top, above, below = axes[3 * block : 3 * block + 3]
         for column, example in enumerate(result.examples):
+            show_png(top[column], example.original)
             show_png(above[column], example.gray)
             show_png(below[column], example.color)
             below[column].set_title(result.classes[example.label], fontsize="xx-small", pad=2)
         show_png(above[-1], result.spectrum, "magma")
         above[-1].set_title("spectrum", fontsize="xx-small", pad=2)
-        above[0].set_title(label, fontsize="x-small", loc="left")
+        top[0].set_title(label, fontsize="x-small", loc="left")
 
 
 WHITE_NOISE = FORMULA.model_copy(update={"pattern": "white_noise*"})
@@ -167,6 +169,7 @@ def perturbations(
         PerturbationExample(
             id=int(sample.ids[i]),
             label=int(sample.y[i]),
+            original=encode_png(x[i]),
             gray=encode_png(gray[i]),
             color=encode_png(color[i]),
         )
