@@ -14,6 +14,7 @@ from buttress.attacks.core import ATTACKS, create_attack
 from buttress.data import Dataset
 from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
 from buttress.errors import CorruptFileError, UserError
+from buttress.evaluation.cross_check import cross_check, queried_entries
 from buttress.evaluation.doctor.core import (
     PROBE_IMAGES,
     ModelUnderTest,
@@ -34,6 +35,7 @@ from buttress.evaluation.suite import (
     load_suite,
     resolve_suite,
 )
+from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
@@ -41,7 +43,9 @@ from buttress.results.evaluation import Evaluation
 from buttress.results.run import changed_keys, command_line, provenance
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import Norm, Threat
+
+MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ def evaluate_model(
         "suite_corruptions": [e.name for e in entries if e.is_corruption],
     }
     records: dict[str, AttackRecord] = {}
+    to_cross_check = queried_entries(entries, data.num_classes)
+    attack_checks = AttackChecks(subject)
     for position, entry in enumerate(entries):
         previous = _previous_records(spec, records)
         identity = _record_identity(job, entry) | {"suite_position": position}
@@ -123,11 +129,18 @@ def evaluate_model(
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
         record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
-            flags = [r.correct for r in previous.values()]
+            flags = [r.is_robust for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
             record = run_suite_entry(job, entry, to_attack, options.progress)
-            meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             entry_findings = [*model_findings, *_threat_findings(subject, entry)]
+            if entry.name in to_cross_check:
+                attack_findings, passes = attack_checks.run(entry)
+                entry_findings += attack_findings
+                record = cross_check(job, entry, record, entry_findings, options.progress)
+                record = replace(
+                    record, metadata={**record.metadata, "check_passes": passes / len(data)}
+                )
+            meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             record = add_record_findings(
                 with_findings(replace(record, metadata=meta), entry_findings),
                 list(records.values()),
@@ -186,6 +199,31 @@ def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding
     return (
         [] if entry.threat is None else run_checks(replace(subject, threat=entry.threat), "threat")
     )
+
+
+class AttackChecks:
+    """Checks that attack a few images, once per norm."""
+
+    def __init__(self, subject: ModelUnderTest) -> None:
+        self.subject = subject
+        self._findings: dict[Norm, list[Finding]] = {}
+
+    def run(self, entry: SuiteEntry) -> tuple[list[Finding], int]:
+        """The findings in the norm of an entry, and the passes of single images it took."""
+        subject, threat = self.subject, entry.threat
+        assert threat is not None
+        if subject.is_black_box:
+            return [], 0
+        passes = 0
+        if threat.norm not in self._findings:
+            # Attacks of almost no eps say nothing about gradients.
+            default_eps = subject.data.budgets[threat.norm]
+            if threat.eps < MIN_CHECKED_EPS * default_eps:
+                threat = Threat(threat.norm, default_eps)
+            with count_passes(subject.model) as counter:
+                self._findings[threat.norm] = run_checks(replace(subject, threat=threat), "attack")
+            passes = counter.total
+        return self._findings[threat.norm], passes
 
 
 def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:

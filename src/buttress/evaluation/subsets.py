@@ -111,12 +111,28 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
             key: sum(p.metadata.get(key, 0) for p in parts)
             for key in ("nonfinite_images", "nonfinite_outputs")
         },
+        **_merge_cross_checks(parts),
         "stages": _sum_stage_counts([p.metadata.get("stages", []) for p in parts]),
         "shards": len(parts),
     }
     fields = ("ids", "labels", "predictions", "correct", "loss", "perturbation_size")
     columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
     return AttackRecord(name, metadata=meta, **columns)
+
+
+def _merge_cross_checks(parts: Sequence[AttackRecord]) -> dict[str, Any]:
+    """The queries of all parts together, if any made some."""
+    summaries = [(p.metadata["cross_check"], len(p)) for p in parts if "cross_check" in p.metadata]
+    if not summaries:
+        return {}
+    passes = sum(s["forward_passes"] * n for s, n in summaries) / sum(len(p) for p in parts)
+    merged = {
+        "queries": max(s["queries"] for s, _ in summaries),
+        "images": sum(s["images"] for s, _ in summaries),
+        "fooled_ids": sorted(i for s, _ in summaries for i in s["fooled_ids"]),
+        "forward_passes": round(passes, 3),
+    }
+    return {"cross_check": merged}
 
 
 def _sum_stage_counts(lists: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:

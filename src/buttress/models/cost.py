@@ -7,7 +7,8 @@ multiply-accumulates (MACs) of one forward pass, and `PassCount.macs` multiplies
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -241,3 +242,24 @@ def _saved_numbers(model: nn.Module, x: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         model(x)
     return counter.activations
+
+
+class PassTotal:
+    """Passes of single images through a model."""
+
+    total: int = 0
+
+
+@contextmanager
+def count_passes(model: nn.Module) -> Iterator[PassTotal]:
+    """Count forward passes, and a backward pass for each input that requires a gradient."""
+    counter = PassTotal()
+
+    def count(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        counter.total += len(args[0]) * (1 + args[0].requires_grad)
+
+    hook = model.register_forward_pre_hook(count)
+    try:
+        yield counter
+    finally:
+        hook.remove()

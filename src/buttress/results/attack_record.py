@@ -89,6 +89,12 @@ class AttackRecord:
     def is_corruption(self) -> bool:
         return bool(self.metadata.get("attack") == CORRUPTION_ATTACK)
 
+    @cached_property
+    def is_robust(self) -> NDArray[np.bool_]:
+        """(N,) correct, and not fooled by the queries that cross-checked the attack."""
+        fooled_ids = (self.metadata.get("cross_check") or {}).get("fooled_ids", ())
+        return self.correct & ~np.isin(self.ids, fooled_ids) if fooled_ids else self.correct
+
     @property
     def in_worst_case(self) -> bool:
         """Whether it counts towards worst-case robust accuracy."""
@@ -284,6 +290,17 @@ def _open_file(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
+class CrossCheckSummary(BaseModel):
+    """Queries on images that are robust to an attack."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    queries: int
+    images: int
+    fooled_ids: list[int]
+    forward_passes: float  # per image of the evaluation
+
+
 class RecordMetadata(BaseModel):
     """Types of the metadata keys of a record that this package reads."""
 
@@ -310,6 +327,8 @@ class RecordMetadata(BaseModel):
     versions: dict[str, str] = {}
     nonfinite_images: int = 0
     nonfinite_outputs: int = 0
+    cross_check: CrossCheckSummary | None = None
+    check_passes: float = 0.0
     images_available: int = 0
     interval_width: float = 0.0
     forward_passes: float = 0.0

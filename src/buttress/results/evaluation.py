@@ -230,8 +230,8 @@ class Evaluation:
 
     @cached_property
     def is_robust(self) -> NDArray[np.bool_]:
-        """(N,) correct clean and under every attack and corruption that counts."""
-        counted = [r.correct for r in self.records.values() if r.in_worst_case]
+        """(N,) correct clean, under every attack and corruption that counts, and its queries."""
+        counted = [r.is_robust for r in self.records.values() if r.in_worst_case]
         return np.logical_and.reduce(counted) if counted else np.zeros(0, dtype=np.bool_)
 
     @property

@@ -86,6 +86,7 @@ def _lowest_accuracy(records: list[AttackRecord]) -> AttackRecord | None:
     return min(records, key=lambda r: r.accuracy, default=None)
 
 
+MIN_QUERIED = 2  # images that queries fool after gradient-based attacks
 MIN_FOOLED = 3  # images: one or two may be chance
 MIN_FRACTION = 0.01  # of all images: models without masking stay below it in tests
 UNTRUSTWORTHY_FRACTION = (
@@ -187,6 +188,26 @@ def _square_in_ensembles(records: AttackRecords) -> list[Finding | None]:
 def _most_severe(findings: Sequence[Finding | None]) -> Finding | None:
     present = [f for f in findings if f is not None]
     return max(present, key=lambda f: float(f.evidence["fraction"])) if present else None
+
+
+@CHECKS.register("queries_beat_gradients", tags=("records",), paper="arXiv:1902.06705")
+def queries_beat_gradients(records: AttackRecords) -> Finding | None:
+    """A few queries of Square fool images that are robust to gradient-based attacks."""
+    record = records.records[-1] if records.records else None  # each is checked when it is the last
+    summary = {} if record is None else record.metadata.get("cross_check") or {}
+    count, images = len(summary.get("fooled_ids", ())), int(summary.get("images", 0))
+    if record is None or count < MIN_QUERIED or count < UNTRUSTWORTHY_FRACTION * images:
+        return None
+    return make_finding(
+        queries_beat_gradients,
+        "untrustworthy",
+        f"{summary['queries']} queries of square fool {count} of {images} images that are robust "
+        f"to {record.name}: its robust accuracy is overestimated; worst-case robust accuracy "
+        "counts them as fooled",
+        "use a stronger suite (fast, autoattack), and look for randomness, rounding, saturation or "
+        "a wrong gradient in the model",
+        {"fooled": count, "images": images, "queries": int(summary["queries"])},
+    )
 
 
 @CHECKS.register("nonfinite_under_attack", tags=("records",), paper="arXiv:1902.06705")

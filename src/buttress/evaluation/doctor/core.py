@@ -2,7 +2,8 @@
 
 There are four kinds, given by a tag: ``model`` needs a few passes over some images, ``threat``
 checks the threat model and ``attack`` attacks the model (all take a `ModelUnderTest`);
-``records`` compares attack records (`AttackRecords`). Evaluations run all but ``attack``.
+``records`` compares attack records (`AttackRecords`). Evaluations run all of them, ``attack`` once
+per norm.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS
-from buttress.attacks.losses import cross_entropy
+from buttress.attacks.losses import cross_entropy, margin
 from buttress.data import Dataset
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.registry import Registry
@@ -95,6 +96,19 @@ class ModelUnderTest:
             total = cross_entropy(logits / temperature, self.y[:PROBE_IMAGES]).sum()
             (gradient,) = torch.autograd.grad(total, x, allow_unused=True)
         return None if gradient is None else gradient.detach()
+
+    def margin_gradients(self, num_images: int) -> tuple[Tensor, Tensor] | None:
+        """The first images inside of the pixel range, and gradients of their margins there."""
+        if self.is_black_box:
+            return None
+        x = self.x[:num_images].detach().clamp(0.01, 0.99).requires_grad_(True)
+        with eval_mode(self.model), torch.enable_grad():
+            logits = self.model(x)
+            if not logits.requires_grad:
+                return None
+            total = margin(logits, self.y[:num_images]).sum()
+            (gradient,) = torch.autograd.grad(total, x, allow_unused=True)
+        return None if gradient is None else (x.detach(), gradient.detach())
 
     @property
     def is_black_box(self) -> bool:

@@ -187,6 +187,32 @@ def batch_dependent_outputs(subject: ModelUnderTest) -> Finding | None:
     )
 
 
+@CHECKS.register("gradient_mode_dependent_outputs", tags=("model",))
+def gradient_mode_dependent_outputs(subject: ModelUnderTest) -> Finding | None:
+    """The outputs differ between passes with and without gradients."""
+    if subject.is_black_box:
+        return None
+    x = subject.x[:PROBE_IMAGES]
+    x = torch.cat([x, (x + subject.threat.eps).clamp(0, 1)])  # changed images too
+    without, again = subject.compute_logits(x), subject.compute_logits(x)
+    with eval_mode(subject.model), torch.enable_grad():
+        parts = x.split(PROBE_IMAGES)
+        logits = torch.cat([subject.model(p.detach().requires_grad_(True)).detach() for p in parts])
+    noise = float((without - again).abs().max())
+    change = (float((logits - without).abs().max()) - 2 * noise) / _logit_std(without)
+    if noise / _logit_std(without) > ROUNDING_TOLERANCE or not change > ROUNDING_TOLERANCE:
+        return None  # randomness has its own finding
+    changed_fraction = _fraction(logits.argmax(1) != without.argmax(1))
+    return make_finding(
+        gradient_mode_dependent_outputs,
+        "untrustworthy",
+        "the outputs of passes with and without gradients differ: attacks optimize another model "
+        "than the one that is scored",
+        "look for torch.is_grad_enabled(), requires_grad or inference-only code in the model",
+        {"change": change, "predictions_changed_fraction": changed_fraction},
+    )
+
+
 def _logit_std(logits: torch.Tensor) -> float:
     """Standard deviation of the logits, the scale of their changes."""
     std = float(logits.float().std())

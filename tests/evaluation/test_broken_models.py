@@ -1,0 +1,51 @@
+"""Defences that only look robust are flagged by an evaluation, honest models are not."""
+
+from __future__ import annotations
+
+import pytest
+
+import buttress as bt
+from buttress.results.evaluation import Evaluation
+from evaluation.broken_models import BROKEN, EPS, accuracy, adversarial_examples, digits
+
+FEW = digits("test").select(range(24))
+
+
+def evaluated(name: str, attack: str) -> Evaluation:
+    return bt.evaluate(BROKEN[name].make(), FEW, [f"{attack}:Linf:{EPS}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("flipped gradient sign", "loss_does_not_increase"),
+        ("shuffled gradient", "gradient_mismatch"),
+        ("grad mode, other outputs", "gradient_mode_dependent_outputs"),
+        ("nearest-neighbour label leak", "no_gradient_path"),
+    ],
+)
+def test_a_broken_defence_is_not_trustworthy(name: str, check: str) -> None:
+    found = evaluated(name, "pgd")
+    assert not found.is_trustworthy
+    finding = next(f for f in found.findings if f.check == check)
+    assert finding.remedy
+    assert finding.evidence
+
+
+def test_images_that_only_queries_fool_count_in_the_worst_case() -> None:
+    found = evaluated("flipped gradient sign", "pgd")
+    (record,) = (r for n, r in found.records.items() if n != "clean")
+    fooled = record.metadata["cross_check"]["fooled_ids"]
+    assert len(fooled) > 0.5 * len(FEW)
+    assert found.worst_case == pytest.approx(record.accuracy - len(fooled) / len(FEW))
+    assert record.metadata["cross_check"]["images"] == int(record.correct.sum()), "all of them"
+    assert record.metadata["check_passes"] > 0
+    assert "queries_beat_gradients" in {f.check for f in record.findings}
+
+
+def test_the_network_behind_the_defences_passes_and_is_fooled() -> None:
+    model = BROKEN["flipped gradient sign"].make().get_submodule("network")
+    assert accuracy(model, adversarial_examples(24), FEW.labels) == 0
+    found = bt.evaluate(model, FEW, [f"pgd:Linf:{EPS}"])
+    assert found.is_trustworthy, found.findings
+    assert found.worst_case == 0
