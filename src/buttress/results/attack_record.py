@@ -141,6 +141,8 @@ class AttackRecord:
                 f"the outputs of the model were not finite for {nonfinite_outputs} images, which "
                 "count as fooled"
             )
+        elif nan_outputs := int(np.isnan(self.loss).sum()):  # of a record that does not count them
+            warnings.append(f"the outputs of the model were NaN for {nan_outputs} images")
         return tuple(warnings)
 
     @cached_property
@@ -152,7 +154,7 @@ class AttackRecord:
 
     def drop_values(self, first: AttackRecord) -> AttackRecord:
         """Keep what tables show, so that many records fit into memory; share ids and labels."""
-        return replace(
+        small = replace(
             self,
             ids=first.ids,
             labels=first.labels,
@@ -160,6 +162,8 @@ class AttackRecord:
             loss=self.loss[:0].copy(),
             perturbation_size=self.perturbation_size[:0].copy(),
         )
+        vars(small)["numerical_warnings"] = self.numerical_warnings  # needs the loss
+        return small
 
 
 def write_attack_record(path: Path, record: AttackRecord) -> None:
