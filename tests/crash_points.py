@@ -16,6 +16,7 @@ import builtins
 import contextlib
 import errno
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -201,8 +202,8 @@ def run_forked(
             operations = FileOperations(folder, fault)
             operations.install()
             code = run_cli(list(args))
-            os.dup(handle)
-            log.with_suffix(".json").write_text(json.dumps(operations.names))
+            content = {"operations": operations.names, "modules": list(sys.modules)}
+            log.with_suffix(".json").write_text(json.dumps(content))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -211,9 +212,13 @@ def run_forked(
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     names = log.with_suffix(".json")
-    found = json.loads(names.read_text()) if names.exists() else []
+    found = json.loads(names.read_text()) if names.exists() else {}
     names.unlink(missing_ok=True)
-    return code, log.read_text(errors="replace"), found
+    for module in found.get("modules", []):  # imported once, not in every child
+        if module not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+    return code, log.read_text(errors="replace"), found.get("operations", [])
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -241,10 +246,15 @@ def prepare(command: str, folder: Path) -> None:
 
 
 def points(operations: Sequence[str], sample: int | None) -> list[Fault]:
-    """All faults, or as many as asked for, evenly spread."""
-    faults = [Fault("kill", index) for index in range(len(operations))]
-    faults += [Fault("half", i) for i, name in enumerate(operations) if name == "write"]
-    faults += [Fault("full", i) for i, name in enumerate(operations) if name in NEEDS_SPACE]
+    """All faults, or as many as asked for, evenly spread. Writes in a row count as one."""
+    steps = [
+        (index, name)
+        for index, name in enumerate(operations)
+        if not (name == "write" and operations[index - 1] == "write")
+    ]
+    faults = [Fault("kill", index) for index, _ in steps]
+    faults += [Fault("half", index) for index, name in steps if name == "write"]
+    faults += [Fault("full", index) for index, name in steps if name in NEEDS_SPACE]
     if sample is None or sample >= len(faults):
         return faults
     return [faults[round((k + 0.5) * len(faults) / sample - 0.5)] for k in range(sample)]

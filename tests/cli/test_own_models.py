@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 
 import buttress as bt
 from buttress.cli.main import run_cli
+from buttress.results.run import Run, shorten_paths
 
 NET = """
 from torch import nn
@@ -70,3 +73,35 @@ def test_finetune_goes_on_from_an_exported_folder_and_from_a_function(place: Pat
         assert run.state == "done"
         assert run.header["finetuned_from"]["initialized"] == []
         assert loaded is None or run.spec.model == "resnet_tiny"
+
+
+def test_no_absolute_path_in_records_exports_and_pages(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the user names in them; the run itself knows where its model is."""
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    run, made = str(place / "run"), [str(place / "exported"), str(place / "pages")]
+    for args in (
+        ["train", "--model", f"{place}/net.py:build", "--data", "digits", "--recipe",
+         "quickstart-standard", "--set", "epochs=1", "--limit", "16", "--out", run],
+        ["evaluate", run, "--suite", "clean,noise-linf", "--limit", "8"],
+        ["export", run, "--to", made[0]],
+        ["report", run, "--out", made[1]],
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["buttress", *args])
+        assert run_cli(args) == 0
+    header = Run(run).header
+    assert header["command"].startswith("buttress train --model .../net.py:build --data digits")
+    files = [p for p in place.rglob("*") if p.is_file() and p.suffix != ".pt"]
+    assert {p.suffix for p in files} >= {".parquet", ".html", ".md", ".safetensors"}
+    named = [p.relative_to(place) for p in files if str(place).encode() in p.read_bytes()]
+    assert named == [Path("run/run.json")]
+    assert str(place) not in json.dumps({k: v for k, v in header.items() if k != "spec"})
+
+
+def test_paths_are_kept_if_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"--out={place}/run folder:/home/me/data https://example.org/a/b 8/255"
+    assert shorten_paths(text) == "--out=run folder:.../data https://example.org/a/b 8/255"
+    monkeypatch.setenv("BUTTRESS_KEEP_PATHS", "1")
+    assert shorten_paths(text) == text

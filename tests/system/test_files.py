@@ -103,6 +103,7 @@ def test_file_and_folder_reach_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_is_created_once(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     assert create_file(path, "first")
+    os.link(path, tmp_path / ".a.lock.abc.part")  # killed before it was removed
     assert not create_file(path, "second")
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]

@@ -20,7 +20,7 @@ from buttress.report.analyses import (
 from buttress.report.formatting import slugify
 from buttress.results.core import read_record_json
 from buttress.results.diagnosis import Diagnosis
-from buttress.results.run import Run, find_runs
+from buttress.results.run import Run, find_runs, shorten_paths
 from buttress.results.run_results import RunResults
 from buttress.system.progress import Progress
 
@@ -49,7 +49,7 @@ class RunPage(RunResults):
 
     @property
     def label(self) -> str:
-        return f"{self.model} {self.suffix}".strip()
+        return f"{shorten_paths(self.model)} {self.suffix}".strip()
 
     @property
     def description(self) -> str:

@@ -13,6 +13,7 @@ from buttress.report.collect import RunPage
 from buttress.results.attack_record import CORRUPTION_ATTACK, AttackDefinition
 from buttress.results.core import AccuracyEstimate
 from buttress.results.evaluation import Evaluation, SuiteEntryResult
+from buttress.results.run import shorten_paths
 from buttress.statistics import SeedSummary, summarize_seeds, summarize_seeds_and_images
 from buttress.system.files import digest
 
@@ -79,7 +80,7 @@ def build_leaderboards(runs: Iterable[RunPage]) -> list[Leaderboard]:
         for suite in (e for e in run.evaluations if e.results):
             key = (suite.dataset or run.spec.dataset, suite.split, suite.suite, suite.images_digest)
             groups.setdefault(key, []).append((run, suite))
-    leaderboards = [build_leaderboard(key[0], members) for key, members in groups.items()]
+    leaderboards = [build_leaderboard(shorten_paths(key[0]), m) for key, m in groups.items()]
     return sorted(
         leaderboards, key=lambda b: (-len(b.ranked), -len(b.rows), -b.images, b.dataset, b.suite)
     )

@@ -11,6 +11,7 @@ from buttress.report.formatting import explain_threat, format_duration, format_r
 from buttress.report.leaderboard import Leaderboard, LeaderboardColumn
 from buttress.results.attack_record import CORRUPTION_ATTACK, AttackDefinition
 from buttress.results.evaluation import SuiteEntryResult
+from buttress.results.run import shorten_paths
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def describe_method(board: Leaderboard) -> EvaluationMethod:
         for i, column in enumerate(board.columns)
     )
     first = next((r for row in board.rows for r in row.results if r is not None), None)
-    command = str(first.metadata.get("command", "")) if first else ""
+    command = shorten_paths(str(first.metadata.get("command", ""))) if first else ""
     return EvaluationMethod(steps, method_facts(board, results), command)
 
 

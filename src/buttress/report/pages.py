@@ -37,6 +37,7 @@ from buttress.report.method import describe_method
 from buttress.report.published_rows import build_published_rows, unused_entry_messages
 from buttress.report.study_page import RunLink, StudyPageData, study_context
 from buttress.results.robustbench import LeaderboardEntries
+from buttress.results.run import shorten_paths
 
 MAX_MODELS = 200  # models of one board; each adds its bits to the page
 
@@ -211,6 +212,7 @@ def environment() -> Environment:
         format_percent,
         format_threat,
         format_tenths,
+        shorten_paths,
     )
     env.filters.update({f.__name__: f for f in filters})
     env.filters["svg"] = Markup  # charts escape what they are given
@@ -306,9 +308,9 @@ def run_facts(run: RunPage) -> Mapping[str, str]:
     facts = {
         "folder": run.display_path,
         "key": str(header.get("key", "")),
-        "command": str(header.get("command", "")),
+        "command": shorten_paths(str(header.get("command", ""))),
         "started": str(header.get("time", "")),
-        "data": run.spec.dataset,
+        "data": shorten_paths(run.spec.dataset),
         "recipe": run.spec.recipe.name,
         "seed": str(run.spec.seed),
         "machine": str(header.get("platform", "")),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -264,13 +266,31 @@ def provenance(command: str = "") -> dict[str, Any]:
 CLI_ENTRY_POINT = ("cli", "main.py")  # `python -m buttress.cli.main`, as workers are started
 
 
+# An absolute path, as a word of its own or behind `folder:` and `key=`; not a URL.
+ABSOLUTE_PATH = re.compile(r"(?<![\w./])/(?!/)(?:[^/\s:=,]+/)*(?P<name>[^/\s:=,]+)")
+KEEP_PATHS_VARIABLE = "BUTTRESS_KEEP_PATHS"
+
+
+def shorten_paths(text: str) -> str:
+    """Replace absolute paths, which name users and machines, by ``.../NAME``.
+
+    Paths below the current directory become relative to it. With ``BUTTRESS_KEEP_PATHS=1`` in the
+    environment the text is kept.
+    """
+    if os.environ.get(KEEP_PATHS_VARIABLE) == "1":
+        return text
+    text = text.replace(f"{Path.cwd()}/", "")
+    return ABSOLUTE_PATH.sub(r".../\g<name>", text)
+
+
 def command_line() -> str:
-    """The running command, as typed in a shell."""
+    """The running command, as typed in a shell; absolute paths are shortened."""
     path = Path(sys.argv[0] if sys.argv else "python")
     is_buttress = (
         path.name.startswith(("buttress", "__main__")) or path.parts[-2:] == CLI_ENTRY_POINT
     )
-    return " ".join(["buttress" if is_buttress else path.name, *sys.argv[1:]])
+    program = "buttress" if is_buttress else path.name
+    return " ".join([program, *map(shorten_paths, sys.argv[1:])])
 
 
 def find_runs(root: Path) -> list[Run]:

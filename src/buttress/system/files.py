@@ -182,9 +182,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 def create_file(path: Path, text: str) -> bool:
     """Create a file with its content in one step; False if it exists."""
     create_folder(path.parent)
+    _remove_leftovers(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
     if path.exists():
         return False
-    _remove_leftovers(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
     with _locked_temporary(path, is_folder=False) as temporary:
         temporary.write_text(text, encoding="utf-8")
         try:
