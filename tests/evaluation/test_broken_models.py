@@ -6,7 +6,7 @@ import pytest
 
 import buttress as bt
 from buttress.results.evaluation import Evaluation
-from evaluation.broken_models import BROKEN, EPS, accuracy, adversarial_examples, digits
+from evaluation.broken_models import BROKEN, EPS, accuracy, adversarial_examples, digits, trained_on
 
 FEW = digits("test").select(range(24))
 
@@ -49,3 +49,21 @@ def test_the_network_behind_the_defences_passes_and_is_fooled() -> None:
     found = bt.evaluate(model, FEW, [f"pgd:Linf:{EPS}"])
     assert found.is_trustworthy, found.findings
     assert found.worst_case == 0
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 0.25), (0.449, 0.226)])
+def test_a_model_without_its_normalization_is_found(mean: float, std: float) -> None:
+    data = digits("test")
+    found = bt.evaluate(trained_on(mean, std), data, ["clean"])
+    finding = next(f for f in found.findings if f.check == "not_normalized")
+    assert not found.is_trustworthy
+    assert float(finding.evidence["after"]) > 0.9
+
+
+@pytest.mark.parametrize("name", ["swapped labels", "labels in reverse"])
+def test_labels_in_another_order_are_named(name: str) -> None:
+    found = bt.evaluate(BROKEN[name].make(), digits("test"), ["clean"])
+    names = {f.check for f in found.findings}
+    assert "permuted_labels" in names
+    assert not names & {"normalized_twice", "not_normalized", "wrong_input_range"}
+    assert not found.is_trustworthy

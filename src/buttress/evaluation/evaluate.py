@@ -176,13 +176,14 @@ def _check_first_images(
     model: nn.Module, data: Dataset, entries: Sequence[SuiteEntry]
 ) -> ModelUnderTest:
     """Check that the model and the first images can be attacked; raise if not."""
-    first_images = data.select(range(min(PROBE_IMAGES, len(data))))
+    step = max(1, len(data) // PROBE_IMAGES)  # spread: folders are sorted by class
+    probe_images = data.select(range(0, len(data), step)[:PROBE_IMAGES])
     attacks = [e for e in entries if e.threat is not None]
     attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
     threat = attacks[0].threat if attacks else None
     passes = min((attack.eot_samples for attack in attack_fns), default=1)
     subject = ModelUnderTest(
-        model, first_images, threat or Threat("Linf", data.budgets["Linf"]), averaged_passes=passes
+        model, probe_images, threat or Threat("Linf", data.budgets["Linf"]), averaged_passes=passes
     )
     check_image_batch(subject.x)
     with eval_mode(model):

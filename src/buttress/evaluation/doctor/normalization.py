@@ -29,6 +29,14 @@ DOUBLE_NORMALIZED_STD = (
     2.0  # normalized images have a std of about 1; normalized twice 1 / std, 3 or 4
 )
 RELATIVE_TOLERANCE = 0.2  # a small sample differs less from the whole dataset
+COMMON_STATISTICS: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = (
+    ("mean and std 1/2", (0.5,), (0.5,)),
+    ("mean 1/2 and std 1/4", (0.5,), (0.25,)),
+    ("the mean and std of ImageNet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ("the mean and std of CIFAR-10", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ("the mean and std of CIFAR-100", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    ("the mean and std of MNIST", (0.1307,), (0.3081,)),
+)
 INPUT_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
@@ -105,6 +113,49 @@ def wrong_input_range(subject: ModelUnderTest) -> Finding | None:
     )
 
 
+MIN_CLASS_IMAGES = 3  # of a class whose label is in doubt
+MIN_CLASS_FRACTION = 0.8  # of them are predicted as one other class
+
+
+@CHECKS.register("permuted_labels", tags=("model",))
+def permuted_labels(subject: ModelUnderTest) -> Finding | None:
+    """Most images of some classes are predicted as one other class each."""
+    predictions = subject.logits.argmax(1)
+    other_class = label_permutation(predictions, subject.y)
+    if not other_class:
+        return None
+    before = float(subject.is_correct.float().mean())
+    table = torch.arange(subject.logits.shape[1], device=subject.y.device)
+    for label, prediction in other_class.items():
+        table[label] = prediction
+    after = float((predictions == table[subject.y]).float().mean())
+    names = subject.data.classes
+    pairs = ", ".join(f"{names[a]} as {names[b]}" for a, b in [*other_class.items()][:5])
+    return make_finding(
+        permuted_labels,
+        "untrustworthy",
+        f"labels and outputs seem to be in another order: {pairs}; clean accuracy rises from "
+        f"{before:.1%} to {after:.1%} with these labels",
+        "check the order of the class folders or of the label map against that of training",
+        {"before": before, "after": after, "classes": len(other_class)},
+    )
+
+
+def label_permutation(predictions: Tensor, y: Tensor) -> dict[int, int]:
+    """Label -> the class that its images are predicted as, where it is another one.
+
+    Empty unless these classes are a permutation of the labels.
+    """
+    other_class: dict[int, int] = {}
+    for label in y.unique().tolist():
+        of_label = predictions[y == label]
+        top, count = of_label.mode().values.item(), int((of_label == of_label.mode().values).sum())
+        if top != label and count >= max(MIN_CLASS_IMAGES, MIN_CLASS_FRACTION * len(of_label)):
+            other_class[label] = int(top)
+    is_permutation = set(other_class) == set(other_class.values())
+    return other_class if is_permutation and len(other_class) > 1 else {}
+
+
 def _matches_double_normalization(subject: ModelUnderTest, mean: float, std: float) -> bool:
     """Normalized once, images have mean 0 and std 1; twice, -mean / std and 1 / std."""
     m, s = (sum(v) / len(v) for v in (subject.data.mean, subject.data.std))
@@ -146,7 +197,12 @@ def _accuracy_gain_finding(
 def _best_transform(
     subject: ModelUnderTest, transforms: Sequence[InputTransform]
 ) -> AccuracyChange | None:
-    """The transform with a significantly higher clean accuracy, if any."""
+    """The transform with a significantly higher clean accuracy, if any.
+
+    Labels in another order have their own finding: other images cannot mend them.
+    """
+    if label_permutation(subject.logits.argmax(1), subject.y):
+        return None
     improvements = []
     for transform in transforms:
         is_correct = subject.compute_logits(transform.apply(subject.x)).argmax(1) == subject.y
@@ -160,10 +216,10 @@ def _best_transform(
 
 
 def _candidate_statistics(subject: ModelUnderTest) -> list[tuple[str, Tensor, Tensor]]:
-    """Candidate mean and std: of the dataset, of the model's own layers, and 1/2."""
+    """Candidate mean and std: of the dataset, common ones, and those of the model's own layers."""
     x = subject.x
     pairs = [("the mean and std of the dataset", subject.data.mean, subject.data.std)]
-    pairs.append(("mean and std 1/2", (0.5,), (0.5,)))
+    pairs += [(name, m, s) for name, m, s in COMMON_STATISTICS if len(m) in (1, x.shape[1])]
     candidates = [(n, _per_channel(m, x), _per_channel(s, x)) for n, m, s in pairs]
     for layer in _normalization_layers(subject.model)[:2]:
         mean, std = (torch.as_tensor(v).flatten().tolist() for v in (layer.mean, layer.std))
