@@ -131,16 +131,10 @@ def feature(
     which makes nearly every pixel 0 or 1. That is ``start="binary"``.
     """
     require_integers(1, steps=steps)
-    if start not in get_args(FeatureStart):
-        raise UserError(f"`start` must be uniform, binary or image, but got {start!r}")
     units = NetworkUnits(subject.model, block)
     targets = _target_classes(subject, classes)
     names = [subject.data.classes[k] for k in targets]
-    noise = (
-        _start_images(subject, targets)
-        if start == "image"
-        else _start_noise(subject, targets, start)
-    )
+    noise = _start_points(subject, targets, start)
     task = subject.progress.add_task("features", 2 * len(names) * steps)
     lengths = steps, rel_step
     targeted = [
@@ -167,6 +161,15 @@ def feature(
         **{name: float(values.mean()) for name, values in figures.items()},
         samples={name: classes_drawn.store(values) for name, values in figures.items()},
     )
+
+
+def _start_points(subject: AnalysisSubject, targets: Sequence[int], start: FeatureStart) -> Tensor:
+    """Where the ascent begins, for each target class: noise or test images of other classes."""
+    if start not in get_args(FeatureStart):
+        raise UserError(f"`start` must be uniform, binary or image, but got {start!r}")
+    if start == "image":
+        return _start_images(subject, targets)
+    return _start_noise(subject, targets, start)
 
 
 def _pictures(

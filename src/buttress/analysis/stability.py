@@ -181,19 +181,17 @@ def stability(
             stop_when_fooled=targets is clean_predictions,
             on_progress=fraction_callback(task, len(x)),
         )
-        out = run_attack(
-            chosen_attack, subject.model, x, targets, subject.threat, ids=ids, options=options
-        )
+        model, threat = subject.model, subject.threat
+        out = run_attack(chosen_attack, model, x, targets, threat, ids=ids, options=options)
         task.close()
-        return predict_classes(subject.model, out.x_adv) == clean_predictions
+        return predict_classes(model, out.x_adv) == clean_predictions
 
-    stable = stable_images(y if against == "label" else clean_predictions)
     is_correct = clean_predictions == y
+    stable = stable_images(y if against == "label" else clean_predictions)
     masks = _stability_masks(is_correct, stable)
     if against == "both":
         masks["stable_against_label"] = (stable_images(y), torch.ones_like(stable))
-    units = SampleUnits(ids)
-    classes = data.classes if per_class else ()
+    units, classes = SampleUnits(ids), data.classes if per_class else ()
     return StabilityResult(
         attack=attack,
         threat=str(subject.threat),

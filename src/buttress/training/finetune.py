@@ -81,26 +81,32 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         progress: where to show progress.
         checkpoint: the ``best`` or the ``last`` epoch of a run.
     """
-    initial = load_initial_weights(
-        str(source), ModelRequest(model=model, pretrained=pretrained), checkpoint
-    )
-    recipe = initial.recipe if recipe is None else recipe
-    if recipe is None:
-        raise UserError(f"{source} is not a run with a recipe; pass --recipe")
+    request = ModelRequest(model=model, pretrained=pretrained)
+    initial = load_initial_weights(str(source), request, checkpoint)
+    resolved_recipe = load_recipe(_choose_recipe(recipe, initial, source), overrides)
     spec = resolve_run_spec(
-        initial.model, dataset, load_recipe(recipe, overrides), seed=seed, limit=limit,
+        initial.model, dataset, resolved_recipe, seed=seed, limit=limit,
         image_size=image_size, model_args={**initial.model_args, **(model_args or {})},
     )  # fmt: skip
     state, transfer = build_initial_state(spec, initial)
     if progress is not None and is_rank_zero():
-        progress.log(f"{source}: {transfer}")
-        for change in transfer_changes(spec, initial, transfer):
-            progress.log(change)
+        for line in (f"{source}: {transfer}", *transfer_changes(spec, initial, transfer)):
+            progress.log(line)
     return train_run(
         spec.model_copy(update={"initial_weights": content_digest(state)}), out,
         initial_state=state, finetuned_from={**initial.provenance, **transfer_record(transfer)},
         device=device, devices=devices, compile=compile, loggers=loggers, progress=progress,
     )  # fmt: skip
+
+
+def _choose_recipe(
+    recipe: str | Path | Recipe | None, initial: InitialWeights, source: str | Path
+) -> str | Path | Recipe:
+    """The given recipe, or that of the source run."""
+    chosen = initial.recipe if recipe is None else recipe
+    if chosen is None:
+        raise UserError(f"{source} is not a run with a recipe; pass --recipe")
+    return chosen
 
 
 def build_initial_state(
