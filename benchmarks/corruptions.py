@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from buttress.data import corrupt, list_corruptions, load_dataset
-from buttress.data.corruptions import SEVERITIES
+from buttress.results.suite_spec import SEVERITIES
 from buttress.system.files import write_text
 
 CIFAR_TEST_IMAGES = 10_000

@@ -144,10 +144,10 @@ class TestOfficialArrays:
 
 
 class TestOfficialFolders:
-    def put(self, root: Path, test: Dataset, source: Path) -> dict[str, Image.Image]:
+    def put(self, root: Path, val: Path) -> dict[str, Image.Image]:
         """Each val image, grey, without loss, under the names of ImageNet-C."""
         images: dict[str, Image.Image] = {}
-        for file in (source / "imagenet" / "val").glob("*/*.JPEG"):
+        for file in val.glob("*/*.JPEG"):
             path = root / "noise" / "fog" / "2" / file.parent.name / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             image = Image.effect_noise((32, 32), 40 + len(images)).convert("RGB")
@@ -155,22 +155,31 @@ class TestOfficialFolders:
             images[f"val/{file.parent.name}/{file.name}"] = image
         return images
 
+    @pytest.mark.parametrize(
+        ("name", "val", "variable"),
+        [
+            ("imagenet-rb5000", "imagenet/val", "BUTTRESS_IMAGENET_C"),
+            ("imagenette", "imagenette/imagenette2/val", "BUTTRESS_IMAGENETTE_C"),
+        ],
+    )
     def test_are_used_and_not_scaled_again(
-        self, small_copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, small_copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        name: str, val: str, variable: str,
+    ) -> None:  # fmt: skip
         from buttress.system.rng import derive_seed
 
         monkeypatch.setattr(official, "IMAGENET_C_SIZE", 32)
-        monkeypatch.setenv("BUTTRESS_IMAGENET_C", str(tmp_path))
-        test = load_dataset("imagenet-rb5000")
-        images = self.put(tmp_path, test, small_copies)
+        test = load_dataset(name, image_size=32)
+        assert corrupt_dataset(test, "fog", 2).name == f"{name}+fog-2"
+        monkeypatch.setenv(variable, str(tmp_path))
+        images = self.put(tmp_path, small_copies / val)
         made = corrupt_dataset(test, "fog", 2)
-        assert made.name == "imagenet-rb5000+fog-2-official"
+        assert made.name == f"{name}+fog-2-official"
         by_id = {derive_seed(path) >> 1: image for path, image in images.items()}
         expected = np.stack([np.asarray(by_id[i]) for i in test.ids.tolist()])
         assert np.array_equal((made.images * 255).round().byte().permute(0, 2, 3, 1), expected)
         # Images of another size are corrupted here, not made of scaled official ones.
-        larger = load_dataset("imagenet-rb5000", image_size=40)
-        assert corrupt_dataset(larger, "fog", 2).name == "imagenet-rb5000+fog-2"
-        with pytest.raises(DataError, match="7 of 7 are missing"):
+        larger = load_dataset(name, image_size=40)
+        assert corrupt_dataset(larger, "fog", 2).name == f"{name}+fog-2"
+        with pytest.raises(DataError, match=f"{len(test)} of {len(test)} are missing"):
             corrupt_dataset(test, "fog", 3)

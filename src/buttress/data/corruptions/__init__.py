@@ -2,14 +2,14 @@
 
 from buttress.data.corruptions import blur as blur
 from buttress.data.corruptions import digital as digital
+from buttress.data.corruptions import frost as frost
 from buttress.data.corruptions import noise as noise
 from buttress.data.corruptions import weather as weather
-from buttress.data.corruptions.core import CORRUPTIONS, SEVERITIES, corrupt, list_corruptions
+from buttress.data.corruptions.core import CORRUPTIONS, corrupt, list_corruptions
 from buttress.data.corruptions.dataset import corrupt_dataset, find_official_corruption
 
 __all__ = [
     "CORRUPTIONS",
-    "SEVERITIES",
     "corrupt",
     "corrupt_dataset",
     "find_official_corruption",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.registry import Registry
+from buttress.results.suite_spec import SEVERITIES
 from buttress.system.rng import SampleRNG
 
 # Values just below a level are rounded up to it: float64 errors are far smaller than this.
@@ -43,7 +44,6 @@ def to_grayscale(x: Tensor) -> Tensor:
 Corruption = Callable[[Tensor, Any, SampleRNG], Tensor]
 CORRUPTIONS: Registry[Corruption] = Registry("corruption")
 CORRUPTIONS_PAPER = "arXiv:1903.12261"
-SEVERITIES = (1, 2, 3, 4, 5)
 MAX_SMALL_IMAGE = 64  # pixels: the constants of CIFAR-10-C up to here, of ImageNet-C above
 MIN_IMAGE_SIZE = 8
 MAX_VALUES_PER_CHUNK = 1 << 19  # of images in float64: 4 MiB
@@ -97,6 +97,12 @@ def severity_constants(name: str, severity: int, size: tuple[int, int]) -> Any:
     """The constants of a severity for images of this height and width."""
     kind = "small" if max(size) <= MAX_SMALL_IMAGE else "large"
     return CORRUPTIONS.entry(name).metadata[kind][severity - 1]
+
+
+def corruption_variant(name: str) -> str:
+    """Return how this machine generates a corruption if it could do otherwise, else nothing."""
+    variant = CORRUPTIONS.entry(name).metadata.get("variant")
+    return "" if variant is None else str(variant())
 
 
 def check_severity(severity: int) -> int:

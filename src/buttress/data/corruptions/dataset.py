@@ -13,13 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from buttress.data.core import Dataset
-from buttress.data.corruptions.core import CORRUPTIONS, check_severity, corrupt
+from buttress.data.corruptions.core import (
+    CORRUPTIONS,
+    check_severity,
+    corrupt,
+    corruption_variant,
+)
 from buttress.data.datasets.cifar import FIRST_TEST_ID
-from buttress.data.download import cache_dir
 from buttress.data.pixels import MemoryPixels, PixelSource, to_float
 from buttress.data.readers.folder import FolderPixels, image_file
 from buttress.errors import DataError
 from buttress.results.attack_record import OFFICIAL_SUFFIX
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
 
 ARRAY_FOLDERS = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
@@ -27,9 +32,13 @@ IMAGE_FOLDERS = {
     "imagenet": "ImageNet-C",
     "imagenet-100": "ImageNet-C",
     "imagenet-rb5000": "ImageNet-C",
+    "imagenette": "ImageNette-C",
 }
-IMAGENET_C_VARIABLE = "BUTTRESS_IMAGENET_C"
-IMAGENET_C_SIZE = 224  # of ImageNet-C: scaling its images again would change them
+FOLDER_VARIABLES = {
+    "ImageNet-C": "BUTTRESS_IMAGENET_C",
+    "ImageNette-C": "BUTTRESS_IMAGENETTE_C",
+}
+IMAGENET_C_SIZE = 224  # of image folders: scaling their images again would change them
 IMAGES_PER_SEVERITY = 10_000  # of one severity in an array
 
 
@@ -49,7 +58,7 @@ def _candidate_folders(dataset: str) -> Iterator[Path]:
     official_name = ARRAY_FOLDERS.get(dataset) or IMAGE_FOLDERS.get(dataset)
     if official_name is None:
         return
-    if dataset in IMAGE_FOLDERS and (override := os.environ.get(IMAGENET_C_VARIABLE)):
+    if override := os.environ.get(FOLDER_VARIABLES.get(official_name, "")):
         yield Path(override).expanduser()
     for folder in (cache_dir(), cache_dir() / dataset):
         yield from (folder / official_name, folder / official_name.lower())
@@ -151,12 +160,18 @@ class OfficialPixels(WrappedPixels):
 CORRUPTION_VERSION = 1  # goes up when the pixels of a corruption change
 
 
+def generated_version(name: str) -> str:
+    """Identify how generated images of a corruption are made."""
+    return f"version {CORRUPTION_VERSION} {corruption_variant(name)}".rstrip()
+
+
 def corrupt_dataset(dataset: Dataset, name: str, severity: int, seed: int = 0) -> Dataset:
     """The same images, labels, ids, classes and budgets, under a corruption.
 
-    For the test images of CIFAR-10, CIFAR-100 and ImageNet (at 224 pixels) these are the official
-    arrays or files where the user has them (`find_official_corruption`); the name then ends in
-    ``-official`` and ``seed`` plays no part. Otherwise images are corrupted when they are read.
+    For the test images of CIFAR-10, CIFAR-100, ImageNet and ImageNette (at 224 pixels) these are
+    the official arrays or files where the user has them (`find_official_corruption`); the name
+    then ends in ``-official`` and ``seed`` plays no part. Otherwise images are corrupted when they
+    are read.
     """
     name = CORRUPTIONS.entry(name).name
     severity = check_severity(severity)
@@ -187,7 +202,7 @@ class CorruptedPixels(WrappedPixels):
         return replace(self, source=self.source.select(indices), ids=self.ids[indices])
 
     def fingerprint_bytes(self) -> Iterator[bytes]:
-        version = f"seed {self.seed} version {CORRUPTION_VERSION}"
+        version = f"seed {self.seed} {generated_version(self.name)}"
         yield f"{self.name} {self.severity} {version}\n".encode()
         yield from self.source.fingerprint_bytes()
 

@@ -1,4 +1,4 @@
-"""Weather corruptions: fog, frost, snow and spatter."""
+"""Weather corruptions: fog, snow and spatter."""
 
 from __future__ import annotations
 
@@ -69,52 +69,6 @@ def plasma_fractal(side: int, decay: float, u: Tensor) -> Tensor:
         step, noise_scale = half, noise_scale / decay
     heights -= heights.amin((1, 2), keepdim=True)
     return heights / heights.amax((1, 2), keepdim=True)
-
-
-ICE_COLOR = (0.88, 0.95, 1.0)
-NEEDLE_ARMS = 6
-NEEDLE_LENGTHS = (1 / 10, 1 / 24)  # lengths of needles, as shares of the longer side
-NEEDLE_COVERAGE = (
-    0.3  # how much of the image the needles of one length cover, counted with overlaps
-)
-
-
-@corruption(
-    "common",
-    "weather",
-    small=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-    large=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-    note="procedural: crystals drawn from noise stand in for the published photographs",
-)
-def frost(x: Tensor, constants: tuple[float, float], streams: SampleRNG) -> Tensor:
-    """Ice over the image: procedural crystals with the published weights, not the photographs."""
-    image_weight, ice_weight = constants
-    ice = ice_crystals(x, streams)
-    if x.shape[1] == 3:
-        ice = ice * torch.tensor(ICE_COLOR, dtype=x.dtype).view(1, 3, 1, 1)
-    return image_weight * x + ice_weight * ice
-
-
-def ice_crystals(x: Tensor, streams: SampleRNG) -> Tensor:
-    """(N, 1, H, W) in [0, 1]: needles with six arms on a patchy film."""
-    n, _, height, width = x.shape
-    longer = max(height, width)
-    side = 1 << (longer - 1).bit_length()
-    film = plasma_fractal(side, 1.8, streams.draw_uniform(torch.empty(n, side * side)).double())
-    film = film[:, :height, :width].unsqueeze(1)
-    ice = 0.1 + 0.5 * film
-    turns = streams.draw_fractions(len(NEEDLE_LENGTHS), "turns") * 60
-    for number, share in enumerate(NEEDLE_LENGTHS, start=1):
-        length = max(1.0, longer * share)
-        u = streams.draw_uniform(torch.empty(n, 1, height, width), number).double()
-        # More of them where the film is thick: frost comes in patches.
-        points = (u < NEEDLE_COVERAGE / (NEEDLE_ARMS * length) * 4 * film.square()).double()
-        stars = torch.zeros_like(points)
-        for arm in range(NEEDLE_ARMS):
-            stars += directional_blur(points, length, length, turns[:, number - 1] + 60 * arm)
-        # A needle is as bright at its root as a whole one is, however long.
-        ice += 0.6 * (stars * length).clamp_max(1)
-    return ice.clamp_max_(1)
 
 
 @corruption(
