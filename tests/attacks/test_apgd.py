@@ -18,7 +18,7 @@ from buttress.attacks.problem import ModelOutput, Problem
 from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 from conftest import Linear, images, small_net
 
 EPS = 0.01
@@ -29,7 +29,7 @@ def problem_of(norm: Norm, eps: float = EPS, n: int = 1) -> Problem:
     x = torch.full((n, 3, 4, 4), 0.5, dtype=torch.float64)
     y, model = torch.zeros(n, dtype=torch.int64), Linear(48, 3).double()
     streams = SampleRNG(0, "test", torch.arange(n))
-    return Problem(model, x, y, Threat(norm, eps), streams, clean_logits=model(x).detach())
+    return Problem(model, x, y, NormBall(norm, eps), streams, clean_logits=model(x).detach())
 
 
 def seen_of(loss: float, grad: Tensor) -> ModelOutput:
@@ -138,9 +138,7 @@ def test_the_first_step_is_plain_and_later_ones_repeat_a_quarter_of_the_last_mov
         points.append(state.x_t.clone())
         here, last = points[-2], points[max(look - 1, 0)]
         share = 1.0 if look == 0 else 0.75
-        along = problem.scale_into_ball_(
-            here + eta * problem.threat.steepest_direction(slope(look))
-        )
+        along = problem.scale_into_ball_(here + eta * problem.ball.steepest_direction(slope(look)))
         expected = problem.scale_into_ball_(
             here + share * (along - here) + (1 - share) * (here - last)
         )
@@ -152,7 +150,7 @@ def test_in_l2_points_are_drawn_straight_into_the_ball() -> None:
     problem = replace(problem_of("L2"), x=torch.zeros_like(problem_of("L2").x))
     state = APGDCE().init_state(problem, torch.zeros(1, dtype=torch.int64))
     here = state.x_t.clone()
-    far = here + 2 * EPS * problem.threat.steepest_direction(slope(0))
+    far = here + 2 * EPS * problem.ball.steepest_direction(slope(0))
     new = APGDCE().next_points(problem, state, seen_of(0.0, slope(0)))
     torch.testing.assert_close(new, problem.threat.scale_into_ball(problem.x, far))
     assert not torch.allclose(new, problem.project(far))
@@ -199,7 +197,7 @@ def test_few_steps_in_l1_end_in_the_ball_itself(steps: int) -> None:
 def test_passes_of_ten_steps(norm: Norm, use_larger_eps: bool, looks: int) -> None:
     model, x = small_net().double(), images(3)[0].double()
     y, args = model(x).argmax(1), {"steps": 10, "use_larger_eps": use_larger_eps}
-    out = run_attack(create_attack("apgd-ce", **args), model, x, y, Threat(norm, 1e-3))
+    out = run_attack(create_attack("apgd-ce", **args), model, x, y, NormBall(norm, 1e-3))
     assert out.counter.forward.tolist() == [1 + looks] * 3  # and the clean image
     assert out.counter.backward.tolist() == [looks - 1] * 3  # none at the last point
 
@@ -234,7 +232,7 @@ def passes_in_l1(need: float, early_stop: bool) -> tuple[int, int]:
     """Forward and backward passes of 100 steps in a ball of 0.05, beside the clean image's."""
     x, y = torch.full((1, 1, 8, 8), 0.5), torch.zeros(1, dtype=torch.int64)
     attack = create_attack("apgd-t", steps=100, early_stop=early_stop)
-    out = run_attack(attack, OnePixel(need), x, y, Threat("L1", 0.05))
+    out = run_attack(attack, OnePixel(need), x, y, NormBall("L1", 0.05))
     assert not out.fooled.any()
     return int(out.counter.forward) - 1, int(out.counter.backward)
 
@@ -251,7 +249,7 @@ def test_a_run_goes_on_that_fooled_the_model_in_the_larger_ball() -> None:
 
 def test_giving_up_changes_no_verdict_here() -> None:
     model, (x, _) = small_net(), images(24)
-    y, threat = model(x).argmax(1), Threat("L1", 0.6)
+    y, threat = model(x).argmax(1), NormBall("L1", 0.6)
     patient, hasty = (
         run_attack(create_attack("apgd-t", steps=25, early_stop=ends), model, x, y, threat)
         for ends in (False, True)
@@ -284,7 +282,7 @@ def test_the_first_classes_can_be_passed_over(classes: int, skip: int, expected:
     x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
     clean = -torch.arange(float(classes)).expand(2, classes)
     streams = SampleRNG(0, "apgd-t", torch.arange(2))
-    problem = Problem(small_net(classes), x, y, Threat("Linf", 0.1), streams, clean_logits=clean)
+    problem = Problem(small_net(classes), x, y, NormBall("Linf", 0.1), streams, clean_logits=clean)
     attack = create_attack("apgd-t", targets=3, skip_targets=skip)
     assert attack.target_ranks(classes).tolist() == expected  # type: ignore[union-attr]
     for run, rank in enumerate(expected):

@@ -22,11 +22,11 @@ from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Norm, Threat
-from conftest import Linear, attention_net, images, small_net, thinned
+from buttress.threats.norm_ball import Norm, NormBall
+from conftest import Linear, attention_net, images, norms_of, small_net, thinned
 
 EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
-CASES = [(name, norm) for name in ATTACKS.names() for norm in ATTACKS.get(name).norms]
+CASES = [(name, norm) for name in ATTACKS.names() for norm in norms_of(name)]
 every = pytest.mark.parametrize(("name", "norm"), CASES)
 # Attacks of published protocols that are known to be weak or to depend on the batch are kept for
 # replication; they owe the ball, the box and an untouched model, nothing more.
@@ -77,7 +77,7 @@ def test_stays_in_ball_and_box_and_beats_clean_and_noise(
 ) -> None:
     model = make(kind, classes, channels)
     x, y = images(n, channels, classes=classes)
-    threat = Threat(norm, EPS[norm])
+    threat = NormBall(norm, EPS[norm])
     x_adv = bt.attack(name, model, x, y, threat=threat, **brief(name, classes, channels))
     assert x_adv.shape == x.shape
     assert 0 <= float(x_adv.min()) <= float(x_adv.max()) <= 1
@@ -99,7 +99,7 @@ def test_more_steps_are_never_weaker(name: str, norm: Norm) -> None:
     It may fall a little: cross-entropy and ratios are not the margin.
     """
     model, (x, _) = small_net().double(), images(12)
-    x, threat, scores = x.double(), Threat(norm, EPS[norm] / 2), []
+    x, threat, scores = x.double(), NormBall(norm, EPS[norm] / 2), []
     y = model(x).argmax(1)
     for steps in (1, 3, 10) if name in ENSEMBLES else (1, 3, 10, 30):
         args = {**brief(name), "steps": steps}
@@ -113,7 +113,7 @@ def test_more_steps_are_never_weaker(name: str, norm: Norm) -> None:
 @with_argument("restarts")
 def test_more_restarts_are_never_weaker(name: str, norm: Norm) -> None:
     model, (x, y) = small_net().double(), images(8)
-    threat = Threat(norm, EPS[norm] / 2)
+    threat = NormBall(norm, EPS[norm] / 2)
     one, four = (
         score(model, bt.attack(name, model, x.double(), y, threat=threat, **args), y)
         for args in ({**brief(name), "restarts": r} for r in (1, 4))
@@ -127,7 +127,7 @@ def test_more_restarts_are_never_weaker(name: str, norm: Norm) -> None:
 def test_same_seed_same_answer_other_seed_other_start(name: str, norm: Norm) -> None:
     model, (x, y) = small_net(), images(4)
     y = model(x).argmax(1) if name.startswith("fab") else y  # it only keeps a point that is wrong
-    threat, args = Threat(norm, 2 * EPS[norm]), brief(name)
+    threat, args = NormBall(norm, 2 * EPS[norm]), brief(name)
     if name.startswith("fab"):
         args["restarts"] = 2
     a, b, c = (bt.attack(name, model, x, y, threat=threat, seed=s, **args) for s in (0, 0, 1))
@@ -140,7 +140,7 @@ def test_same_seed_same_answer_other_seed_other_start(name: str, norm: Norm) -> 
 def test_batches_change_nothing_in_float64(name: str, norm: Norm, batch_size: int) -> None:
     model, (x, y) = small_net().double(), images(16)
     x, ids = x.double(), torch.arange(40, 56)
-    attack, threat = create_attack(name, **brief(name)), Threat(norm, EPS[norm])
+    attack, threat = create_attack(name, **brief(name)), NormBall(norm, EPS[norm])
     whole = run_attack(attack, model, x, y, threat, ids=ids)
     assert not torch.equal(whole.x_adv, x), "the case must not be empty"
     parts = run_attack(
@@ -160,7 +160,7 @@ def test_dropping_broken_samples_changes_no_verdict(name: str, norm: Norm) -> No
     model, (x, y) = small_net().double(), images(16)
     y = model(x.double()).argmax(1)  # all right without an attack
     args = {**brief(name), **({"steps": 10} if "steps" in brief(name) else {})}
-    attack, threat = create_attack(name, **args), Threat(norm, EPS[norm] / 2)
+    attack, threat = create_attack(name, **args), NormBall(norm, EPS[norm] / 2)
     whole = run_attack(attack, model, x.double(), y, threat)
     early = run_attack(
         attack, model, x.double(), y, threat, options=AttackOptions(stop_when_fooled=True)
@@ -185,7 +185,7 @@ def test_nothing_of_the_model_is_touched(name: str, norm: Norm) -> None:
     modes = [m.training for m in model.modules()]
     wants = [p.requires_grad for p in model.parameters()]
     x_before, rng = x.clone(), torch.get_rng_state()
-    bt.attack(name, model, x, y, threat=Threat(norm, EPS[norm]), **brief(name))
+    bt.attack(name, model, x, y, threat=NormBall(norm, EPS[norm]), **brief(name))
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert [m.training for m in model.modules()] == modes
     assert [p.requires_grad for p in model.parameters()] == wants
@@ -197,7 +197,7 @@ def test_nothing_of_the_model_is_touched(name: str, norm: Norm) -> None:
 @every
 def test_an_empty_batch_is_fine(name: str, norm: Norm) -> None:
     x, y = images(0)
-    x_adv = bt.attack(name, small_net(), x, y, threat=Threat(norm, EPS[norm]), **brief(name))
+    x_adv = bt.attack(name, small_net(), x, y, threat=NormBall(norm, EPS[norm]), **brief(name))
     assert x_adv.shape == x.shape
 
 
@@ -224,7 +224,7 @@ def test_mistakes_are_explained() -> None:
 def test_rounding_is_not_taken_for_an_escape(norm: Norm, eps: float) -> None:
     model, (x, y) = small_net(), images(64)
     for name in ("pgd", "apgd-ce"):
-        bt.attack(name, model, x, y, threat=Threat(norm, eps), steps=5)
+        bt.attack(name, model, x, y, threat=NormBall(norm, eps), steps=5)
 
 
 def test_more_mistakes_are_explained() -> None:
@@ -275,7 +275,7 @@ class Flat(nn.Module):
 def test_results_stay_finite_where_gradients_vanish_or_explode(name: str, norm: Norm) -> None:
     x, y = images(4)
     for model, fact in ((Sick(), "non_finite"), (Flat(), "zero_gradient")):
-        out = run_attack(create_attack(name, **brief(name)), model, x, y, Threat(norm, 0.05))
+        out = run_attack(create_attack(name, **brief(name)), model, x, y, NormBall(norm, 0.05))
         assert out.x_adv.isfinite().all()
         assert getattr(out.counter, fact).all(), "and it is reported"
 
@@ -301,13 +301,13 @@ def test_the_model_is_restored_after_an_exception() -> None:
 
 def test_a_gradient_that_was_never_asked_for_is_not_called_zero() -> None:
     model, (x, y) = small_net(), images(4)
-    out = run_attack(create_attack("noise"), model, x, y, Threat("Linf", 0.01))
+    out = run_attack(create_attack("noise"), model, x, y, NormBall("Linf", 0.01))
     assert not out.counter.zero_gradient.any()
 
 
 def test_passes_are_counted() -> None:
     model, (x, y) = small_net(), images(4)
-    out = run_attack(create_attack("pgd", steps=7), model, x, y, Threat("Linf", 0.01))
+    out = run_attack(create_attack("pgd", steps=7), model, x, y, NormBall("Linf", 0.01))
     assert out.counter.forward.tolist() == [9] * 4  # clean, 7 steps, last point
     assert out.counter.backward.tolist() == [7] * 4
 
@@ -320,7 +320,7 @@ def test_targets_are_never_the_label(how: TargetRule, classes: int) -> None:
         model,
         x,
         y,
-        Threat("Linf", 0.1),
+        NormBall("Linf", 0.1),
         SampleRNG(0, "t", torch.arange(40)),
         clean_logits=model(x).detach(),
     )
@@ -337,7 +337,7 @@ def test_targets_are_never_the_label(how: TargetRule, classes: int) -> None:
 def test_a_targeted_attack_reaches_its_target() -> None:
     model, (x, y) = small_net(), images(12)
     streams, clean = SampleRNG(0, "t", torch.arange(12)), model(x).detach()
-    problem = Problem(model, x, y, Threat("Linf", 0.5), streams, clean_logits=clean)
+    problem = Problem(model, x, y, NormBall("Linf", 0.5), streams, clean_logits=clean)
     target = choose_target(problem, "most_likely", torch.zeros(12, dtype=torch.int64))
     for name, given in (("pgd", {"loss": "ce"}), ("pgd", {"loss": "margin"}), ("cw", {})):
         attack = create_attack(name, target="most_likely", rel_step=0.1, steps=40, **given)
@@ -348,7 +348,7 @@ def test_a_targeted_attack_reaches_its_target() -> None:
 def test_the_published_dense_l1_step_is_weaker_than_ours() -> None:
     model, (x, _) = small_net(), images(64)
     y = model(x).argmax(1)
-    threat = Threat("L1", 1.0)
+    threat = NormBall("L1", 1.0)
     dense, sparse = (
         run_attack(create_attack(name), model, x, y, threat).fooled.float().mean()
         for name in ("pgd_dense_l1", "pgd")
@@ -365,7 +365,7 @@ def test_the_hinge_on_the_batch_sum_stops_everyone() -> None:
     with torch.no_grad():
         last: Any = model[-1]
         last.bias[y[0]] -= 100.0
-    threat = Threat("Linf", 0.02)
+    threat = NormBall("Linf", 0.02)
     ours = run_attack(create_attack("cw"), model, x[1:], y[1:], threat).fooled
     alone = run_attack(create_attack("cw"), model, x, y, threat).fooled[1:]
     published = run_attack(create_attack("cw_batch_sum", start="clean"), model, x, y, threat)
@@ -377,7 +377,7 @@ def test_guided_attack_relaxes_and_then_only_raises_the_margin() -> None:
     model, (x, y) = small_net(), images(4)
     attack = create_attack("gama", steps=20)
     streams, logits = SampleRNG(0, "g", torch.arange(4)), model(x).detach()
-    problem = Problem(model, x, y, Threat("Linf", 0.1), streams, clean_logits=logits)
+    problem = Problem(model, x, y, NormBall("Linf", 0.1), streams, clean_logits=logits)
     state = attack.init_state(problem, torch.zeros(4, dtype=torch.int64))
     assert torch.equal(
         (state.x_t - x).abs().amax((1, 2, 3)).round(decimals=4), torch.full((4,), 0.1)

@@ -11,7 +11,7 @@ from buttress.attacks.pgd import PGD
 from buttress.attacks.problem import Problem
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 from conftest import Linear, images, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.03, "L2": 0.3, "L1": 3.0}
@@ -22,7 +22,7 @@ def test_breaks_all_that_autoattack_breaks(norm: Norm) -> None:
     model, (x, _) = small_net(), images(24)
     y = model(x).argmax(1)
     how = AttackOptions(stop_when_fooled=True)
-    threat = Threat(norm, EPS[norm] / 3)
+    threat = NormBall(norm, EPS[norm] / 3)
     slow = create_attack("autoattack", steps=50, queries=100)
     theirs = run_attack(slow, model, x, y, threat, options=how)
     ours = run_attack(create_attack("fast"), model, x, y, threat, options=how)
@@ -56,7 +56,7 @@ def test_only_samples_near_the_border_get_more() -> None:
     assert enlisted(4, standing) == [False, False, True, True]
     improved = torch.tensor([False, True, False, False])
     assert enlisted(4, standing._replace(is_improved=improved)) == [False, True, True, True]
-    l1 = standing._replace(norm="L1", best_margin=torch.tensor([-0.04, -0.1, -0.99, -0.4]))
+    l1 = standing._replace(space="L1", best_margin=torch.tensor([-0.04, -0.1, -0.99, -0.4]))
     assert fast.select_samples(1, l1) is None
     seeing = l1._replace(has_unusable_gradient=blind & False)
     assert enlisted(2, seeing) == [True, True, True, False]
@@ -82,7 +82,7 @@ class FlippedGradient(nn.Module):
 def test_a_wrong_gradient_is_met_with_queries(norm: Norm) -> None:
     model, (x, _) = FlippedGradient(), images(24)
     y = model(x).argmax(1)
-    threat = Threat(norm, 3 * EPS[norm])
+    threat = NormBall(norm, 3 * EPS[norm])
     out = run_attack(create_attack("fast"), model, x, y, threat)
     gradient_only = run_attack(create_attack("pgd", steps=20), model, x, y, threat)
     black_box = run_attack(create_attack("square", queries=1000), model, x, y, threat)
@@ -104,10 +104,10 @@ class Hidden(nn.Module):
 def test_hidden_gradients_are_met_with_queries() -> None:
     model, (x, _) = Hidden(), images(16)
     y = model(x).argmax(1)
-    out = run_attack(create_attack("fast"), model, x, y, Threat("Linf", 0.03))
+    out = run_attack(create_attack("fast"), model, x, y, NormBall("Linf", 0.03))
     assert out.counter.zero_gradient.all()
     assert out.fooled.float().mean() > 0.3
-    searched = run_attack(create_attack("pgd"), model, x, y, Threat("Linf", 0.03))
+    searched = run_attack(create_attack("pgd"), model, x, y, NormBall("Linf", 0.03))
     assert out.fooled.sum() > searched.fooled.sum()
 
 
@@ -130,7 +130,7 @@ def test_later_parts_aim_where_earlier_ones_came_near() -> None:
         return state
 
     x, y = torch.full((3, 3, 8, 8), 0.5), torch.zeros(3, dtype=torch.int64)
-    fast, threat = create_attack("fast"), Threat("Linf", 0.03)
+    fast, threat = create_attack("fast"), NormBall("Linf", 0.03)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PGD, "init_state", spied)
         out = run_attack(fast, Rising(), x, y, threat, options=AttackOptions(workers=1))
@@ -148,7 +148,7 @@ def test_two_processes_aim_at_the_same_classes() -> None:
     model, (x, _) = small_net(), images(9)
     y, fast = model(x).argmax(1), create_attack("fast")
     outs = [
-        run_attack(fast, model, x, y, Threat("L1", 0.4), options=AttackOptions(workers=n))
+        run_attack(fast, model, x, y, NormBall("L1", 0.4), options=AttackOptions(workers=n))
         for n in (1, 2)
     ]
     left = ~outs[0].fooled

@@ -11,7 +11,7 @@ from scipy.optimize import linprog, minimize
 from torch import Tensor
 
 from buttress.attacks.hyperplane import Hyperplane
-from buttress.threats.norm_ball import NORMS, Norm, Threat
+from buttress.threats.norm_ball import NORMS, Norm, NormBall
 
 SEEDS = range(20)
 norms = pytest.mark.parametrize("norm", NORMS)
@@ -85,7 +85,7 @@ def test_the_move_is_feasible_and_as_short_as_can_be(norm: Norm, seed: int) -> N
     assert is_in_box(here, move)
     reached = (here.slope * move).sum(1)
     torch.testing.assert_close(reached, -here.gap, rtol=1e-4, atol=0)
-    length = float(Threat(norm, 1.0).norm_of(move))
+    length = float(NormBall(norm, 1.0).norm_of(move))
     assert length == pytest.approx(least_length(norm, here), rel=1e-4)
 
 

@@ -25,6 +25,7 @@ from attacks import test_square as square
 from buttress.errors import RunError
 from engine import test_deal as deal
 from engine import test_loop as loop
+from engine import test_randomness as randomness
 from system import test_streams as streams
 from threats import test_threat as threat
 
@@ -103,14 +104,14 @@ MUTATIONS = [
       "step.add_(state.x_t)", "state.x_t - step", MARGIN, (*LINF, oracles.binary)),
     M("no projection", "attacks.pgd:ProjectedGradientAttack.next_points",
       "problem.project_(x_next)", "x_next", BALL, (*LINF, *SMALL)),
-    M("the box is forgotten", "threats.norm_ball:Threat.bounds",
+    M("the box is forgotten", "threats.norm_ball:NormBall.bounds",
       ".clamp_max_(1)", "", BALL, (*LINF, *SMALL)),
     M("L1 is rescaled, not projected", "threats.norm_ball:_project_l1",
       "_apply_displacement(x, sign, lengths, eps, 1)", "_apply_displacement(x, sign, room, eps, 1)",
       threat.test_projection_keeps_float32_in_ball_and_box, ("L1",)),
     M("L2 is scaled and then clipped", "threats.norm_ball:_project_l2",
       "(t[:, None] * size).minimum(room)", "size", NEAREST, ("L2", 3, 6, 0.9, 0.5)),
-    M("the L1 step is dense", "threats.norm_ball:Threat.step_direction",
+    M("the L1 step is dense", "threats.norm_ball:NormBall.step_direction",
       "max(1, round(density * flat.shape[1]))", "flat.shape[1]",
       threat.test_l1_ascent_skips_what_the_box_blocks),
     M("the L1 step of APGD is dense", "attacks.apgd_l1:_sparse_signs",
@@ -120,7 +121,7 @@ MUTATIONS = [
     # Starts and random numbers.
     M("no random start", "attacks.pgd:ProjectedGradientAttack.init_state",
       'if self.start == "clean":', "if True:", OTHER_SEED, LINF),
-    M("the start is biased", "threats.norm_ball:Threat.random_point",
+    M("the start is biased", "threats.norm_ball:NormBall.random_point",
       ".sub_(1)", ".sub_(0.5)",
       threat.test_random_starts_are_centred_and_inside, ("Linf",)),
     M("all restarts draw the same", "system.rng:SampleRNG._draw",
@@ -184,11 +185,14 @@ MUTATIONS = [
       "in_ball[in_ball.clone()] = threat.perturbation_size(x[in_ball], x_t[in_ball]) <= threat.eps",
       "in_ball = fooled.clone()",
       oracles.test_breaks_exactly_what_can_be_broken, ("fab-t", "Linf", 2)),
-    M("logits that are not finite count as robust", "engine.result:is_misclassified",
+    M("logits that are not finite count as robust", "attacks.losses:is_misclassified",
       "| ~logits.isfinite().all(1)", "& logits.isfinite().all(1)",
       loop.test_logits_that_are_not_finite_count_as_fooled, ("pgd", float("inf"))),
-    M("passes are not averaged", "attacks.problem:Problem.evaluate_at",
-      "torch.stack([s.logits for s in outputs]).mean(0)", "outputs[0].logits",
+    M("passes are not averaged", "attacks.problem:Problem.average_outputs",
+      "logits.mean(0),", "logits[0],",
+      randomness.test_logits_loss_and_gradient_are_means_over_passes),
+    M("one lucky pass fools", "attacks.problem:Problem.average_outputs",
+      "is_wrong.all(0),", "is_wrong.any(0),",
       autoattack.test_rand_averages_twenty_passes_at_every_point),
     # The loop.
     M("a pass is not counted", "attacks.problem:PassCounter.count_forward",

@@ -14,14 +14,14 @@ import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.core import create_attack
 from buttress.engine.run import run_attack
-from buttress.threats.norm_ball import Norm, Threat
-from conftest import Linear, thinned
+from buttress.threats.norm_ball import Norm, NormBall
+from conftest import Linear, norms_of, thinned
 
 WEAK = ATTACKS.names("published_weak")
 CASES = [
     (name, norm)
     for name in ATTACKS.names("white_box")
-    for norm in ATTACKS.get(name).norms
+    for norm in norms_of(name)
     if name not in WEAK
 ]
 RADIUS: dict[Norm, float] = {"Linf": 0.1, "L2": 0.3, "L1": 0.4}
@@ -65,7 +65,7 @@ def test_reaches_the_largest_margin_of_a_linear_model(
     """The margin of a linear model rises by at most eps times the dual norm of its gradient."""
     model = make()
     x, y = grey(4), torch.zeros(4, dtype=torch.int64)
-    threat = Threat(norm, RADIUS[norm])
+    threat = NormBall(norm, RADIUS[norm])
     x_adv = bt.attack(name, model, x, y, threat=threat, **full(name))
     slope = (model.weight[1] - model.weight[0]).detach().view(1, 3, 4, 4)
     best = threat.eps * threat.dual_norm(slope)
@@ -88,11 +88,11 @@ def test_breaks_exactly_what_can_be_broken(name: str, norm: Norm, classes: int) 
     y = torch.zeros(1, dtype=torch.int64)
     gaps = model(x).gather(1, y[:, None]) - model(x)
     slopes = model.weight[None] - model.weight[y][:, None]
-    threat = Threat(norm, 1.0)
+    threat = NormBall(norm, 1.0)
     dual = threat.dual_norm(slopes.flatten(0, 1)).view(1, classes)
     distance = (gaps / dual.clamp_min(1e-12)).masked_fill(gaps == 0, torch.inf).amin(1).detach()
     args = {**full(name), **({"queries": 1} if name == "autoattack" else {})}
     for factor, is_broken in ((0.99, False), (1.01, True)):
-        ball = Threat(norm, float(distance[0]) * factor)
+        ball = NormBall(norm, float(distance[0]) * factor)
         out = run_attack(create_attack(name, **args), model, x, y, ball)
         assert bool(out.fooled[0]) == is_broken, factor

@@ -12,11 +12,13 @@ from buttress.engine.last_iterate import last_iterate
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 from conftest import images, small_net
 
 
-def by_hand(model: torch.nn.Module, x: Tensor, y: Tensor, threat: Threat, first: Tensor) -> Tensor:
+def by_hand(
+    model: torch.nn.Module, x: Tensor, y: Tensor, threat: NormBall, first: Tensor
+) -> Tensor:
     """PGD-5 of step 0.3 eps as a textbook has it: unit steps, radial projection, clip, last."""
     x_t = first
     for _ in range(5):
@@ -40,7 +42,7 @@ def test_the_last_point_is_that_of_a_textbook_loop(norm: Norm, eps: float, start
     model, (x, _) = small_net().double(), images(24)
     x = x.double().round(decimals=1)  # many pixels at the border of the box
     y = model(x).argmax(1)
-    threat = Threat(norm, eps)
+    threat = NormBall(norm, eps)
     streams = SampleRNG(0, "pgd", torch.arange(24))
     draw = threat.random_start if start == "random" else threat.random_point
     right = by_hand(model, x, y, threat, draw(x, streams, torch.zeros(24, dtype=torch.int64)))
@@ -69,7 +71,7 @@ def test_an_early_success_does_not_count_if_only_the_last_point_does(name: str) 
     for keep, steps in (("best", 2), ("last", 2), ("last", 3)):
         args = {"keep": keep, "steps": steps, "rel_step": 0.5, "start": "clean"}
         attack = create_attack(name, **args)
-        out = run_attack(attack, Band(), x, y, Threat("Linf", 0.1), options=how)
+        out = run_attack(attack, Band(), x, y, NormBall("Linf", 0.1), options=how)
         found[keep, steps] = bool(out.fooled.all())
         assert bool(out.fooled.any()) == found[keep, steps]
     # The hinge of `cw` has no slope where it succeeded, so it stays there.
@@ -78,7 +80,7 @@ def test_an_early_success_does_not_count_if_only_the_last_point_does(name: str) 
 
 def test_guided_attacks_may_be_judged_by_their_last_point() -> None:
     model, (x, _) = small_net(), images(32)
-    y, threat = model(x).argmax(1), Threat("Linf", 0.02)
+    y, threat = model(x).argmax(1), NormBall("Linf", 0.02)
     best, last = (
         run_attack(create_attack("gama", keep=keep, steps=6), model, x, y, threat)
         for keep in ("best", "last")
@@ -102,14 +104,14 @@ class Negative(torch.nn.Module):
 def test_a_start_outside_the_box_never_counts() -> None:
     x, y = torch.zeros(8, 3, 2, 2), torch.zeros(8, dtype=torch.int64)
     attack = create_attack("pgd", start="unclipped", steps=3)
-    out = run_attack(attack, Negative(), x, y, Threat("Linf", 0.5))
+    out = run_attack(attack, Negative(), x, y, NormBall("Linf", 0.5))
     assert out.x_adv.min() >= 0
     assert not out.fooled.any()
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5), ("L1", 2.0)])
 def test_rescaling_lands_in_ball_and_box_and_leaves_inner_points(norm: Norm, eps: float) -> None:
-    threat = Threat(norm, eps)
+    threat = NormBall(norm, eps)
     x, _ = images(8)
     far = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     found = threat.scale_into_ball(x, far)

@@ -27,7 +27,7 @@ from buttress.attacks.square.windows import (
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.system.rng import SampleRNG, splitmix64
-from buttress.threats.norm_ball import NORMS, Norm, Threat
+from buttress.threats.norm_ball import NORMS, Norm, NormBall
 from conftest import Linear, images, small_net, thinned
 
 EPS = 0.05
@@ -39,7 +39,9 @@ def problem_of(norm: Norm, ids: Tensor, shape: tuple[int, ...] = (3, 8, 8)) -> P
     x = torch.full((len(ids), *shape), 0.5, dtype=torch.float64)
     y = torch.zeros(len(ids), dtype=torch.int64)
     model = Linear(x[0].numel(), 3).double()
-    return Problem(model, x, y, Threat(norm, EPS), SampleRNG(0, "square", ids), saturating_batch=1)
+    return Problem(
+        model, x, y, NormBall(norm, EPS), SampleRNG(0, "square", ids), saturating_batch=1
+    )
 
 
 def begun(problem: Problem) -> SquareState:
@@ -214,7 +216,9 @@ def test_restarts_and_queries_draw_anew() -> None:
 
 def test_no_gradient_is_computed_and_every_query_is_one_pass() -> None:
     problem = problem_of("Linf", torch.arange(3))
-    out = run_attack(Square(queries=17), problem.model, problem.x, problem.y, Threat("Linf", 1e-6))
+    out = run_attack(
+        Square(queries=17), problem.model, problem.x, problem.y, NormBall("Linf", 1e-6)
+    )
     assert out.counter.forward.tolist() == [1 + 1 + 17] * 3  # clean, start, queries
     assert out.counter.backward.tolist() == [0] * 3
 
@@ -260,7 +264,7 @@ def test_sprints_find_what_queries_one_by_one_find(most: int, norm: Norm, eps: f
             patch.setattr(squares, "SEQUENTIAL_QUERIES", early)
             patch.setattr(square_sprint, "MAX_SPECULATIVE", most)
             patch.setattr(square_sprint, "MAX_WASTE", 0.5)
-            found.append(run_attack(chosen, model, x, y, Threat(norm, eps)))
+            found.append(run_attack(chosen, model, x, y, NormBall(norm, eps)))
     assert torch.equal(found[0].fooled, found[1].fooled)
     torch.testing.assert_close(found[0].x_adv, found[1].x_adv, rtol=0, atol=1e-9)
     torch.testing.assert_close(found[0].margin, found[1].margin, rtol=0, atol=1e-9)
@@ -282,7 +286,7 @@ def test_the_batches_do_not_depend_on_a_clock(monkeypatch: pytest.MonkeyPatch) -
         for name in ("monotonic", "perf_counter"):
             monkeypatch.setattr(time, name, lambda clock=clock: 100 * clock.random())
         batch_sizes.append([])
-        run_attack(create_attack("square", queries=1200), model, x, y, Threat("L2", 0.1))
+        run_attack(create_attack("square", queries=1200), model, x, y, NormBall("L2", 0.1))
     assert batch_sizes[0] == batch_sizes[1]
     assert len(set(batch_sizes[0])) > 3, "the case must try several queries at once"
 
@@ -293,7 +297,7 @@ def test_sprints_end_where_an_image_is_broken_and_it_leaves() -> None:
     x = x.double()
     y, chosen = model(x).argmax(1), create_attack("square", queries=1500)
     out = run_attack(
-        chosen, model, x, y, Threat("Linf", 0.1), options=AttackOptions(stop_when_fooled=True)
+        chosen, model, x, y, NormBall("Linf", 0.1), options=AttackOptions(stop_when_fooled=True)
     )
     late = out.fooled & (out.counter.forward > 300)
     assert late.any(), "some are broken in a sprint"
@@ -307,7 +311,7 @@ def test_sprints_end_where_an_image_is_broken_and_it_leaves() -> None:
 
 def test_images_that_come_later_change_nothing() -> None:
     """Small batches are filled up while others are under way; each image goes its own way."""
-    threat, attack = Threat("Linf", 0.09), Square(queries=900)
+    threat, attack = NormBall("Linf", 0.09), Square(queries=900)
     model, x = small_net(size=17).double(), images(16, size=17)[0].double()
     y = model(x).argmax(1)
     outs = [
@@ -340,7 +344,7 @@ def test_a_loss_that_is_not_finite_is_told_of_in_a_sprint() -> None:
     x[:, 0, 0, 0] = torch.tensor([0.0, 1.0, 0.0])
     model = Failing(x[0].numel(), 3).double()
     how = AttackOptions(workers=1)
-    out = run_attack(Square(queries=400), model, x, y, Threat("Linf", 1e-6), options=how)
+    out = run_attack(Square(queries=400), model, x, y, NormBall("Linf", 1e-6), options=how)
     assert out.counter.non_finite.tolist() == [False, True, False]
 
 
@@ -348,7 +352,7 @@ def test_a_loss_that_is_not_finite_is_told_of_in_a_sprint() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 def test_some_of_the_windows_drawn_ahead(norm: Norm, first: int) -> None:
     x, key = images(4, size=11)[0].double(), torch.arange(4)
-    problem = Problem(small_net(), x, key, Threat(norm, 0.5), SampleRNG(0, "square", key))
+    problem = Problem(small_net(), x, key, NormBall(norm, 0.5), SampleRNG(0, "square", key))
     best, bits = problem.random_start(1), draw_query_bits(key, torch.zeros_like(key), 12)
     patches = square_patches.draw_proposals(problem, 3, bits)
     assert len(patches) == 12
@@ -385,7 +389,7 @@ def test_patterns_are_written_alike_whether_windows_are_of_one_size_or_of_two(no
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.05), ("L2", 0.5), ("L1", 4.0)])
 def test_small_windows_are_filled_as_large_ones_are(norm: Norm, eps: float) -> None:
     x, key = images(6, size=11)[0].double(), torch.arange(6)
-    problem = Problem(small_net(), x, key, Threat(norm, eps), SampleRNG(0, "square", key))
+    problem = Problem(small_net(), x, key, NormBall(norm, eps), SampleRNG(0, "square", key))
     best = problem.random_start(1)
     bits = draw_query_bits(key, torch.zeros_like(key), 40)
     patches = square_patches.draw_proposals(problem, 3, bits)

@@ -15,7 +15,7 @@ from buttress.engine import AttackResult
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import partition_runs
 from buttress.engine.run import run_attack
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 from conftest import images, small_net
 
 
@@ -61,7 +61,7 @@ def test_one_image_in_two_processes(norm: Norm, stop: bool) -> None:
         mine = x[row : row + 1], y[row : row + 1]
         one, two = (
             run_attack(
-                chosen, model, *mine, Threat(norm, 0.03 if norm == "Linf" else 1.5),
+                chosen, model, *mine, NormBall(norm, 0.03 if norm == "Linf" else 1.5),
                 ids=torch.tensor([row]), options=AttackOptions(workers=n, stop_when_fooled=stop),
             )
             for n in (1, 2)

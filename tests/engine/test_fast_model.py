@@ -17,7 +17,7 @@ from buttress.engine.rewrites import FoldedConv
 from buttress.engine.run import run_attack
 from buttress.models import MODELS, create_model
 from buttress.models.eval_mode import eval_mode
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from conftest import images, small_net
 
 TINY = [name for name in MODELS.names() if name.endswith("_tiny")]
@@ -100,7 +100,7 @@ def test_no_false_success_counts_and_what_is_denied_is_searched_again() -> None:
     x = x.double()
     y = model(x).argmax(1)
     fast_model = FastModel(Shifted(model))
-    threat = Threat("Linf", 0.01)
+    threat = NormBall("Linf", 0.01)
     args = {"steps": 5, "loss": "margin"}
     plain = run_attack(create_attack("pgd", **args), model, x, y, threat)
     options = AttackOptions(fast_model=fast_model)
@@ -134,7 +134,7 @@ def test_forward_passes_are_optimized_when_an_attack_has_many(
             model,
             x,
             y,
-            Threat("Linf", 0.01),
+            NormBall("Linf", 0.01),
             options=AttackOptions(fast_model=fast_model),
         )
         assert sum("frozen forward" in note for note in fast_model.notes) == (name == "square")

@@ -20,7 +20,7 @@ from buttress.engine.processes import ProcessTask, default_num_workers, run_in_p
 from buttress.engine.run import run_attack
 from buttress.errors import RunError, UserError
 from buttress.system.progress import OnProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from conftest import images, small_net
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
@@ -32,7 +32,7 @@ def test_the_verdicts_and_passes_of_one_process(name: str, workers: int) -> None
     model, x = small_net().double(), images(20)[0].double()
     y = model(x).argmax(1)
     args = {"pgd": {"steps": 5}, "autoattack": {"steps": 3, "queries": 20}}.get(name, {"steps": 4})
-    chosen, threat = create_attack(name, **args), Threat("Linf", 0.03)
+    chosen, threat = create_attack(name, **args), NormBall("Linf", 0.03)
     one, more = (
         run_attack(
             chosen, model, x, y, threat, options=AttackOptions(stop_when_fooled=True, workers=n)
@@ -52,7 +52,7 @@ def test_progress_comes_from_all_processes() -> None:
     model, (x, y) = small_net(), images(8)
     told: list[float] = []
     how = AttackOptions(on_progress=told.append, workers=2)
-    run_attack(create_attack("pgd", steps=30), model, x, y, Threat("Linf", 0.01), options=how)
+    run_attack(create_attack("pgd", steps=30), model, x, y, NormBall("Linf", 0.01), options=how)
     assert told == sorted(told)
     assert told[-1] == pytest.approx(1.0)
 
@@ -75,7 +75,7 @@ def test_an_error_in_a_process_arrives() -> None:
     for error, expected in ((UserError("mine"), UserError), (ValueError("bad"), RunError)):
         with pytest.raises(expected, match=r"mine|ValueError: bad"):
             run_attack(
-                create_attack("pgd", steps=2), Refuses(error), x, y, Threat("Linf", 0.1),
+                create_attack("pgd", steps=2), Refuses(error), x, y, NormBall("Linf", 0.1),
                 options=AttackOptions(workers=2),
             )  # fmt: skip
     assert not multiprocessing.active_children()
@@ -124,5 +124,5 @@ def test_what_is_left_is_dealt_out_anew_before_each_part(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(ensemble, "run_in_processes", here)
     chosen = create_attack("autoattack", steps=2, queries=5)
-    run_attack(chosen, model, x, y, Threat("Linf", 1e-4), options=AttackOptions(workers=2))
+    run_attack(chosen, model, x, y, NormBall("Linf", 1e-4), options=AttackOptions(workers=2))
     assert dealt == [[3, 3]] * 4

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import create_attack
-from buttress.attacks.losses import margin
+from buttress.attacks.losses import is_misclassified, margin
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.engine.batching import AttackRunQueue
 from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
-from buttress.engine.result import is_misclassified
 from buttress.engine.run import run_attack
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 from conftest import images, small_net
 
 
@@ -39,7 +38,7 @@ class Cracked(nn.Module):
 def test_logits_that_are_not_finite_count_as_fooled(name: str, value: float) -> None:
     x, y = torch.full((3, 1, 4, 4), 0.5), torch.zeros(3, dtype=torch.int64)
     args = {"pgd": {"steps": 2}, "square": {"queries": 3}}.get(name, {})
-    out = run_attack(create_attack(name, **args), Cracked(value), x, y, Threat("Linf", 0.1))
+    out = run_attack(create_attack(name, **args), Cracked(value), x, y, NormBall("Linf", 0.1))
     assert out.fooled.all()
     assert not Cracked(value)(out.x_adv).isfinite().all(1).any()
     assert out.counter.non_finite.all(), "and it is reported"
@@ -104,7 +103,7 @@ def test_rows_that_come_and_go_change_nothing(name: str, full: int) -> None:
     model, x = small_net().double(), images(16)[0].double()
     y = model(x).argmax(1)
     args = {"queries": 60} if name == "square" else {"steps": 6, "restarts": 2}
-    chosen, threat = create_attack(name, **args), Threat("Linf", 0.05)
+    chosen, threat = create_attack(name, **args), NormBall("Linf", 0.05)
     whole, parts = (
         run_attack(
             chosen,
@@ -135,7 +134,7 @@ def test_progress_rises_to_the_end() -> None:
     told: list[float] = []
     chosen = create_attack("autoattack", steps=2, queries=3)
     how = AttackOptions(batch_size=2, on_progress=told.append)
-    run_attack(chosen, model, x, y, Threat("Linf", 0.01), options=how)
+    run_attack(chosen, model, x, y, NormBall("Linf", 0.01), options=how)
     assert told == sorted(told)
     assert told[0] >= 0
     assert told[-1] == pytest.approx(1.0)
@@ -147,7 +146,7 @@ def test_gradients_of_some_rows_are_those_of_all_rows() -> None:
     wanted = torch.tensor([True, False, True, True, False])
     meter = PassCounter.zeros(5, x.device)
     problem = Problem(
-        model, x, y, Threat("Linf", 0.1), SampleRNG(0, "t", rows), counter=meter, sample_rows=rows
+        model, x, y, NormBall("Linf", 0.1), SampleRNG(0, "t", rows), counter=meter, sample_rows=rows
     )
     whole = problem.evaluate_at(x, lambda z: margin(z, y))
     part = problem.evaluate_at(x, lambda z: margin(z, y), grad=wanted)
@@ -180,7 +179,7 @@ def test_the_meter_counts_rows_and_neighbours_alike() -> None:
 
 def test_rows_are_a_slice_only_if_they_are_neighbours_in_order() -> None:
     x, y = images(6)
-    whole = Problem(small_net(), x, y, Threat("Linf", 0.1), SampleRNG(0, "test", y))
+    whole = Problem(small_net(), x, y, NormBall("Linf", 0.1), SampleRNG(0, "test", y))
     assert whole.counter_index == slice(0, 6)
     assert whole.select(torch.tensor([2, 3, 4])).counter_index == slice(2, 5)
     for rows in ([1, 3, 2, 4], [2, 2, 4], [5, 4, 3], []):
@@ -201,7 +200,7 @@ def test_a_step_without_end_leaves_pixels_without_a_gradient_alone(norm: Norm) -
 
     x, _ = images(4)
     model = Half()
-    y, threat = model(x).argmax(1), Threat(norm, 0.1)
+    y, threat = model(x).argmax(1), NormBall(norm, 0.1)
     for length in (1e10, 1e300):
         attack = create_attack("pgd", steps=3, rel_step=length, start="clean")
         out = run_attack(attack, model, x, y, threat)
@@ -220,7 +219,7 @@ def test_six_calls_lead_from_run_attack_to_the_forward_pass() -> None:
 
     handle = model.register_forward_pre_hook(record_stack)
     options = AttackOptions(fast_model=FastModel(model))
-    run_attack(create_attack("pgd", steps=1), model, x, y, Threat("Linf", 0.01), options=options)
+    run_attack(create_attack("pgd", steps=1), model, x, y, NormBall("Linf", 0.01), options=options)
     handle.remove()
     expected = ["run_attack", "run_ensemble", "search_and_confirm", "run_queue", "evaluate"]
     assert max(walks, key=len) == [*expected, "evaluate_at"], "as docs/architecture.md says"

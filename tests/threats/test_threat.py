@@ -12,7 +12,8 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import NORMS, Norm, Threat, format_eps, parse_eps, parse_norm
+from buttress.threats.core import Threat
+from buttress.threats.norm_ball import NORMS, Norm, NormBall, format_eps, parse_eps, parse_norm
 
 RADII: dict[Norm, float] = {"Linf": 8 / 255, "L2": 0.5, "L1": 12.0}
 
@@ -62,7 +63,7 @@ def test_projection_is_the_nearest_point(
     norm: Norm, seed: int, n: int, eps: float, spread: float
 ) -> None:
     x, v = case(seed, n, spread)
-    threat = Threat(norm, eps)
+    threat = NormBall(norm, eps)
     z = threat.project(x, v)
     ours = float(((z - v) ** 2).sum())
     assert ours <= nearest(norm, eps, x[0].numpy(), v[0].numpy()) + 1e-7
@@ -72,7 +73,7 @@ def test_projection_is_the_nearest_point(
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_projection_is_idempotent_and_leaves_inner_points(norm: Norm) -> None:
-    threat = Threat(norm, RADII[norm])
+    threat = NormBall(norm, RADII[norm])
     x = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     far = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
     once = threat.project(x, far)
@@ -83,7 +84,7 @@ def test_projection_is_idempotent_and_leaves_inner_points(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_projection_keeps_float32_in_ball_and_box(norm: Norm) -> None:
-    threat = Threat(norm, RADII[norm])
+    threat = NormBall(norm, RADII[norm])
     x = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     far = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
     z = threat.project(x, far)
@@ -96,20 +97,20 @@ def test_projection_keeps_float32_in_ball_and_box(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_projection_of_a_huge_or_zero_step(norm: Norm) -> None:
-    threat = Threat(norm, RADII[norm])
+    threat = NormBall(norm, RADII[norm])
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(threat.project(x, x), x)
     for size in (1e-8, 1e6):
         z = threat.project(x, x + size)
         assert z.isfinite().all()
         assert not threat.excess(x, z).any()
-    assert torch.equal(Threat(norm, 0.0).project(x, x + 1), x)
+    assert torch.equal(NormBall(norm, 0.0).project(x, x + 1), x)
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_random_starts_are_centred_and_inside(norm: Norm) -> None:
     eps = {"Linf": 0.1, "L2": 0.5, "L1": 2.0}[norm]
-    threat = Threat(norm, eps)
+    threat = NormBall(norm, eps)
     x = torch.full((4000, 1, 2, 2), 0.5, dtype=torch.float64)
     start = threat.random_start(x, SampleRNG(0, "test", torch.arange(4000)))
     assert not threat.excess(x, start).any()
@@ -124,7 +125,7 @@ def test_random_starts_are_centred_and_inside(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_random_starts_belong_to_samples_not_batches(norm: Norm) -> None:
-    threat = Threat(norm, RADII[norm])
+    threat = NormBall(norm, RADII[norm])
     x = torch.rand(9, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     ids = torch.arange(100, 109)
     whole = threat.random_start(x, SampleRNG(0, "test", ids))
@@ -136,7 +137,7 @@ def test_random_starts_belong_to_samples_not_batches(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_steepest_direction_reaches_the_dual_norm(norm: Norm) -> None:
-    threat = Threat(norm, 1.0)
+    threat = NormBall(norm, 1.0)
     grad = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     step = threat.steepest_direction(grad)
     torch.testing.assert_close(
@@ -149,14 +150,14 @@ def test_steepest_direction_reaches_the_dual_norm(norm: Norm) -> None:
 def test_l1_ascent_skips_what_the_box_blocks() -> None:
     x = torch.tensor([[[[1.0, 0.5, 0.0, 0.5]]]])
     grad = torch.tensor([[[[9.0, 1.0, -8.0, -2.0]]]])
-    step = Threat("L1", 1.0).step_direction(x, grad, density=0.25)
+    step = NormBall("L1", 1.0).step_direction(x, grad, density=0.25)
     assert torch.equal(step, torch.tensor([[[[0.0, 0.0, 0.0, -1.0]]]]))
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_zero_gradients_give_finite_directions(norm: Norm) -> None:
     zero = torch.zeros(2, 3, 4, 4)
-    assert torch.equal(Threat(norm, 0.5).step_direction(zero + 0.5, zero), zero)
+    assert torch.equal(NormBall(norm, 0.5).step_direction(zero + 0.5, zero), zero)
 
 
 @pytest.mark.parametrize("text", ["Linf", "linf", "inf", "l_inf", "L-inf", "L∞", "Linfinity"])
@@ -167,12 +168,12 @@ def test_norms_are_read_in_every_usual_spelling(text: str) -> None:
 @pytest.mark.parametrize("eps", [8 / 255, 2.25 / 255, 0.5, 12.0, 0.031, 1 / 3, 0.0, 1e-9])
 def test_eps_survives_being_printed(eps: float) -> None:
     assert parse_eps(format_eps(eps)) == pytest.approx(eps, rel=1e-11)
-    assert str(Threat("Linf", 8 / 255)) == "Linf:8/255"
+    assert str(NormBall("Linf", 8 / 255)) == "Linf:8/255"
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
-    [("Linf:8", "8/255"), ("Linf", "NORM:EPS"), ("L3:1", "Linf, L2, L1"), ("L2:-1", "eps >= 0"),
+    [("Linf:8", "8/255"), ("Linf", "KIND:BUDGET"), ("L3:1", "one of .*Linf"), ("L2:-1", "eps >= 0"),
      ("L2:x", "8/255"), ("L2:nan", "eps >= 0"), ("L2:1/0", "8/255"), ("L2:inf", "finite")],
 )  # fmt: skip
 def test_mistakes_say_what_to_do(text: str, word: str) -> None:

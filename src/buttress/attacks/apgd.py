@@ -28,7 +28,7 @@ from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.targets import choose_target
 from buttress.errors import UserError
 from buttress.models.cost import PassCount
-from buttress.threats.norm_ball import Norm
+from buttress.threats.core import Space
 
 RHO = 0.75  # a window in which at most this share of the steps rose halves the step
 STEP_WEIGHT = 0.75  # of a move that is new; the rest repeats the last move
@@ -56,24 +56,19 @@ class AutoPGD(Attack):
 
     steps: int = 100
     restarts: int = 1
-    eot: int = 1
     use_larger_eps: bool = True
     early_stop: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(steps=self.steps, restarts=self.restarts, eot=self.eot)
+        check_positive(steps=self.steps, restarts=self.restarts)
 
     @property
     def max_steps(self) -> int:
         return self.steps + 2  # L1 evaluates again where a phase begins; other norms end before
 
-    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
-        steps = self.phase_table.num_steps if norm == "L1" else self.steps
+    def passes_per_run(self, space: Space, num_classes: int) -> PassCount:
+        steps = self.phase_table.num_steps if space == "L1" else self.steps
         return PassCount(steps + 1, steps)
-
-    @property
-    def eot_samples(self) -> int:
-        return self.eot
 
     def num_runs(self, num_classes: int) -> int:
         return self.restarts
@@ -83,14 +78,14 @@ class AutoPGD(Attack):
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         target = self.target_classes(problem, run_index)
-        if problem.threat.norm == "L1":
+        if problem.space == "L1":
             return apgd_l1.init_l1_state(problem, run_index, target, self.phase_table)
         x_0, zero = problem.random_start_on_sphere(run_index), problem.x.new_zeros(len(problem.x))
         return APGDState(
             x_0,
             target,
             x_prev=x_0.clone(),
-            step_size=zero + 2 * problem.threat.eps,
+            step_size=zero + 2 * problem.ball.eps,
             best_x=x_0.clone(),
             best_grad=torch.zeros_like(x_0),
             best_loss=zero - torch.inf,
@@ -126,7 +121,7 @@ class AutoPGD(Attack):
             return apgd_l1.next_l1_points(problem, state, output, self.phase_table)
         assert isinstance(state, APGDState)
         grad, x_t = _update_best(state, output, self.steps), state.x_t
-        step = problem.threat.steepest_direction(grad).mul_(broadcast_to_images(state.step_size))
+        step = problem.ball.steepest_direction(grad).mul_(broadcast_to_images(state.step_size))
         x_step = problem.scale_into_ball_(step.add_(x_t))
         step_weight = torch.where(state.step == 0, 1.0, STEP_WEIGHT).to(x_t.dtype)
         x_next = torch.lerp(x_t, x_step, broadcast_to_images(step_weight))

@@ -25,7 +25,7 @@ class PhaseTable(NamedTuple):
     radius: Tensor  # in units of eps
     is_phase_start: Tensor  # the first evaluation of a phase
     is_phase_end: Tensor  # the last evaluation of every phase but the last
-    is_update: Tensor  # step size and sparsity are set anew
+    is_update: Tensor  # step size and sparsity are set again
     is_back_at_eps: Tensor  # the first evaluation in the eps-ball, after larger ones
     num_steps: int
 
@@ -118,7 +118,7 @@ def next_l1_points(
     if any_or_accelerator(update):
         grad = _update_step_and_density(problem, state, radius, update, grad)
     step = _sparse_signs(grad, state.density) * broadcast_to_images(
-        state.rel_step_size * problem.threat.eps
+        state.rel_step_size * problem.ball.eps
     )
     x_next = problem.project(step.add_(state.x_t), radius)
     is_phase_end = _lookup(phases.is_phase_end, state)
@@ -130,7 +130,7 @@ def next_l1_points(
 def _update_step_and_density(
     problem: Problem, state: APGDL1State, radius: Tensor, is_update: Tensor, grad: Tensor
 ) -> Tensor:
-    """Sets step and sparsity from the best point; where it became sparser, goes on from there."""
+    """Sets step and sparsity from the best point; where it became sparser, continues from there."""
     changed = _count_changed(problem.x, state.best_x)
     is_sparser = changed < 0.95 * state.num_changed
     eta = radius.where(is_sparser, state.rel_step_size / STEP_DECAY)

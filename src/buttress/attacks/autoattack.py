@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
 from buttress.attacks.apgd import APGDCE, APGDDLR, APGDT
-from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, check_attack_norm
+from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, check_attack_threat
 from buttress.attacks.fab import FAB, FABT
 from buttress.attacks.square.attack import Square
 from buttress.errors import UserError
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.core import Space, Threat
 
 AutoAttackVersion = Literal["standard", "plus", "rand", "custom"]
 RAND_EOT_SAMPLES = 20  # passes averaged in the version for randomized models
@@ -26,7 +26,8 @@ class AutoAttack(EnsembleAttack):
       `apgd-ce` has 5 restarts and `apgd-t` 5 targets.
     - plus: `apgd-ce` and `apgd-dlr` with 5 restarts, `fab` with 5 restarts, `square`, `apgd-t` and
       `fab-t` with 9 targets; in L1 without the larger balls.
-    - rand, for randomized models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20.
+    - rand, for randomized models: `apgd-ce` and `apgd-dlr`, all passes averaged over 20, or over
+      ``eot_samples``.
     - custom: the names in ``attacks``, or mappings with ``attack`` and its arguments.
 
     `square` makes every query, as the reference does.
@@ -59,21 +60,20 @@ class AutoAttack(EnsembleAttack):
             raise UserError(
                 "version custom takes `steps` and `queries` in the entries of `attacks`"
             )
-        self.stage_attacks("Linf")
-
-    @property
-    def eot_samples(self) -> int:
-        return max(member.eot_samples for member in self.stage_attacks("Linf"))
+        if self.version == "rand" and self.eot_samples == 1:
+            object.__setattr__(self, "eot_samples", RAND_EOT_SAMPLES)
+        samples = max(member.eot_samples for member in self.stage_attacks("Linf"))
+        object.__setattr__(self, "eot_samples", max(self.eot_samples, samples))
 
     def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
-        members = self.stage_attacks(threat.norm)
+        members = self.stage_attacks(threat.space)
         for member in members:
-            check_attack_norm(member, threat)
+            check_attack_threat(member, threat)
         return members
 
-    def stage_attacks(self, norm: Norm) -> tuple[Attack, ...]:
-        """The attacks of this version in a norm, in their order."""
-        steps, is_l1 = self.steps, norm == "L1"
+    def stage_attacks(self, space: Space) -> tuple[Attack, ...]:
+        """The attacks of this version in a space, in their order."""
+        steps, is_l1 = self.steps, space == "L1"
         square, fab_t = Square(queries=self.queries), FABT(steps=steps)
         if self.version == "standard":
             ce = APGDCE(steps=steps, restarts=5 if is_l1 else 1)
@@ -86,7 +86,8 @@ class AutoAttack(EnsembleAttack):
         if self.version == "rand":
             ce, dlr = APGDCE(steps=steps), APGDDLR(steps=steps)
             return tuple(
-                replace(member, eot=RAND_EOT_SAMPLES, use_larger_eps=False) for member in (ce, dlr)
+                replace(member, eot_samples=self.eot_samples, use_larger_eps=False)
+                for member in (ce, dlr)
             )
         return tuple(_create_entry(entry) for entry in self.attacks)
 

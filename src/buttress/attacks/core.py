@@ -22,7 +22,8 @@ from buttress.attacks.problem import ModelOutput, Problem
 from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.registry import Registry, normalize_name
-from buttress.threats.norm_ball import NORMS, Norm, Threat
+from buttress.threats.core import Space, Threat
+from buttress.threats.norm_ball import NORMS
 
 S = TypeVar("S", bound="AttackState")
 KeptPoint = Literal["best", "last"]  # which point of a run counts
@@ -63,7 +64,7 @@ class AttackState:
 class EnsembleState(NamedTuple):
     """Margins of the samples not fooled yet, from which an ensemble selects."""
 
-    norm: Norm
+    space: Space
     best_margin: Tensor  # (N,) the best so far, negative
     clean_margin: Tensor  # (N,) that of the clean image
     has_unusable_gradient: Tensor  # (N,) all gradients were zero, or some not finite
@@ -74,23 +75,26 @@ class EnsembleState(NamedTuple):
 class Attack(ABC):
     """The arguments of an attack, and its mathematics."""
 
-    norms: ClassVar[tuple[Norm, ...]] = NORMS
+    spaces: ClassVar[tuple[Space, ...]] = NORMS  # in which it can move
+    kinds: ClassVar[tuple[str, ...]] = ()  # of threat models, if it takes only some
     needs_grad: ClassVar[bool] = True
     # Added to what identifies a record: set where an attack changed under the same arguments, so
     # that records of before are not reused.
     record_identity: ClassVar[Mapping[str, str]] = {}
     has_forward_only_passes: ClassVar[bool] = False  # many passes need no gradient
     reorders_targets: ClassVar[bool] = False  # stages begin with the classes that came nearest
+    # Passes averaged at each point, for randomized models; an ensemble's holds for all its stages.
+    eot_samples: int = field(default=1, kw_only=True)
 
     @property
     @abstractmethod
     def max_steps(self) -> int:
         """Steps of one run, at most."""
 
-    @property
-    def eot_samples(self) -> int:
-        """Passes averaged at each point, for randomized models."""
-        return 1
+    @classmethod
+    def supports(cls, threat: Threat) -> bool:
+        """Whether it can move in a threat model; parametric ones are norm balls of parameters."""
+        return threat.kind in cls.kinds if cls.kinds else threat.space in cls.spaces
 
     def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
         """The attacks of an ensemble, in order; a single attack is its own only stage."""
@@ -100,18 +104,18 @@ class Attack(ABC):
         """(N,) which of the samples not fooled yet a stage of an ensemble attacks; None: all."""
         return None
 
-    def target_threshold(self, stage: int, norm: Norm) -> float:
+    def target_threshold(self, stage: int, space: Space) -> float:
         """Fraction of the clean margin: a stage targets classes that kept at most that.
 
         Only for an ensemble that `reorders_targets`.
         """
         return math.inf
 
-    def expected_fraction(self, stage: int, norm: Norm) -> float:
+    def expected_fraction(self, stage: int, space: Space) -> float:
         """Expected fraction of a stage's passes, for cost estimates."""
         return 1.0
 
-    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+    def passes_per_run(self, space: Space, num_classes: int) -> PassCount:
         """Passes of one run on a sample that it does not fool; `eot_samples` multiplies them.
 
         For a CPU: an accelerator also computes the gradient at the last point.
@@ -144,9 +148,7 @@ class Attack(ABC):
         def loss_fn(logits: Tensor) -> Tensor:
             return self.compute_loss(problem, state, logits)
 
-        return problem.evaluate_at(
-            state.x_t, loss_fn, grad=self.grad_mask(state), eot_samples=self.eot_samples
-        )
+        return problem.evaluate_at(state.x_t, loss_fn, grad=self.grad_mask(state))
 
     def grad_mask(self, state: AttackState) -> bool | Tensor:
         """Rows that need a gradient: on a CPU not those at their last point."""
@@ -177,10 +179,16 @@ def check_positive(**counts: int) -> None:
         raise UserError(f"{expected} must hold, but got {given}")
 
 
-def check_attack_norm(attack: Attack, threat: Threat) -> None:
-    if threat.norm not in attack.norms:
+def check_attack_threat(attack: Attack, threat: Threat) -> None:
+    """Refuses a threat model that an attack cannot move in, and says which attacks can."""
+    if not attack.supports(threat):
         name = next((e.name for e in ATTACKS if e.value is type(attack)), type(attack).__name__)
-        raise UserError(f"attack {name} takes {', '.join(attack.norms)}, but got {threat}")
+        others = [e.name for e in ATTACKS if e.value.supports(threat)]
+        takes = ", ".join(attack.kinds or attack.spaces)
+        raise UserError(
+            f"attack {name} takes {takes}, but got {threat}; attacks for "
+            f"{threat.kind} are {', '.join(others)}"
+        )
 
 
 def broadcast_to_images(values: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from buttress.attacks.losses import targeted_margin
 from buttress.attacks.problem import ModelOutput, Problem, input_gradient
 from buttress.attacks.targets import choose_target
 from buttress.models.cost import PassCount
-from buttress.threats.norm_ball import TINY, Norm
+from buttress.threats.core import Space
+from buttress.threats.norm_ball import TINY
 
 ETA = 1.05  # how far beyond the boundary a step goes
 BETA = 0.9  # how much of the way is kept once the point is misclassified
@@ -56,7 +57,7 @@ class FABBase(Attack):
     def max_steps(self) -> int:
         return 2 * self.steps  # a round has two evaluations
 
-    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+    def passes_per_run(self, space: Space, num_classes: int) -> PassCount:
         return PassCount(2 * self.steps, self.steps)  # each step looks at its start and its end
 
     def num_runs(self, num_classes: int) -> int:
@@ -91,7 +92,7 @@ class FABBase(Attack):
 
     def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
         # Most points are far outside: only those that rounding could decide are measured exactly.
-        threat, x, x_t = problem.threat, problem.x, state.x_t
+        threat, x, x_t = problem.ball, problem.x, state.x_t
         pixels = PREFILTER_PIXELS if threat.norm == "Linf" else None  # one is enough to be outside
         delta = x_t.flatten(1)[:, :pixels] - x.flatten(1)[:, :pixels]
         in_ball = fooled & (threat.norm_of(delta) <= 1.001 * threat.eps)
@@ -132,11 +133,11 @@ class FABBase(Attack):
         """One step across the boundary of the linear model."""
         assert output.grad is not None
         grad, current, clean = output.grad.flatten(1), x_t.flatten(1), x.flatten(1)
-        plane, loss = Hyperplane(problem.threat.norm, grad), output.loss
+        plane, loss = Hyperplane(problem.ball.norm, grad), output.loss
         clean_loss = loss + torch.linalg.vecdot(grad, clean - current)
         d1, d2 = plane.step_lengths(current, loss), plane.step_lengths(clean, clean_loss)
         current_distance, clean_distance = (
-            problem.threat.norm_of(d).clamp_min(1e-8) for d in (d1, d2)
+            problem.ball.norm_of(d).clamp_min(1e-8) for d in (d1, d2)
         )
         alpha = (current_distance / (current_distance + clean_distance)).clamp_max(ALPHA_MAX)[
             :, None
@@ -190,24 +191,28 @@ class FAB(FABBase):
 
     restarts: int = 5
 
-    def passes_per_run(self, norm: Norm, num_classes: int) -> PassCount:
+    def passes_per_run(self, space: Space, num_classes: int) -> PassCount:
         return PassCount(2 * self.steps, self.steps * num_classes)
 
     def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
         assert isinstance(state, FABState)
-        requests_grad = state.requests_grad
-        if not requests_grad.any():
+        if not state.requests_grad.any():
             return problem.evaluate_at(state.x_t, lambda z: z[:, 0] * 0, grad=False)
+        passes = range(problem.eot_samples)
+        return problem.average_outputs([self._nearest_boundary(problem, state.x_t) for _ in passes])
+
+    def _nearest_boundary(self, problem: Problem, x_t: Tensor) -> ModelOutput:
+        """Margin and gradient of the class whose boundary is nearest."""
         with torch.enable_grad():
-            point = state.x_t.detach().requires_grad_(True)
-            logits = problem.model(point)
+            point = x_t.detach().requires_grad_(True)
+            logits = problem.model(problem.images_at(point))
             label_logits = logits.gather(1, problem.y[:, None])
             margins = logits - label_logits
             min_distance = torch.full_like(label_logits[:, 0], torch.inf)
             loss, nearest_grad = torch.zeros_like(min_distance), torch.zeros_like(point)
             for k in range(logits.shape[1]):
                 grad = input_gradient(margins[:, k].sum(), point, retain_graph=True)
-                distance = margins[:, k].detach().abs() / (problem.threat.dual_norm(grad) + TINY)
+                distance = margins[:, k].detach().abs() / (problem.ball.dual_norm(grad) + TINY)
                 distance = distance.masked_fill(problem.y == k, torch.inf)
                 is_closer = (distance < min_distance) | distance.isnan()  # NaN must be reported
                 min_distance = distance.where(is_closer, min_distance)

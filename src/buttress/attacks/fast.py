@@ -13,7 +13,7 @@ from buttress.attacks.apgd import APGDT
 from buttress.attacks.core import ATTACKS, Attack, EnsembleAttack, EnsembleState, check_positive
 from buttress.attacks.pgd import PGD
 from buttress.attacks.square.attack import Square
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.core import Space, Threat
 
 EXPECTED_NEAR = 0.2  # expected fraction of samples near the decision boundary
 EXPECTED_MASKED = 0.02  # expected fraction of samples whose gradient may be masked
@@ -80,13 +80,13 @@ class FastEnsemble(EnsembleAttack):
         check_positive(effort=self.effort, steps=self.steps, queries=self.queries)
 
     def stages(self, threat: Threat, num_classes: int) -> Sequence[Attack]:
-        return [stage.attack for stage in self.stage_table(threat.norm, num_classes - 1)]
+        return [stage.attack for stage in self.stage_table(threat.space, num_classes - 1)]
 
-    def stage_table(self, norm: Norm, num_others: int) -> list[FastStage]:
-        """The stages in a norm, for so many classes beside the label."""
+    def stage_table(self, space: Space, num_others: int) -> list[FastStage]:
+        """The stages in a space, for so many classes beside the label."""
         probe = FastStage(Square(queries=max(1, round(PROBE_FRACTION * self.queries))))
         square = FastStage(Square(queries=self.queries))
-        if norm != "L1":
+        if space != "L1":
             return [
                 FastStage(_margin_pgd(self.steps, min(3, num_others))),
                 FastStage(
@@ -120,7 +120,7 @@ class FastEnsemble(EnsembleAttack):
     def select_samples(self, stage: int, state: EnsembleState) -> Tensor | None:
         # 1: not moved, 0: at the decision boundary
         margin_ratio = state.best_margin / state.clean_margin.clamp_max(-1e-12)
-        stages = self.stage_table(state.norm, 1)
+        stages = self.stage_table(state.space, 1)
         max_ratio = stages[stage].max_sample_ratio
         may_be_masked = state.has_unusable_gradient | (margin_ratio >= MASKED_RATIO)
         if stage == len(stages) - 1:
@@ -129,11 +129,11 @@ class FastEnsemble(EnsembleAttack):
             return may_be_masked | (margin_ratio <= max_ratio)
         return None if math.isinf(max_ratio) else margin_ratio <= max_ratio
 
-    def target_threshold(self, stage: int, norm: Norm) -> float:
-        return self.stage_table(norm, 1)[stage].max_target_ratio
+    def target_threshold(self, stage: int, space: Space) -> float:
+        return self.stage_table(space, 1)[stage].max_target_ratio
 
-    def expected_fraction(self, stage: int, norm: Norm) -> float:
-        stages = self.stage_table(norm, 1)
+    def expected_fraction(self, stage: int, space: Space) -> float:
+        stages = self.stage_table(space, 1)
         if stage == len(stages) - 1:
             return EXPECTED_MASKED
         row = stages[stage]

@@ -18,7 +18,7 @@ from buttress.attacks.core import (
 )
 from buttress.attacks.losses import probability_margin
 from buttress.attacks.problem import ModelOutput, Problem
-from buttress.threats.norm_ball import Norm
+from buttress.threats.core import Space
 
 
 @dataclass
@@ -44,7 +44,7 @@ class GAMA(Attack):
     point counts unless ``keep="last"``.
     """
 
-    norms: ClassVar[tuple[Norm, ...]] = ("Linf",)
+    spaces: ClassVar[tuple[Space, ...]] = ("Linf",)
     steps: int = 100
     restarts: int = 1
     weight: float = 50.0
@@ -62,7 +62,7 @@ class GAMA(Attack):
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         corner = (2 * problem.rng.draw_uniform(problem.x, run_index) - 1).sign()
-        x_t = problem.project(problem.x + problem.threat.eps * corner)
+        x_t = problem.project(problem.x + problem.ball.eps * corner)
         guide = x_t.new_zeros(len(x_t), problem.num_classes)
         return GAMAState(x_t, start_probabilities=guide)
 
@@ -83,7 +83,7 @@ class GAMA(Attack):
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None
-        step_size = 2 * problem.threat.eps * 0.1 ** self._num_step_drops(state)
+        step_size = 2 * problem.ball.eps * 0.1 ** self._num_step_drops(state)
         return problem.project(state.x_t + step_size * output.grad.sign())
 
     def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
@@ -101,5 +101,5 @@ class GAMAFW(GAMA):
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None
         gamma = 0.5 * 0.2 ** self._num_step_drops(state)
-        corner = problem.x + problem.threat.eps * output.grad.sign()
+        corner = problem.x + problem.ball.eps * output.grad.sign()
         return problem.project(torch.lerp(state.x_t, corner, gamma))

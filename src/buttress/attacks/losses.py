@@ -24,6 +24,11 @@ def margin_if_finite(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits, y).where(logits.isfinite().all(1), torch.inf)
 
 
+def is_misclassified(logits: Tensor, y: Tensor) -> Tensor:
+    """Which predictions are wrong; logits that are not finite are no prediction of the label."""
+    return (logits.argmax(1) != y) | ~logits.isfinite().all(1)
+
+
 def very_confident_logits(like: Tensor, y: Tensor) -> Tensor:
     """(N, K) finite logits with so small a margin that they are better than no point."""
     lowest = like.new_full((len(y), like.shape[1]), torch.finfo(like.dtype).min / 2)

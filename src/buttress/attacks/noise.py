@@ -9,14 +9,16 @@ from torch import Tensor
 
 from buttress.attacks.core import ATTACKS, Attack, AttackState, check_positive
 from buttress.attacks.problem import ModelOutput, Problem
+from buttress.threats.core import SPACES, Space
 
 
 @ATTACKS.register("noise", tags=("black_box",))
 @dataclass(frozen=True)
 class UniformNoise(Attack):
-    """The worst of ``samples`` points drawn uniformly from the ball."""
+    """The worst of ``samples`` points drawn uniformly from the set."""
 
     needs_grad: ClassVar[bool] = False
+    spaces: ClassVar[tuple[Space, ...]] = SPACES
     samples: int = 10
 
     def __post_init__(self) -> None:

@@ -20,7 +20,8 @@ from buttress.attacks.losses import cross_entropy, kl_divergence, margin, target
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.targets import TargetRule, choose_target
 from buttress.errors import UserError
-from buttress.threats.norm_ball import Norm
+from buttress.threats.core import SPACES, Space
+from buttress.threats.norm_ball import NORMS
 
 StartRule = Literal["random", "clean", "gaussian", "unclipped"]
 MAX_STEP_SIZE = 1e6  # a longer step ends at the same border, but numbers may overflow on the way
@@ -42,6 +43,7 @@ class ProjectedGradientAttack(Attack):
     it to [0, 1], and ``start="unclipped"`` takes the first gradient outside [0, 1].
     """
 
+    spaces: ClassVar[tuple[Space, ...]] = SPACES
     steps: int = 20
     rel_step: float = 0.25
     restarts: int = 1
@@ -97,7 +99,7 @@ class ProjectedGradientAttack(Attack):
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None
         step = problem.threat.step_direction(state.x_t, output.grad)
-        step *= min(self.rel_step * problem.threat.eps, MAX_STEP_SIZE)
+        step *= min(self.rel_step * problem.threat.radius, MAX_STEP_SIZE)
         if self.schedule == "cosine":
             decay = (1 + torch.cos(torch.pi * state.step.to(step.dtype) / self.steps)) / 2
             step *= broadcast_to_images(decay)
@@ -151,6 +153,7 @@ class FGSM(Attack):
     1.25 eps given there.
     """
 
+    spaces: ClassVar[tuple[Space, ...]] = SPACES
     start: Literal["clean", "random"] = "clean"
 
     @property
@@ -162,7 +165,7 @@ class FGSM(Attack):
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None
-        step_size = problem.threat.eps * (1.0 if self.start == "clean" else 1.25)
+        step_size = problem.threat.radius * (1.0 if self.start == "clean" else 1.25)
         return problem.project(
             state.x_t + step_size * problem.threat.step_direction(state.x_t, output.grad)
         )
@@ -180,17 +183,17 @@ class DenseL1PGD(PGD):
     shows how much accuracy the dense step hides.
     """
 
-    norms: ClassVar[tuple[Norm, ...]] = ("L1",)
+    spaces: ClassVar[tuple[Space, ...]] = ("L1",)
     rel_step: float = 0.075
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None
         flat = output.grad.flatten(1)
         unit = flat / flat.abs().sum(1, keepdim=True).clamp_min(1e-12)
-        x_next = state.x_t + self.rel_step * problem.threat.eps * unit.view_as(problem.x)
+        x_next = state.x_t + self.rel_step * problem.ball.eps * unit.view_as(problem.x)
         delta = (x_next.clamp(0, 1) - problem.x).flatten(1)
         l1_norm = delta.abs().sum(1, keepdim=True).clamp_min(1e-12)
-        return problem.x + (delta * (problem.threat.eps / l1_norm).clamp_max(1)).view_as(problem.x)
+        return problem.x + (delta * (problem.ball.eps / l1_norm).clamp_max(1)).view_as(problem.x)
 
 
 @ATTACKS.register("cw", paper="arXiv:1608.04644", tags=("white_box", "iterative"))
@@ -218,6 +221,8 @@ class BatchSumCarliniWagner(CarliniWagner):
     Once the sum is negative every gradient of the batch is zero and all samples stop, so the
     result depends on the batch. For replication of published numbers only.
     """
+
+    spaces: ClassVar[tuple[Space, ...]] = NORMS
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
         margins = margin_to_target(problem, state, logits)

@@ -1,8 +1,8 @@
-"""The problem that an attack solves: maximize a loss of a model in a ball around each image."""
+"""The problem that an attack solves: maximize a loss of a model over what a threat allows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from buttress.attacks.losses import is_misclassified
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import TINY, Threat
+from buttress.threats.core import SearchSet, Space, Threat
+from buttress.threats.norm_ball import TINY, NormBall
+from buttress.threats.parametric import ParametricThreat
 
 if TYPE_CHECKING:
     from buttress.attacks.core import Attack
@@ -22,7 +25,9 @@ class ModelOutput(NamedTuple):
 
     logits: Tensor  # (N, K)
     loss: Tensor  # (N,)
-    grad: Tensor | None  # (N, C, H, W), of the summed loss
+    grad: Tensor | None  # of the shape of the points, of the summed loss
+    # (N,) misclassified in every pass, where several were averaged; None: judge by the logits
+    always_misclassified: Tensor | None = None
 
 
 @dataclass
@@ -86,31 +91,87 @@ def _add_at(total: Tensor, index: RowIndex, passes: Tensor | int) -> None:
 
 LossFn = Callable[[Tensor], Tensor]  # logits (N, K) -> loss (N,)
 RowIndex = Tensor | slice  # a slice where rows are neighbors: many times faster
+ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A batch of images, the model they are to fool, and the ball they may move in."""
+    """A batch of points, the model that their images are to fool, and the set they move in.
+
+    Points are the images themselves. For a parametric threat they are its parameters: `pose` makes
+    such a problem, with a norm ball of parameters in place of the threat.
+    """
 
     model: nn.Module
-    x: Tensor  # (N, C, H, W) in [0, 1]
+    x: Tensor  # (N, C, H, W) in [0, 1]: the clean points
     y: Tensor  # (N,)
-    threat: Threat
+    threat: SearchSet
     rng: SampleRNG
     clean_logits: Tensor | None = None  # (N, K) logits of x, once computed
     target_order: Tensor | None = None  # (N, K - 1) other classes, the nearest first, if known
     run_mask: Tensor | None = None  # (N, runs) bool: which runs to make, if not all
     counter: PassCounter | None = None
     sample_rows: Tensor | None = field(default=None, repr=False)
+    parametric: ParametricThreat | None = None  # makes images of points
+    images: Tensor | None = field(default=None, repr=False)  # (N, ...) the clean images it changes
     saturating_batch: int = 128  # rows that saturate the CPU: a larger batch is no faster
+    eot_samples: int = 1  # passes averaged at each point, for randomized models
     # Runs another attack on a problem and returns its points; set by the engine.
     run_attack: Callable[[Attack, Problem], Tensor] | None = field(default=None, repr=False)
+
+    @classmethod
+    def pose(
+        cls,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,
+        rng: SampleRNG,
+        clean_logits: Tensor | None = None,
+    ) -> Problem:
+        """The problem of any threat model, for images ``x``."""
+        if isinstance(threat, ParametricThreat):
+            problem = cls(model, threat.center(x), y, threat.region, rng, clean_logits)
+            return replace(problem, parametric=threat, images=x)
+        assert isinstance(threat, SearchSet)
+        return cls(model, x, y, threat, rng, clean_logits)
+
+    @property
+    def clean_images(self) -> Tensor:
+        """(N, C, H, W) the images without a change."""
+        return self.x if self.images is None else self.images
+
+    @property
+    def allowed(self) -> Threat:
+        """The threat model that the images must obey."""
+        return self.parametric or self.threat
+
+    @property
+    def space(self) -> Space:
+        return self.threat.space
+
+    @property
+    def ball(self) -> NormBall:
+        """The set as a norm ball, for attacks that move in nothing else."""
+        assert isinstance(self.threat, NormBall)
+        return self.threat
+
+    def on_images(self) -> Problem:
+        """The same samples with images as points, to evaluate images that need no change."""
+        return replace(self, x=self.clean_images, parametric=None, images=None)
+
+    def images_at(self, points: Tensor, rows: RowIndex = ALL_ROWS) -> Tensor:
+        """The images of points; ``rows`` says which samples those are."""
+        if self.parametric is None:
+            return points
+        return self.parametric.apply(self.clean_images[rows], points)
 
     def select(self, rows: Tensor) -> Problem:
         """The same problem for some of its samples."""
         return replace(
             self,
             x=self.x[rows],
+            images=None if self.images is None else self.images[rows],
             y=self.y[rows],
             rng=self.rng.select(rows),
             clean_logits=None if self.clean_logits is None else self.clean_logits[rows],
@@ -146,7 +207,7 @@ class Problem:
         return self.threat.bounds(self.x)
 
     def project(self, x_t: Tensor, scale: Tensor | None = None) -> Tensor:
-        """The nearest points of ball ∩ box; ``scale`` (N,) enlarges each sample's ball."""
+        """The nearest points of the set; ``scale`` (N,) enlarges that of each sample."""
         if scale is None and self.bounds is not None:
             return x_t.clamp(*self.bounds)
         return self.threat.project(self.x, x_t, scale)
@@ -164,7 +225,7 @@ class Problem:
 
     def random_start_on_sphere(self, run_index: Tensor, scale: float = 1.0) -> Tensor:
         """Noise stretched until its norm is ``scale * eps``, cut by the box."""
-        x, threat = self.x, self.threat
+        x, threat = self.x, self.ball
         is_linf = threat.norm == "Linf"
         noise = (
             2 * self.rng.draw_uniform(x, run_index) - 1
@@ -175,43 +236,53 @@ class Problem:
         return (x + noise * (scale * threat.eps / size).view(-1, 1, 1, 1)).clamp_(0, 1)
 
     def evaluate_at(
-        self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True, eot_samples: int = 1
+        self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True
     ) -> ModelOutput:
-        """One forward pass at ``x_t``, and one backward pass to it where the gradient is needed.
+        """A forward pass at ``x_t``, and a backward pass to it where the gradient is needed.
 
         ``grad`` may be a mask of rows; the gradient of the others is zero. For randomized models
-        logits, loss and gradient are averaged over several ``eot_samples``.
+        the mean of `eot_samples` passes.
         """
         if isinstance(grad, Tensor) and grad.all() == grad.any():
             grad = bool(grad.all())
         outputs = []
-        for _ in range(eot_samples):
+        for _ in range(self.eot_samples):
             if isinstance(grad, Tensor):
                 outputs.append(self._evaluate_some(x_t, loss_fn, grad))
                 continue
             with torch.set_grad_enabled(grad):
                 point = x_t.detach().requires_grad_(grad)
-                logits = self.model(point)
+                logits = self.model(self.images_at(point))
                 loss = loss_fn(logits)
                 gradient = input_gradient(loss.sum(), point) if grad else None
             output = ModelOutput(logits.detach(), loss.detach(), gradient)
             outputs.append(self.count_passes(output))
-        if eot_samples == 1:
+        return self.average_outputs(outputs)
+
+    def average_outputs(self, outputs: Sequence[ModelOutput]) -> ModelOutput:
+        """The mean logits, loss and gradient of several passes (EOT, arXiv:1707.07397).
+
+        Nothing is left to gain where every pass misclassifies: only that counts as fooled.
+        """
+        if len(outputs) == 1:
             return outputs[0]
-        grads = [s.grad for s in outputs if s.grad is not None]
+        logits = torch.stack([output.logits for output in outputs])
+        grads = [output.grad for output in outputs if output.grad is not None]
+        is_wrong = torch.stack([is_misclassified(draw, self.y) for draw in logits])
         return ModelOutput(
-            torch.stack([s.logits for s in outputs]).mean(0),
-            torch.stack([s.loss for s in outputs]).mean(0),
-            sum(grads[1:], grads[0]) / eot_samples if grads else None,
+            logits.mean(0),
+            torch.stack([output.loss for output in outputs]).mean(0),
+            sum(grads[1:], grads[0]) / len(outputs) if grads else None,
+            is_wrong.all(0),
         )
 
     def _evaluate_some(self, x_t: Tensor, score: LossFn, grad_rows: Tensor) -> ModelOutput:
         """Gradients for some rows only: two forward passes, each over its part of the batch."""
         with torch.no_grad():
-            logits_without_grad = self.model(x_t[~grad_rows])
+            logits_without_grad = self.model(self.images_at(x_t[~grad_rows], ~grad_rows))
         with torch.enable_grad():
             point = x_t[grad_rows].detach().requires_grad_(True)
-            logits_with_grad = self.model(point)
+            logits_with_grad = self.model(self.images_at(point, grad_rows))
             logits = logits_with_grad.new_empty(len(x_t), logits_with_grad.shape[1])
             logits = logits.index_put((grad_rows,), logits_with_grad).index_put(
                 (~grad_rows,), logits_without_grad

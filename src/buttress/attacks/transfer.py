@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from buttress.attacks.core import ATTACKS, Attack, AttackState, check_attack_norm
+from buttress.attacks.core import ATTACKS, Attack, AttackState, check_attack_threat
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode, model_device, to_model_device
+from buttress.threats.core import SPACES, Space
 
 
 @ATTACKS.register("transfer", paper="arXiv:1605.07277", tags=("black_box", "needs_sources"))
@@ -21,11 +22,12 @@ class Transfer(Attack):
 
     The model itself makes one forward pass for each source. Sources are models
     with the same classes; in a suite they may be paths of runs. The attack on a source does not
-    stop when that source is fooled: it goes on to the point with the largest margin, which
+    stop when that source is fooled: it continues to the point with the largest margin, which
     transfers better.
     """
 
     needs_grad: ClassVar[bool] = False
+    spaces: ClassVar[tuple[Space, ...]] = SPACES
     sources: Sequence[Any] = ()
     attack: str = "pgd"
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Transfer(Attack):
         return len(self.sources)
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
-        check_attack_norm(self.inner, problem.threat)  # type: ignore[attr-defined]
+        check_attack_threat(self.inner, problem.threat)  # type: ignore[attr-defined]
         x_t = problem.x.clone()
         for source_index, source in enumerate(self.sources):
             if not isinstance(source, nn.Module):
@@ -61,11 +63,13 @@ class Transfer(Attack):
                 to_model_device(source, source_problem.x),
                 source_problem.y.to(model_device(source)),
             )
+            images = source_problem.images
             source_problem = replace(
                 source_problem,
                 model=source,
                 x=x,
                 y=y,
+                images=None if images is None else to_model_device(source, images),
                 counter=None,
                 sample_rows=None,
                 clean_logits=None,

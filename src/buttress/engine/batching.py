@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack, AttackState, any_or_accelerator, copy_rows_
-from buttress.attacks.losses import margin_if_finite
+from buttress.attacks.losses import is_misclassified, margin_if_finite
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.engine.options import AttackOptions
-from buttress.engine.result import AttackResult, is_misclassified
+from buttress.engine.result import AttackResult
 from buttress.system.progress import scale_progress
 
 REFILL_FRACTION = 1 / 8  # of the batch must be free before new runs begin: starting them costs
@@ -35,7 +35,7 @@ def run_queue(
     )
     if attack.target_ranks(problem.num_classes) is not None:
         result.run_margins = result.margin.new_full((len(result.margin), num_runs), -torch.inf)
-    best = BestPoints(result.x_adv, result.margin, result.fooled, result.run_margins)
+    best = BestPoints(result.x_adv, result.margin, result.fooled, result.run_margins, result.points)
     on_progress = scale_progress(options.on_progress, 0.0, 1 / max(1, len(queue)))
     is_cpu, iteration = problem.x.device.type == "cpu", 0
     max_rows = balanced_batch_size(len(queue), options.batch_size, BATCH_SLACK if is_cpu else 1.0)
@@ -48,7 +48,7 @@ def run_queue(
         if batch is None or not len(batch.rows):
             return result
         state, output = batch.state, attack.evaluate(batch.problem, batch.state)
-        best.update(batch.run_indices, batch.is_active, attack, batch.problem, state, output.logits)
+        best.update(batch.run_indices, batch.is_active, attack, batch.problem, state, output)
         is_synced = is_cpu or iteration % DEVICE_SYNC_INTERVAL == 0
         if on_progress is not None and is_synced:
             fraction_active = float(state.step.sum()) / max(1, attack.max_steps)
@@ -183,12 +183,13 @@ def balanced_batch_size(num_runs: int, batch_size: int, slack: float) -> int:
 
 @dataclass
 class BestPoints:
-    """The best point of each sample so far."""
+    """The image of the best point of each sample so far."""
 
     x: Tensor
     margin: Tensor
     fooled: Tensor
     run_margins: Tensor | None  # (N, runs) the largest margin of each run, or not recorded
+    points: Tensor | None = None  # the parameters of x, for parametric threats
 
     def update(
         self,
@@ -197,13 +198,13 @@ class BestPoints:
         attack: Attack,
         problem: Problem,
         state: AttackState,
-        logits: Tensor,
+        output: ModelOutput,
     ) -> None:
         """Keeps the current points of active runs that are better.
 
         ``run_indices`` (N,) is the number of each run of its sample, `Problem.counter_rows`.
         """
-        rows = problem.counter_rows
+        rows, logits = problem.counter_rows, output.logits
         margins, index = margin_if_finite(logits, problem.y), problem.counter_index
         if self.run_margins is not None:
             is_valid = attack.valid_mask(problem, state, torch.ones_like(is_active))
@@ -213,14 +214,18 @@ class BestPoints:
             self.run_margins[rows, run_indices] = self.run_margins[rows, run_indices].maximum(
                 active_margins
             )
-        if not any_or_accelerator(is_better := is_active & (margins > self.margin[index])):
+        fooled = output.always_misclassified
+        is_better = is_active & (margins > self.margin[index])
+        if fooled is not None:  # of a randomized model: one draw less may cost some of the margin
+            is_better |= is_active & fooled & ~self.fooled[index]
+        if not any_or_accelerator(is_better):
             return  # a fooled sample has a larger margin than any other
-        fooled = is_misclassified(logits, problem.y)
+        fooled = is_misclassified(logits, problem.y) if fooled is None else fooled
         is_better &= fooled >= self.fooled[index]
         is_valid = attack.valid_mask(problem, state, fooled)
         if is_valid is not None:
             is_better = is_better & is_valid
-        if isinstance(index, slice):
+        if isinstance(index, slice) and self.points is None:
             copy_rows_(self.x[index], is_better, state.x_t)
             self.margin[index] = margins.where(is_better, self.margin[index])
             self.fooled[index] |= fooled & is_better  # never worse than before
@@ -231,7 +236,10 @@ class BestPoints:
                 rows, margins.where(is_better, -torch.inf), fooled, len(self.fooled)
             )
         samples = rows[is_better]
-        self.x[samples] = state.x_t[is_better]
+        with torch.no_grad():
+            self.x[samples] = problem.images_at(state.x_t[is_better], is_better)
+        if self.points is not None:
+            self.points[samples] = state.x_t[is_better]
         self.margin[samples] = margins[is_better]
         self.fooled[samples] = fooled[is_better]
 

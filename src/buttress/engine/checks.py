@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS, Attack, attack_name
 from buttress.attacks.problem import Problem
+from buttress.engine.result import AttackResult
 from buttress.errors import RunError, UserError
 from buttress.models.eval_mode import is_differentiable
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 
 
 def check_image_batch(x: Tensor) -> None:
@@ -109,9 +110,10 @@ def check_differentiable(
         )
 
 
-def check_adversarial_examples(name: str, problem: Problem, x_adv: Tensor) -> None:
-    """Every result of every attack passes here: right shape, finite, in the box, in the ball."""
-    if x_adv.shape != problem.x.shape:
+def check_adversarial_examples(name: str, problem: Problem, result: AttackResult) -> None:
+    """Every result of every attack passes here: right shape, finite, in the box, in the set."""
+    x, x_adv = problem.clean_images, result.x_adv
+    if x_adv.shape != x.shape:
         raise RunError(f"attack {name} changed the shape to {tuple(x_adv.shape)}; this is a bug")
     if not len(x_adv):
         return
@@ -120,7 +122,7 @@ def check_adversarial_examples(name: str, problem: Problem, x_adv: Tensor) -> No
         if not x_adv.isfinite().all():
             raise RunError(f"attack {name} returned values that are not finite; this is a bug")
         raise RunError(f"attack {name} left the box [0, 1]; this is a bug")
-    if (excess := problem.threat.excess(problem.x, x_adv)).any():
+    if (excess := problem.allowed.excess(x, x_adv, result.points)).any():
         raise RunError(
-            f"attack {name} left the ball {problem.threat} by {excess.max():.3g}; this is a bug"
+            f"attack {name} left the set {problem.allowed} by {excess.max():.3g}; this is a bug"
         )

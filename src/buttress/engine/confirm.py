@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack
-from buttress.attacks.losses import margin_if_finite
+from buttress.attacks.losses import is_misclassified, margin_if_finite
 from buttress.attacks.problem import Problem
 from buttress.engine.batching import run_queue
 from buttress.engine.options import AttackOptions
-from buttress.engine.result import AttackResult, is_misclassified
+from buttress.engine.result import AttackResult
 
 
 def search_and_confirm(
@@ -23,7 +23,7 @@ def search_and_confirm(
     A sample counts as fooled only if the model itself misclassifies the point; where it does not,
     the sample is searched again in the model itself.
     """
-    if options.fast_model is None or attack.eot_samples > 1:
+    if options.fast_model is None or problem.eot_samples > 1:
         return run_queue(attack, problem, start, options)
     fast_problem = replace(problem, model=options.fast_model.module)
     result = run_queue(attack, fast_problem, start.restart_rows(problem.row_numbers()), options)

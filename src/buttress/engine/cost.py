@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from buttress.attacks.core import Attack
 from buttress.models.cost import PassCount
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 
 
 def attack_passes(
@@ -17,12 +17,17 @@ def attack_passes(
     """
     passes = PassCount(attack.eot_samples)
     for number, stage in enumerate(attack.stages(threat, num_classes)):
-        fraction = attack.expected_fraction(number, threat.norm) if expected else 1.0
-        passes += stage_passes(stage, threat, num_classes) * fraction
+        fraction = attack.expected_fraction(number, threat.space) if expected else 1.0
+        stage_fraction = fraction * stage_eot_samples(attack, stage)
+        passes += stage_passes(stage, threat, num_classes) * stage_fraction
     return passes
 
 
 def stage_passes(attack: Attack, threat: Threat, num_classes: int) -> PassCount:
-    """Passes of all runs of a single attack."""
-    num_runs = attack.num_runs(num_classes) * attack.eot_samples
-    return attack.passes_per_run(threat.norm, num_classes) * num_runs
+    """Passes of all runs of a single attack, of `stage_eot_samples` one."""
+    return attack.passes_per_run(threat.space, num_classes) * attack.num_runs(num_classes)
+
+
+def stage_eot_samples(attack: Attack, stage: Attack) -> int:
+    """Passes averaged at each point in a stage of an attack."""
+    return max(attack.eot_samples, stage.eot_samples)

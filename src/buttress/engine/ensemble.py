@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from buttress.attacks.core import Attack, EnsembleState, attack_name
-from buttress.attacks.losses import label_logit, margin, margin_if_finite
+from buttress.attacks.losses import is_misclassified, label_logit, margin, margin_if_finite
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.attacks.targets import rank_targets, sort_other_classes
 from buttress.engine.confirm import search_and_confirm
-from buttress.engine.cost import stage_passes
+from buttress.engine.cost import stage_eot_samples, stage_passes
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import ProcessTask, partition_runs, run_in_processes
-from buttress.engine.result import AttackResult, is_misclassified
+from buttress.engine.result import AttackResult
 from buttress.system.progress import OnProgress, scale_progress
 
 
@@ -36,15 +36,20 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
         sample_rows=problem.row_numbers(),
         run_mask=None,
         run_attack=_run_to_points,
+        eot_samples=attack.eot_samples,
     )
-    clean = _clean_logits(problem, options.batch_size, attack.eot_samples)
+    clean, is_wrong = _clean_logits(problem, options.batch_size)
     problem, clean_margin = replace(problem, clean_logits=clean), margin(clean, problem.y)
-    is_wrong, best_margin = is_misclassified(clean, problem.y), margin_if_finite(clean, problem.y)
-    result = AttackResult(problem.x.clone(), is_wrong, best_margin, counter)
+    best_margin = margin_if_finite(clean, problem.y)
+    points = None if problem.parametric is None else problem.x.clone()
+    result = AttackResult(problem.clean_images.clone(), is_wrong, best_margin, counter, points)
     stages = attack.stages(problem.threat, problem.num_classes)
     result.stage_names = tuple(attack_name(s) for s in stages) if len(stages) > 1 else ()
     drop_fooled = options.stop_when_fooled or len(stages) > 1
-    costs = [stage_passes(s, problem.threat, problem.num_classes).macs() for s in stages]
+    costs = [
+        stage_passes(s, problem.threat, problem.num_classes).macs() * stage_eot_samples(attack, s)
+        for s in stages
+    ]
     class_margins = clean - label_logit(clean, problem.y)[:, None]  # the best of each other class
     class_margins.scatter_(1, problem.y[:, None], -torch.inf)
     margin_before_stage = result.margin.clone()
@@ -58,9 +63,10 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
             options.on_progress, sum(costs[:stage]) / sum(costs), costs[stage] / sum(costs)
         )
         if len(rows):
-            max_ratio = attack.target_threshold(stage, problem.threat.norm)
+            max_ratio = attack.target_threshold(stage, problem.space)
             run_mask = _promising_runs(ranks, class_margins, clean_margin, max_ratio)
-            stage_problem = replace(problem, run_mask=run_mask)
+            eot_samples = stage_eot_samples(attack, stage_attack)
+            stage_problem = replace(problem, run_mask=run_mask, eot_samples=eot_samples)
             if len(stages) > 1:
                 purpose = f"{problem.rng.purpose}/{stage}"
                 stage_problem = replace(stage_problem, rng=replace(problem.rng, purpose=purpose))
@@ -94,7 +100,7 @@ def _select_samples(
     counter, clean_margin = result.counter, margin(problem.clean_logits, problem.y)
     has_unusable_gradient = counter.zero_gradient | counter.non_finite
     columns = (result.margin, clean_margin, has_unusable_gradient, is_improved)
-    state = EnsembleState(problem.threat.norm, *(column[rows] for column in columns))
+    state = EnsembleState(problem.space, *(column[rows] for column in columns))
     if (is_selected := attack.select_samples(stage, state)) is not None:
         counter.stages_skipped[rows[~is_selected]] |= 1 << stage
         rows = rows[is_selected]
@@ -167,7 +173,8 @@ def _run_parallel(
 
 def _run_to_points(attack: Attack, problem: Problem) -> Tensor:
     """The points of an attack inside of another one, such as on the source of a transfer."""
-    return run_ensemble(attack, problem, AttackOptions()).x_adv
+    result = run_ensemble(attack, problem, AttackOptions())
+    return result.x_adv if result.points is None else result.points
 
 
 def update_target_order(
@@ -183,14 +190,17 @@ def update_target_order(
     return sort_other_classes(class_margins, problem.y)
 
 
-def _clean_logits(problem: Problem, batch_size: int, eot_samples: int) -> Tensor:
+def _clean_logits(problem: Problem, batch_size: int) -> tuple[Tensor, Tensor]:
+    """(N, K) logits of the images, and (N,) which are misclassified."""
+
     def zero_loss(logits: Tensor) -> Tensor:
         return logits.new_zeros(len(logits))
 
-    pieces = [
-        problem.select(rows)
-        .evaluate_at(problem.x[rows], zero_loss, grad=False, eot_samples=eot_samples)
-        .logits
+    problem = problem.on_images()
+    outputs = [
+        problem.select(rows).evaluate_at(problem.x[rows], zero_loss, grad=False)
         for rows in problem.row_numbers().split(batch_size)
     ]
-    return torch.cat(pieces)
+    logits = torch.cat([output.logits for output in outputs])
+    always_wrong = [o.always_misclassified for o in outputs if o.always_misclassified is not None]
+    return logits, torch.cat(always_wrong) if always_wrong else is_misclassified(logits, problem.y)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from buttress.attacks.problem import input_gradient
 from buttress.engine import rewrites
 from buttress.engine.rewrites import FoldedConv, NotApplicable, Rewrite
+from buttress.models.cost import MacCounter
 from buttress.models.eval_mode import eval_mode
 from buttress.system.cpu import disable_malloc_trim
 
@@ -171,13 +170,11 @@ def _squared_logits_gradient(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _count_macs(model: nn.Module, x: Tensor) -> int:
-    """Multiply-accumulates of one forward pass over ``x``; the parameters where none are seen."""
-    counter = FlopCounterMode(display=False)
+    """About the multiply-accumulates of a forward pass; the parameters where none are seen."""
+    counter = MacCounter()
     try:
-        # Fused attention is one operator without a count; the plain one is matrix products.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        with torch.no_grad(), counter:
             model(x)
     except Exception:  # a user's model may refuse in its own way
-        counter.flop_counts.clear()
-    macs = int(counter.get_total_flops()) // 2
-    return macs or max(1, sum(p.numel() for p in model.parameters()))
+        counter.macs = 0
+    return counter.macs or max(1, sum(p.numel() for p in model.parameters()))

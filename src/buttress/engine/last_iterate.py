@@ -15,7 +15,7 @@ HoldRule = Callable[[ModelOutput], Tensor | None] | None
 
 
 def last_iterate(attack: Attack, problem: Problem, hold: HoldRule = None) -> Tensor:
-    """The last point of one run, after ``attack.max_steps`` passes."""
+    """The image of the last point of one run, after ``attack.max_steps`` passes."""
     state = attack.init_state(problem, torch.zeros_like(problem.y))
     for _ in range(attack.max_steps):
         output = attack.evaluate(problem, state)
@@ -25,4 +25,5 @@ def last_iterate(attack: Attack, problem: Problem, hold: HoldRule = None) -> Ten
             copy_rows_(x_next, keeps_point, x_prev)
         state.x_t = x_next
         state.step += 1
-    return state.x_t
+    with torch.no_grad():
+        return problem.images_at(state.x_t)

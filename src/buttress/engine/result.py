@@ -15,15 +15,18 @@ class AttackResult:
     """The result of an attack on a batch."""
 
     x_adv: Tensor  # (N, C, H, W): the best point, the clean image if none is better
-    fooled: Tensor  # (N,) bool: x_adv is misclassified
+    fooled: Tensor  # (N,) bool: x_adv is misclassified, with EOT in every pass
     margin: Tensor  # (N,) max_{k != y} z_k - z_y at x_adv; +inf if not finite
     counter: PassCounter
+    points: Tensor | None = None  # the parameters of x_adv, for parametric threats
     stage_names: tuple[str, ...] = ()  # of an ensemble
     run_margins: Tensor | None = None  # (N, runs) the largest margin of each targeted run
 
     def replace_rows(self, rows: Tensor, other: AttackResult) -> None:
         """Replaces some rows by those of a second search, and adds its cost."""
         self.x_adv[rows], self.fooled[rows] = other.x_adv, other.fooled
+        if self.points is not None and other.points is not None:
+            self.points[rows] = other.points
         self.margin[rows] = other.margin
         self._add_cost(rows, other)
 
@@ -37,6 +40,8 @@ class AttackResult:
         is_better = larger.where(same_success, other.fooled)
         better_rows = rows[is_better]
         self.x_adv[better_rows] = other.x_adv[is_better]
+        if self.points is not None and other.points is not None:
+            self.points[better_rows] = other.points[is_better]
         self.fooled[better_rows] = other.fooled[is_better]
         self.margin[better_rows] = other.margin[is_better]
         self._add_cost(rows, other)
@@ -52,9 +57,5 @@ class AttackResult:
     def restart_rows(self, rows: Tensor) -> AttackResult:
         """Some rows with a counter at zero: the start of another search."""
         counter = PassCounter.zeros(len(self.fooled[rows]), self.fooled.device)
-        return AttackResult(self.x_adv[rows], self.fooled[rows], self.margin[rows], counter)
-
-
-def is_misclassified(logits: Tensor, y: Tensor) -> Tensor:
-    """Which predictions are wrong; logits that are not finite are no prediction of the label."""
-    return (logits.argmax(1) != y) | ~logits.isfinite().all(1)
+        points = None if self.points is None else self.points[rows]
+        return AttackResult(self.x_adv[rows], self.fooled[rows], self.margin[rows], counter, points)

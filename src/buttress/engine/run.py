@@ -10,7 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.core import Attack, attack_name, check_attack_norm, create_attack
+from buttress.attacks.core import (
+    Attack,
+    attack_name,
+    check_attack_threat,
+    check_positive,
+    create_attack,
+)
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.engine.checks import (
     check_adversarial_examples,
@@ -24,12 +30,13 @@ from buttress.engine.cost import attack_passes
 from buttress.engine.ensemble import run_ensemble
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import default_num_workers
+from buttress.engine.randomness import NOISE_IMAGES, choose_eot_samples
 from buttress.engine.result import AttackResult
 from buttress.models.eval_mode import eval_mode, model_device, to_model_device
 from buttress.system.cpu import disable_malloc_trim
 from buttress.system.progress import scale_progress
-from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Threat
+from buttress.system.rng import SampleRNG, isolated_rng
+from buttress.threats.core import Threat
 
 
 def attack(
@@ -43,18 +50,24 @@ def attack(
     ids: Tensor | None = None,
     **args: Any,
 ) -> Tensor:
-    """Adversarial examples for ``x``, inside the threat's ball and [0, 1].
+    """Adversarial examples for ``x``, inside the threat's set and [0, 1].
 
     Args:
         name: a registered attack; ``buttress list attacks`` shows all.
         model: any model from [0, 1] images to logits.
         x: (N, C, H, W) images in [0, 1].
         y: (N,) labels.
-        threat: like ``Linf:8/255``.
+        threat: like ``Linf:8/255`` or ``patch:5``.
         seed: with ``ids`` it decides all randomness.
         ids: (N,) permanent sample ids; the positions in ``x`` if not given.
-        args: arguments of the attack, such as ``steps``.
+        args: arguments of the attack, such as ``steps``. All attacks take ``eot_samples``: how many
+            passes of a randomized model are averaged at each point; ``"auto"`` measures it.
     """
+    if args.get("eot_samples") == "auto":
+        check_image_batch(x)
+        check_label_batch(x, y)
+        xs, ys = to_model_device(model, x[:NOISE_IMAGES]), y[:NOISE_IMAGES].long()
+        args["eot_samples"] = choose_eot_samples(model, xs, ys.to(xs.device), seed)
     instance = create_attack(name, **args)
     return run_attack(
         instance, model, x, y, Threat.parse(threat), ids=ids, options=AttackOptions(seed)
@@ -79,17 +92,19 @@ def run_attack(
     options = options or AttackOptions()
     check_image_batch(x)
     check_label_batch(x, y)
-    check_attack_norm(attack, threat)
+    check_attack_threat(attack, threat)
+    check_positive(eot_samples=attack.eot_samples)
     x, ids, y = x.detach(), check_sample_ids(x, ids), y.long()
     name = attack_name(attack)
     results = []
     disable_malloc_trim()
-    with eval_mode(model):
+    with eval_mode(model), isolated_rng(model_device(model), options.seed, name, "model"):
         for chunk in chunk_slices(x, options.batch_size):
             xb, yb = to_model_device(model, x[chunk]), y[chunk].to(model_device(model))
             num_classes = check_model_output(model, xb[:1], yb).shape[1]
             check_differentiable(attack, model, threat, num_classes)
-            problem = Problem(model, xb, yb, threat, SampleRNG(options.seed, name, ids[chunk]))
+            rng = SampleRNG(options.seed, name, ids[chunk])
+            problem = Problem.pose(model, xb, yb, threat, rng)
             on_progress = scale_progress(
                 options.on_progress, chunk.start / len(x), len(xb) / len(x)
             )
@@ -100,7 +115,7 @@ def run_attack(
                 options, on_progress=on_progress, workers=options.workers or num_workers
             )
             result = run_ensemble(attack, problem, chunk_options)
-            check_adversarial_examples(name, problem, result.x_adv)
+            check_adversarial_examples(name, problem, result)
             results.append(dataclasses.replace(result, x_adv=result.x_adv.to(x)))
     return concat_results(results, x)
 
@@ -122,10 +137,12 @@ def concat_results(results: list[AttackResult], x: Tensor) -> AttackResult:
         return AttackResult(x.clone(), empty_counter.zero_gradient, x.new_empty(0), empty_counter)
     names = [f.name for f in dataclasses.fields(PassCounter)]
     columns = (torch.cat([getattr(r.counter, name) for r in results]) for name in names)
+    points = [r.points for r in results if r.points is not None]
     return AttackResult(
         torch.cat([r.x_adv for r in results]),
         torch.cat([r.fooled for r in results]),
         torch.cat([r.margin for r in results]),
         PassCounter(*columns),
+        torch.cat(points) if points else None,
         results[0].stage_names,
     )

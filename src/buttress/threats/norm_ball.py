@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from buttress.errors import UserError
+from buttress.threats.core import THREATS, SearchSet, Threat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,15 +25,20 @@ TOLERANCE = 1e-5
 PIXEL_ROUNDING = 2.0**-23
 
 
-def parse_norm(text: str) -> Norm:
-    """``linf``, ``inf``, ``l_inf``, ``L∞`` ... -> ``Linf``."""
+def find_norm(text: str) -> Norm | None:
+    """``linf``, ``inf``, ``l_inf``, ``L∞`` ... -> ``Linf``; None for what is no norm."""
     normalized = re.sub(r"[\s_\-]", "", str(text)).lower().replace("∞", "inf").removeprefix("l")
     norm = {"inf": "Linf", "infinity": "Linf", "infty": "Linf", "2": "L2", "1": "L1"}.get(
         normalized
     )
-    if norm is None:
+    return cast("Norm | None", norm)
+
+
+def parse_norm(text: str) -> Norm:
+    """The same; raises for what is no norm."""
+    if (norm := find_norm(text)) is None:
         raise UserError(f"the norm must be one of {', '.join(NORMS)}, but got {text!r}")
-    return cast(Norm, norm)
+    return norm
 
 
 def parse_eps(value: str | float) -> float:
@@ -49,9 +55,12 @@ def parse_eps(value: str | float) -> float:
     return eps
 
 
+@THREATS.register("L1", paper="arXiv:2103.01208", tags=("norm",))
+@THREATS.register("L2", tags=("norm",))
+@THREATS.register("Linf", paper="arXiv:1412.6572", tags=("norm",))
 @dataclass(frozen=True)
-class Threat:
-    """Threat model: perturbations of at most ``eps`` in a norm, with images kept in [0, 1]."""
+class NormBall(SearchSet):
+    """Perturbations of at most ``eps`` in a norm, with images kept in [0, 1]."""
 
     norm: Norm
     eps: float
@@ -65,24 +74,45 @@ class Threat:
                 f"{self.eps:g}; write {self.eps:g}/255 if eps is in 8-bit pixel values"
             )
 
-    @classmethod
-    def parse(cls, text: str | Threat) -> Threat:
-        """Parse a threat model such as ``Linf:8/255``."""
-        if isinstance(text, Threat):
-            return text
-        norm, sep, eps = str(text).partition(":")
-        if not sep:
+    @staticmethod
+    def parse(text: str | Threat) -> NormBall:
+        """Parse a norm ball such as ``Linf:8/255``; raises for other threat models."""
+        threat = Threat.parse(text)
+        if not isinstance(threat, NormBall):
             raise UserError(
-                f"a threat model is written NORM:EPS, like Linf:8/255, but got {text!r}"
+                f"the threat model must be a norm ball, like Linf:8/255, but got {text}"
             )
-        return cls(parse_norm(norm), parse_eps(eps))
+        return threat
 
-    def __str__(self) -> str:
-        eps = format_eps(self.eps) if self.norm == "Linf" else f"{self.eps:.12g}"
-        return f"{self.norm}:{eps}"
+    @classmethod
+    def from_budget(cls, kind: str, budget: str) -> NormBall:
+        return cls(parse_norm(kind), parse_eps(budget))
 
-    def scaled(self, factor: float) -> Threat:
-        return Threat(self.norm, self.eps * factor)
+    @property
+    def kind(self) -> str:
+        return self.norm
+
+    @property
+    def budget(self) -> str:
+        return format_eps(self.eps) if self.norm == "Linf" else f"{self.eps:.12g}"
+
+    @property
+    def space(self) -> Norm:
+        return self.norm
+
+    @property
+    def radius(self) -> float:
+        return self.eps
+
+    def describe(self) -> str:
+        size = f"{self.eps:.4g}"
+        if self.norm == "Linf":
+            levels = f"{self.eps * 255:.3g}"
+            return f"each pixel may change by at most {size} ({levels}/255)"
+        return f"the perturbation may have an {self.norm} norm of at most {size}"
+
+    def scaled(self, factor: float) -> NormBall:
+        return NormBall(self.norm, self.eps * factor)
 
     def perturbation_size(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(N,) distances in this norm, summed in float64."""
@@ -97,8 +127,7 @@ class Threat:
             return flat.amax(1).maximum(-flat.amin(1))
         return torch.linalg.vector_norm(flat, dim=1) if self.norm == "L2" else flat.abs().sum(1)
 
-    def excess(self, x: Tensor, x_adv: Tensor) -> Tensor:
-        """(N,) how far outside the ball each point is beyond rounding; 0 for points inside."""
+    def excess(self, x: Tensor, x_adv: Tensor, points: Tensor | None = None) -> Tensor:
         size = x[:1].numel()
         max_norm_of_rounding = {"Linf": 1.0, "L2": math.sqrt(size), "L1": float(size)}[self.norm]
         slack = TOLERANCE * self.eps + PIXEL_ROUNDING * max_norm_of_rounding
@@ -201,6 +230,33 @@ class Threat:
             laplace = noise.sign() * -tail.log()
             unit = laplace / laplace.flatten(1).abs().sum(1).clamp_min(TINY).view(shape)
         return x + radius * unit
+
+    def random_neighbor(
+        self, x: Tensor, best: Tensor, fraction: Tensor, rng: SampleRNG, draw: Tensor
+    ) -> Tensor:
+        """A window of ``best`` is replaced by a random member's; single values move by a step."""
+        import torch
+
+        height, width = x.shape[2:]
+        if height * width == 1:
+            step = self.random_point(x, rng, draw) - x
+            return self.project(x, best + fraction.view(-1, 1, 1, 1) * step)
+        corners = replace(rng, purpose=rng.purpose + "/window")
+        top, left, is_high = corners.draw_uniform(x.new_empty(len(x), 2 + x.shape[1]), draw).split(
+            [1, 1, x.shape[1]], 1
+        )
+        side = (fraction * height * width).sqrt().round().clamp_min(1)[:, None]
+
+        def covers(start: Tensor, length: int) -> Tensor:
+            offset = torch.arange(length, device=x.device) - ((length - side + 1) * start).floor()
+            return ((offset >= 0) & (offset < side)).to(x.dtype)
+
+        window = covers(top, height)[:, None, :, None] * covers(left, width)[:, None, None, :]
+        if (bounds := self.bounds(x)) is not None:  # corners of the box, one choice per channel
+            member = torch.where((is_high < 0.5)[:, :, None, None], *bounds)
+        else:
+            member = self.random_start(x, rng, draw)
+        return self.project(x, torch.lerp(best, member, window))
 
 
 def format_eps(eps: float) -> str:

@@ -82,7 +82,7 @@ class Square(Attack):
 
     def init_state(self, problem: Problem, run_index: Tensor) -> AttackState:
         key = problem.rng.sample_keys(run_index).to(problem.x.device)
-        start = _stripe_start if problem.threat.norm == "Linf" else _tile_start
+        start = _stripe_start if problem.ball.norm == "Linf" else _tile_start
         x_t = start(problem, key)
         best = x_t.new_full((len(x_t),), -torch.inf)
         return SquareState(
@@ -111,8 +111,11 @@ class Square(Attack):
         return super().evaluate(problem, state)
 
     def _can_speculate(self, problem: Problem, state: SquareState) -> Tensor:
-        """(N,) whether few queries are kept, and windows are small; never on an accelerator."""
-        if state.x_t.device.type != "cpu":
+        """(N,) whether few queries are kept, and windows are small.
+
+        Never on an accelerator, nor where each query is the mean of several passes.
+        """
+        if state.x_t.device.type != "cpu" or problem.eot_samples > 1:
             return torch.zeros_like(state.has_proposal)
         side = self._side_schedule(problem)[(state.step - 1).clamp(0, self.queries - 1)]
         return (state.step > SEQUENTIAL_QUERIES) & (side <= SMALL_WINDOW * problem.x.shape[3])
@@ -145,7 +148,7 @@ class Square(Attack):
 
     def _side_schedule(self, problem: Problem) -> Tensor:
         height, width = problem.x.shape[2:]
-        return window_side_schedule(self.queries, self.p_init, height, width, problem.threat.norm)
+        return window_side_schedule(self.queries, self.p_init, height, width, problem.ball.norm)
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert isinstance(state, SquareState)
@@ -167,7 +170,7 @@ def has_small_windows(problem: Problem, side: Tensor) -> bool:
 
 def _propose_points(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Tensor:
     """The points that these queries try; two hashes hold all random numbers of a query."""
-    if problem.threat.norm == "Linf":
+    if problem.ball.norm == "Linf":
         return _propose_linf(problem, best, side, bits)
     return _propose_lp(problem, best, side, bits, splitmix64(bits))
 
@@ -193,7 +196,7 @@ def _stripe_start(problem: Problem, key: Tensor) -> Tensor:
     column_index = torch.arange(channels * width, device=x.device)
     signs = 2 * (logical_shift_right(splitmix64(key[:, None] + column_index), 7) & 1) - 1
     stripes = signs.to(x.dtype).view(len(x), channels, 1, width)
-    return problem.project(x + problem.threat.eps * stripes)
+    return problem.project(x + problem.ball.eps * stripes)
 
 
 def _propose_linf(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) -> Tensor:
@@ -207,7 +210,7 @@ def _propose_linf(problem: Problem, best: Tensor, side: Tensor, bits: Tensor) ->
 
 def _tile_start(problem: Problem, key: Tensor) -> Tensor:
     """Patterns all over the image, each tile with its own sign and orientation."""
-    x, norm = problem.x, problem.threat.norm
+    x, norm = problem.x, problem.ball.norm
     channels, height, width = x.shape[1:]
     side = max(min(height, width) // 5, 2)
     delta = torch.zeros_like(x)
@@ -230,7 +233,7 @@ def _propose_lp(
     problem: Problem, best: Tensor, side: Tensor, bits: Tensor, second_bits: Tensor
 ) -> Tensor:
     """Takes the mass of two windows and puts it into the first, in a new shape."""
-    x, norm = problem.x, problem.threat.norm
+    x, norm = problem.x, problem.ball.norm
     order = 2 if norm == "L2" else 1
     channels = x.shape[1]
     delta = best - x
@@ -286,8 +289,8 @@ def _window_pattern(
 
 def _scale_to_eps(problem: Problem, delta: Tensor) -> Tensor:
     """The point of this displacement: of length eps in L2, projected in L1."""
-    x, eps = problem.x, problem.threat.eps
-    if problem.threat.norm == "L1":
+    x, eps = problem.x, problem.ball.eps
+    if problem.ball.norm == "L1":
         return problem.project(x + delta, x.new_full((len(x),), L1_MARGIN))
     length = delta.flatten(1).norm(dim=1) + TINY
     return (x + delta * broadcast_to_images(eps / length)).clamp_(0, 1)

@@ -58,7 +58,7 @@ class WindowProposals(ABC):
 
 def draw_proposals(problem: Problem, side: int, bits: Tensor) -> WindowProposals:
     """The windows of the queries with these bits (N, K)."""
-    proposal_class = LinfProposals if problem.threat.norm == "Linf" else LpProposals
+    proposal_class = LinfProposals if problem.ball.norm == "Linf" else LpProposals
     return proposal_class.draw(problem, side, bits)
 
 
@@ -104,7 +104,7 @@ class LpProposals(WindowProposals):
 
     @classmethod
     def draw(cls, problem: Problem, side: int, bits: Tensor) -> LpProposals:
-        x, norm, second_bits = problem.x, problem.threat.norm, splitmix64(bits)
+        x, norm, second_bits = problem.x, problem.ball.norm, splitmix64(bits)
         first_pixels, second_pixels = (
             _pixel_indices(b, side, x.shape) for b in (bits, second_bits)
         )
@@ -118,7 +118,7 @@ class LpProposals(WindowProposals):
         return cls(first_pixels, second_pixels, is_second_only, bumps * signs)
 
     def apply_to(self, problem: Problem, best: Tensor, rows: ImageRows = ALL_IMAGES) -> Tensor:
-        x, threat, count = problem.x[rows], problem.threat, self.first_pixels.shape[1]
+        x, threat, count = problem.x[rows], problem.ball, self.first_pixels.shape[1]
         delta = best - x
         move = self._mass_move(problem, delta)
         if threat.norm == "L1":
@@ -139,7 +139,7 @@ class LpProposals(WindowProposals):
 
     def _mass_move(self, problem: Problem, delta: Tensor) -> MassMove:
         """What is taken away and put in its place."""
-        is_l2 = problem.threat.norm == "L2"
+        is_l2 = problem.ball.norm == "L2"
         first_values = _gather_pixels(delta, self.first_pixels)
         second_values = _gather_pixels(delta, self.second_pixels) * self.is_second_only
 
@@ -155,7 +155,7 @@ class LpProposals(WindowProposals):
         new_values.mul_(channel_budget(problem, total, removed) / length(new_values))
         # The length of the whole is known from its pieces, so that no image is read for it.
         square = total + (mass(new_values) - removed).sum(2, keepdim=True)
-        scale = problem.threat.eps / (square.clamp_min(0).sqrt() + TINY)
+        scale = problem.ball.eps / (square.clamp_min(0).sqrt() + TINY)
         return MassMove(new_values, scale)
 
 

@@ -87,7 +87,7 @@ class SpeculativeQueries:
         patches = self.proposals.select_queries(unfinished[row], queries)
         points = patches.apply_to(self.problem, best_x[row], images)[:, 0]
         with torch.no_grad():
-            point_logits = self.problem.model(points)
+            point_logits = self.problem.model(self.problem.images_at(points, images))
         loss = margin_if_finite(point_logits, self.problem.y[images])
         self.num_tried[unfinished] += done
         self.is_non_finite[unfinished[row[~loss.isfinite()]]] = True

@@ -133,7 +133,7 @@ def channel_budget(problem: Problem, total: Tensor, removed: Tensor) -> Tensor:
 
     Of all values and of those taken the sums of squares are given in L2, of sizes in L1.
     """
-    eps, channels = problem.threat.eps, problem.x.shape[1]
-    if problem.threat.norm == "L2":
+    eps, channels = problem.ball.eps, problem.x.shape[1]
+    if problem.ball.norm == "L2":
         return ((eps**2 - total).clamp_min(0) / channels + removed).sqrt()
     return channels * ((eps - total).clamp_min(0) / channels + removed)
