@@ -55,8 +55,9 @@ docs: $(VENV)/.installed $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html $(ARGS)
 	@echo "Documentation: docs/_build/html/index.html"
 
-wheel: $(VENV)/.pip $(VENV)/.build
+wheel: $(VENV)/.installed $(VENV)/.build
 	rm -rf dist
+	$(BIN)/python -m buttress.cli.catalog
 	$(BIN)/python -m build -o dist .
 	$(BIN)/python -m twine check --strict dist/*
 
@@ -67,7 +68,7 @@ bench: $(VENV)/.installed $(VENV)/.bench
 	$(BIN)/buttress bench $(BENCH) $(if $(filter attacks,$(BENCH)),$(CHECKPOINT:%=--checkpoint %=examples/resnet2b.py:ResNet2B)) $(ARGS)
 
 clean:
-	rm -rf $(VENV) docs/_build docs/_generated build dist
+	rm -rf $(VENV) docs/_build docs/_generated build dist src/buttress/catalog.json
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage coverage.xml
 	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -90,6 +91,7 @@ $(VENV)/.installed: $(VENV)/.pip pyproject.toml $(CONSTRAINTS)
 $(VENV)/.test: $(VENV)/.pip pyproject.toml $(CONSTRAINTS)
 	@echo "Installing what the tests need, every extra included; about a minute."
 	@$(PIP) -e '.[bounds,onnx,ray,tensorboard]' --group test
+	@$(PIP) --no-deps imagecorruptions
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.build $(VENV)/.bench: $(VENV)/.%: $(VENV)/.pip pyproject.toml $(CONSTRAINTS)

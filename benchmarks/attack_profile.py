@@ -32,7 +32,7 @@ from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.system.progress import SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 
 PROFILED_ATTACKS: dict[str, dict[str, Any]] = {
     "apgd-t": {"steps": 30, "targets": 1},

@@ -20,7 +20,7 @@ from buttress.cli.console import format_amount, format_duration
 from buttress.studies import list_studies, load_study
 from buttress.system.files import write_text
 
-COMMAND = "import sys; from buttress.cli.main import main; sys.exit(main())"
+COMMAND = "import sys; from buttress.cli.commands import main; sys.exit(main())"
 HEADER = "| study | runs | plan, s | CPU, s | FLOPs | memory per device | here, one worker |"
 
 

@@ -78,7 +78,7 @@ def attack_pages() -> str:
     for entry in ATTACKS:
         fields = dataclasses.fields(entry.value)
         given = ", ".join(f"`{f.name}={default_of(f)!r}`" for f in fields)
-        facts = [", ".join(entry.value.norms), linked(entry.paper), given]
+        facts = [", ".join(entry.value.kinds or entry.value.spaces), linked(entry.paper), given]
         text = inspect.cleandoc(entry.value.__doc__ or "")
         pieces.append(f"### `{entry.name}`\n\n{'; '.join(f for f in facts if f)}.\n\n")
         pieces.append(f"```{{eval-rst}}\n{text}\n```\n\n")
@@ -145,8 +145,8 @@ def recipe_table() -> str:
 
 def recipe_pages() -> str:
     """The file of each recipe, with its comments."""
+    from buttress.config import RECIPES
     from buttress.training import list_recipes
-    from buttress.training.recipe import RECIPES
 
     return shelf_pages(RECIPES, list_recipes())
 
@@ -172,8 +172,8 @@ def suite_table() -> str:
 
 def suite_pages() -> str:
     """The file of each suite, with its comments."""
+    from buttress.config import SUITES
     from buttress.evaluation import list_suites
-    from buttress.evaluation.suite import SUITES
 
     return shelf_pages(SUITES, list_suites())
 

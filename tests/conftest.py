@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from buttress.attacks import ATTACKS
 from buttress.data import Dataset
-from buttress.data.download import cache_dir
+from buttress.system.files import cache_dir
 from buttress.system.progress import SilentProgress
+from buttress.threats import Threat
+from buttress.threats.norm_ball import NORMS, Norm, NormBall
 from buttress.training.objectives import LossOutput, Objective, TrainingBatch
 
 torch.set_num_threads(1)
@@ -75,6 +78,19 @@ def images(n: int, channels: int = 3, size: int = 8, classes: int = 10) -> tuple
     source = torch.Generator().manual_seed(1)
     x = torch.rand(n, channels, size, size, generator=source)
     return x, torch.randint(classes, (n,), generator=source)
+
+
+def norms_of(attack: str) -> list[Norm]:
+    """The norms in which an attack moves."""
+    return [norm for norm in NORMS if ATTACKS.get(attack).supports(NormBall(norm, 0.1))]
+
+
+def threat_for(attack: str, eps: float = 0.1) -> str:
+    """A threat model that an attack takes: a norm ball of this size if it can."""
+    if norms := norms_of(attack):
+        return f"{norms[0]}:{eps:g}"
+    others = ("L0:3", "patch:2", "spatial:30,1") if eps else ("L0:0", "patch:0", "spatial:0,0")
+    return next(t for t in others if ATTACKS.get(attack).supports(Threat.parse(t)))
 
 
 @pytest.fixture

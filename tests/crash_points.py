@@ -21,6 +21,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -90,6 +91,7 @@ PREPARED = {
 WATCHED = ("open", "write", "fsync", "replace", "rename", "link", "unlink", "remove", "rmdir",
            "mkdir", "chmod", "symlink", "truncate", "sendfile")  # fmt: skip
 NEEDS_SPACE = ("open", "write", "mkdir", "link", "symlink", "sendfile")
+TEMPORARY_NAME = re.compile(r"(?<=\.)\w{8}(?=\.(old\.)?part)|(?<=\.lock\.)\w+")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -135,20 +137,26 @@ class FileOperations:
             index = len(self.names)
             self.names.append(name)
             if self.fault is not None and index >= self.fault.index:
-                self.fail(name, index, real, file, *args)
+                written = self.fail(name, index, real, file, *args)
+                if written is not None:
+                    return written
             return real(file, *args, **kwargs)
 
         return operation
 
-    def fail(self, name: str, index: int, real: Callable[..., Any], *args: Any) -> None:
+    def fail(self, name: str, index: int, real: Callable[..., Any], *args: Any) -> int | None:
+        """Fail, or return how many bytes the disk still took."""
         assert self.fault is not None
         if self.fault.kind == "full":
+            if name == "write" and index == self.fault.index and len(args[1]) > 1:
+                return int(real(args[0], bytes(args[1])[: len(args[1]) // 2]))
             if name in NEEDS_SPACE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         elif index == self.fault.index:
             if self.fault.kind == "half":
                 real(args[0], bytes(args[1])[: len(args[1]) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
 
 @dataclass
@@ -167,6 +175,7 @@ class CommandResult:
     command: str
     operations: int
     attempts: list[Attempt]
+    states: int  # different ones that the attempts left
 
     @property
     def problems(self) -> list[Attempt]:
@@ -229,6 +238,18 @@ def tree(folder: Path) -> dict[str, str]:
     }
 
 
+def state(folder: Path) -> str:
+    """What a stopped command left; names of temporary files and holders of locks do not matter."""
+    entries = []
+    for path in sorted(folder.rglob("*")):
+        name = TEMPORARY_NAME.sub("", path.relative_to(folder).as_posix())
+        is_lock = path.suffix in (".lock", ".guard") or ".lock." in path.name
+        is_read = path.is_file() and not is_lock
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if is_read else path.is_dir()
+        entries.append([name, content])
+    return json.dumps(sorted(entries, key=str))
+
+
 def prepare(command: str, folder: Path) -> None:
     """A folder with what the command needs."""
     folder.mkdir(parents=True)
@@ -261,9 +282,16 @@ def points(operations: Sequence[str], sample: int | None) -> list[Fault]:
 
 
 def stop_and_repeat(
-    args: Sequence[str], start: Path, fault: Fault, expected: dict[str, str]
+    args: Sequence[str],
+    start: Path,
+    fault: Fault,
+    expected: dict[str, str],
+    repeated: dict[str, str],
 ) -> str:
-    """What was wrong with a command that was stopped once and run again; empty if nothing."""
+    """What was wrong with a command that was stopped once and run again; empty if nothing.
+
+    Faults that leave the same files, whose states are in ``repeated``, are repeated once.
+    """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name).resolve() / "at"
         shutil.copytree(start, folder)
@@ -272,12 +300,20 @@ def stop_and_repeat(
             return f"stopped with exit code {code}: {said[-600:]}"
         if "Traceback" in said:
             return f"a traceback: {said[-1500:]}"
-        code, said, _ = run_forked(args, folder)
-        if code != 0:
-            return f"run again, exit code {code}: {said[-600:]}"
-        found = tree(folder)
-        changed = [k for k in sorted({*found, *expected}) if found.get(k) != expected.get(k)]
-        return f"other files: {changed}" if changed else ""
+        key = state(folder)
+        if key not in repeated:
+            repeated[key] = repeat(args, folder, expected)
+        return repeated[key]
+
+
+def repeat(args: Sequence[str], folder: Path, expected: dict[str, str]) -> str:
+    """What is wrong after the same command ran again; empty if nothing."""
+    code, said, _ = run_forked(args, folder)
+    if code != 0:
+        return f"run again, exit code {code}: {said[-600:]}"
+    found = tree(folder)
+    changed = [k for k in sorted({*found, *expected}) if found.get(k) != expected.get(k)]
+    return f"other files: {changed}" if changed else ""
 
 
 def check(command: str, sample: int | None = None) -> CommandResult:
@@ -290,14 +326,14 @@ def check(command: str, sample: int | None = None) -> CommandResult:
         code, said, operations = run_forked(args, root / "whole", Fault("kill", sys.maxsize))
         assert code == 0, f"{command}: {said}"
         expected = tree(root / "whole")
-        attempts = []
+        attempts, repeated = [], dict[str, str]()
         for fault in points(operations, sample):
-            problem = stop_and_repeat(args, root / "start", fault, expected)
+            problem = stop_and_repeat(args, root / "start", fault, expected, repeated)
             label = f"{fault.index} {operations[fault.index]}"
             attempts.append(Attempt(fault.kind, label, problem))
             if problem:
                 print(command, fault, operations[fault.index], problem, file=sys.stderr, flush=True)
-    return CommandResult(command, len(operations), attempts)
+    return CommandResult(command, len(operations), attempts, len(repeated))
 
 
 @contextlib.contextmanager
@@ -349,13 +385,21 @@ def main() -> None:
 
 
 def table(results: Sequence[CommandResult]) -> str:
-    header = ("command", "file operations", "killed", "killed amid a write", "disk full", "differ")
-    lines = [f"| {' | '.join(header)} |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    header = (
+        "command",
+        "file operations",
+        "killed",
+        "killed amid a write",
+        "disk full",
+        "states left",
+        "differ",
+    )
+    lines = [f"| {' | '.join(header)} |", "| --- |" + 6 * " ---: |"]
     for result in results:
         counts = [
             sum(a.fault == kind for a in result.attempts) for kind in ("kill", "half", "full")
         ]
-        numbers = [result.operations, *counts, len(result.problems)]
+        numbers = [result.operations, *counts, result.states, len(result.problems)]
         lines.append(f"| `{result.command}` | {' | '.join(map(str, numbers))} |")
     return "\n".join(lines) + "\n"
 

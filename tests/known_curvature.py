@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from buttress.analysis import AnalysisSubject
 from buttress.data import Dataset, load_dataset
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 
 class Bowl(nn.Module):
@@ -32,7 +32,7 @@ class Bowl(nn.Module):
 
 def bowl() -> AnalysisSubject:
     data = Dataset.from_arrays(torch.full((4, 1, 2, 2), 0.5), torch.ones(4, dtype=torch.int64))
-    return AnalysisSubject(Bowl().eval(), data, Threat("Linf", 0.1))
+    return AnalysisSubject(Bowl().eval(), data, NormBall("Linf", 0.1))
 
 
 def rescaled(model: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buttress.data.download import cache_dir
+from buttress.system.files import cache_dir
 
 CONNECT = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
 

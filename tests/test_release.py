@@ -127,3 +127,15 @@ def test_ci_runs_only_make_targets_that_exist() -> None:
     assert targets >= {"check", "test", "docs", "coverage", "wheel-test", "test-all"}
     missing = {t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)}
     assert not missing, f"the Makefile has no target {missing}"
+
+
+def test_torch_and_torchvision_end_at_the_newest_tested_pair() -> None:
+    """A torchvision admits one torch: without a bound pip would replace an installed torch."""
+    pins = (ROOT / "constraints.txt").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for needed in map(Requirement, project["dependencies"]):
+        if needed.name in ("torch", "torchvision"):
+            (pin,) = re.findall(rf"^{needed.name}==(\S+)$", pins, re.MULTILINE)
+            major, minor = Version(pin).release[:2]
+            (bound,) = (s.version for s in needed.specifier if s.operator == "<")
+            assert bound == f"{major}.{minor + 1}"

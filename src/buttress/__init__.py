@@ -39,7 +39,9 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     from buttress.results import compare as compare
     from buttress.studies import list_searches as list_searches
     from buttress.studies import list_studies as list_studies
+    from buttress.threats import NormBall as NormBall
     from buttress.threats import Threat as Threat
+    from buttress.threats import list_threats as list_threats
     from buttress.training import finetune as finetune
     from buttress.training import list_objectives as list_objectives
     from buttress.training import list_recipes as list_recipes
@@ -60,7 +62,9 @@ _MODULE_OF = {
     "list_models": "models",
     "create_model": "models",
     "load_model": "models",
+    "NormBall": "threats",
     "Threat": "threats",
+    "list_threats": "threats",
     "finetune": "training",
     "list_objectives": "training",
     "list_recipes": "training",

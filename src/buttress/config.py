@@ -7,8 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
 
@@ -228,22 +227,25 @@ class PresetFolder:
     """Bundled files of one kind: recipes, suites, studies or searches."""
 
     kind: str
-    package: str
-    folder: str
+    folder: str  # below the package
+    former_names: Mapping[str, str] = field(default_factory=dict)  # -> name of today
+
+    @property
+    def root(self) -> Path:
+        return Path(__file__).parent / self.folder
 
     def names(self) -> list[str]:
-        folder = Path(str(resources.files(self.package) / self.folder))
-        return sorted((p.stem for p in folder.glob("*.yaml")), key=natural_sort_key)
+        return sorted((p.stem for p in self.root.glob("*.yaml")), key=natural_sort_key)
 
     def path(self, name: str | Path) -> Path:
         """Path of a bundled preset, or of the user's file."""
         if str(name).endswith((".yaml", ".yml")):
             return Path(name)
         names_by_key = {normalize_name(n): n for n in self.names()}
+        names_by_key |= {normalize_name(old): new for old, new in self.former_names.items()}
         if normalize_name(str(name)) not in names_by_key:
             raise UnknownNameError(unknown_name_message(self.kind, str(name), self.names()))
-        stem = names_by_key[normalize_name(str(name))]
-        return Path(str(resources.files(self.package) / self.folder / f"{stem}.yaml"))
+        return self.root / f"{names_by_key[normalize_name(str(name))]}.yaml"
 
     def load(self, name: str | Path) -> tuple[str, Any]:
         """Load a preset: its name in messages, and its content with a `name`."""
@@ -252,3 +254,9 @@ class PresetFolder:
         if isinstance(content, dict):
             content = {"name": path.stem, **content}
         return f"{self.kind} {path if Path(name) == path else path.name}", content
+
+
+RECIPES = PresetFolder("recipe", "training/recipes")
+SUITES = PresetFolder("suite", "evaluation/suites")
+STUDIES = PresetFolder("study", "studies/studies", {"l1-regularisation": "l1-regularization"})
+SEARCHES = PresetFolder("search", "studies/searches")

@@ -1,7 +1,7 @@
 """The errors Buttress raises on purpose.
 
 ButtressError
-├── UserError        a mistake in what was asked: printed as one line, exit code 2
+├── UserError        a usage error: printed as one line, exit code 2
 │   ├── UnknownName  a name that is in no registry, with the nearest names that are
 │   └── OutdatedFile a file with results that another version of Buttress wrote
 ├── DataError        a dataset that is missing, incomplete or corrupt
@@ -19,7 +19,7 @@ class ButtressError(Exception):
 
 
 class UserError(ButtressError, ValueError):
-    """What was asked for cannot be done; the message says what must hold and what to do."""
+    """A usage error; the message says what must hold and what to do."""
 
     exit_code = 2
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, UnionType
 from typing import (
+    Annotated,
     Any,
     Generic,
     Literal,
@@ -21,6 +22,8 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+from annotated_types import Ge, Gt, MinLen
 
 from buttress.errors import UnknownNameError, UserError
 
@@ -124,7 +127,7 @@ class Registry(Generic[T]):
 
 def _type_hints(value: Any) -> dict[str, Any]:
     try:
-        return get_type_hints(value)
+        return get_type_hints(value, include_extras=True)
     except NameError:  # names that are imported for type checkers only
         return {}
 
@@ -142,6 +145,8 @@ def expected_type_text(value: Any, hint: Any) -> str | None:
 
 
 def _expected_one(value: Any, hint: Any) -> str | None:
+    if get_origin(hint) is Annotated:
+        return _expected_within_limits(value, *get_args(hint))
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is int:
         is_int = is_number and isinstance(value, numbers.Integral) and abs(int(value)) < 1 << 63
@@ -165,20 +170,40 @@ def _expected_one(value: Any, hint: Any) -> str | None:
     return None
 
 
-def unknown_name_message(kind: str, name: str, names: list[str]) -> str:
-    """Message of an unknown name, with close matches and how to list all."""
-    close_keys = difflib.get_close_matches(
-        normalize_name(name), [normalize_name(k) for k in names], n=3, cutoff=0.5
-    )
+def _expected_within_limits(value: Any, hint: Any, *limits: Any) -> str | None:
+    """The same for ``Annotated[int, Ge(1)]`` and its like."""
+    if problem := expected_type_text(value, hint):
+        return problem
+    name = {int: "an integer", float: "a finite number"}.get(hint, "a list")
+    for limit in limits:
+        if isinstance(limit, Ge) and not value >= limit.ge:
+            return f"{name} of at least {limit.ge}"
+        if isinstance(limit, Gt) and not value > limit.gt:
+            return f"{name} above {limit.gt}"
+        if isinstance(limit, MinLen) and len(value) < limit.min_length:
+            return f"{name} of at least {limit.min_length}"
+    return None
+
+
+def close_names_text(name: str, names: Collection[str]) -> str:
+    """``; did you mean 'x' or 'y'?`` with the names that are nearest to a misspelt one."""
     original_names = {normalize_name(k): k for k in names}
-    suggestion = (
-        f"; did you mean {' or '.join(repr(original_names[n]) for n in close_keys)}?"
-        if close_keys
-        else "."
+    close_keys = difflib.get_close_matches(
+        normalize_name(name), list(original_names), n=3, cutoff=0.5
     )
-    plural = {"analysis": "analyses", "study": "studies"}.get(kind, kind + "s")
+    if not close_keys:
+        return "."
+    return f"; did you mean {' or '.join(repr(original_names[n]) for n in close_keys)}?"
+
+
+def unknown_name_message(kind: str, name: str, names: Collection[str]) -> str:
+    """Message of an unknown name, with close matches and how to list all."""
+    plural = {"analysis": "analyses", "study": "studies", "search": "searches"}.get(
+        kind, kind + "s"
+    )
     return (
-        f"unknown {kind} {name!r}{suggestion} Run `buttress list {plural}` to see all {len(names)}."
+        f"unknown {kind} {name!r}{close_names_text(name, names)} Run `buttress list {plural}` to "
+        f"see all {len(names)}."
     )
 
 

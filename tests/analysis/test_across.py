@@ -22,7 +22,6 @@ from buttress.analysis import (
     RunGroup,
     analyze,
     analyze_group,
-    is_group_analysis,
 )
 from buttress.analysis.core import Predictor
 from buttress.analysis.group import AccuracyInterval, RunScore
@@ -31,7 +30,7 @@ from buttress.analysis.predict import PredictionResult, correlate
 from buttress.analysis.tradeoff import TradeoffResult
 from buttress.analysis.transferability import measure_transfer
 from buttress.attacks import create_attack
-from buttress.cli.main import main
+from buttress.cli.commands import main
 from buttress.config import ComponentSpec
 from buttress.data import Dataset
 from buttress.engine import run_attack
@@ -44,7 +43,7 @@ from buttress.results.core import write_record_json
 from buttress.results.run import Run
 from buttress.statistics.pareto import pareto_front, possible_front
 from buttress.system.progress import SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training import train
 from buttress.training.cost import passes_per_image
 from conftest import Linear, images
@@ -183,7 +182,7 @@ class Planted(RunGroup):
 
     def subject(self, index: int) -> AnalysisSubject:
         assert self.data is not None
-        return AnalysisSubject(self.models[index], self.data, Threat("Linf", EPS))
+        return AnalysisSubject(self.models[index], self.data, NormBall("Linf", EPS))
 
 
 def planted(data: Dataset, *models: nn.Module) -> Planted:
@@ -204,7 +203,7 @@ def test_identical_models_transfer_as_the_white_box() -> None:
     y[:4] = (y[:4] + 1) % 10  # four images that it has wrong, which do not count
     data = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
     group, args = planted(data, model, copy.deepcopy(model)), {"steps": 4}
-    ball = Threat("Linf", 0.005)
+    ball = NormBall("Linf", 0.005)
     found = measure_transfer(group, data, ball, "pgd", args)
     out = run_attack(
         create_attack("pgd", steps=4), model, x, y, ball, ids=data.ids, options=AttackOptions()
@@ -219,7 +218,7 @@ def test_identical_models_transfer_as_the_white_box() -> None:
 def test_unrelated_models_do_not_fool_each_other_and_masking_shows() -> None:
     data = halves()
     group = planted(data, Half(True), Half(False), Half(True, blind=True))
-    found = measure_transfer(group, data, Threat("Linf", EPS), "pgd", {"steps": 5})
+    found = measure_transfer(group, data, NormBall("Linf", EPS), "pgd", {"steps": 5})
     assert found.attack_success_rate[0] == (1.0, 0.0, 1.0)
     assert found.attack_success_rate[1] == (0.0, 1.0, 0.0)
     assert found.attack_success_rate[2] == (0.0, 0.0, 0.0)  # its gradient is zero
@@ -316,7 +315,7 @@ def test_initial_weights_are_looked_at_as_the_trained_ones_were(
 
 
 TOGETHER = [
-    e.name for e in ANALYSES if is_group_analysis(e) and e.name != "semantics"
+    e.name for e in ANALYSES if ANALYSES.spec(e.name).subject == "group" and e.name != "semantics"
 ]  # needs judges
 
 
@@ -358,7 +357,7 @@ def test_analyses_of_runs_take_every_architecture(tmp_path: Path) -> None:
         evaluate_as(run, 10 - number % 5, number % 6)
         runs.append(run)
     for entry in ANALYSES:
-        if is_group_analysis(entry):
+        if ANALYSES.spec(entry.name).subject == "group":
             args = SHORT.get(entry.name)
             found = analyze_group(entry.name, runs, tmp_path / "out", args=args, limit=2)
             assert found.summary()
@@ -372,7 +371,7 @@ def test_runs_of_two_data_sets_are_refused(trained: Run, tmp_path: Path) -> None
     header["spec"]["dataset"] = "cifar10"
     del header["sha256"], header["record_version"]
     write_record_json(runs[1].path / "run.json", header)
-    together = [e.name for e in ANALYSES if is_group_analysis(e)]
+    together = [e.name for e in ANALYSES if ANALYSES.spec(e.name).subject == "group"]
     assert "transferability" in together
     for name in together:  # before any data is loaded, which may not be on this machine
         with pytest.raises(UserError, match="cifar10, digits"):

@@ -21,8 +21,6 @@ from buttress.analysis import (
     analyze,
     analyze_group,
     analyze_standalone,
-    is_group_analysis,
-    is_standalone_analysis,
 )
 from buttress.analysis.core import AnalysisResult, resolve_args
 from buttress.analysis.sparsity import LARGEST_KINDS, sparsity, weight_groups
@@ -32,19 +30,17 @@ from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models
 from buttress.system.progress import ProgressTask, SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training import train
 from conftest import Linear
 from families import WITHOUT_MAPS
 
-OF_ONE_RUN = [
-    e.name for e in ANALYSES if not is_group_analysis(e) and not is_standalone_analysis(e)
-]
+OF_ONE_RUN = [e.name for e in ANALYSES if ANALYSES.spec(e.name).subject == "run"]
 
 
 def subject(model: nn.Module) -> AnalysisSubject:
     return AnalysisSubject(
-        model.eval(), load_dataset("digits", "test", limit=12), Threat("Linf", 0.1)
+        model.eval(), load_dataset("digits", "test", limit=12), NormBall("Linf", 0.1)
     )
 
 
@@ -324,7 +320,7 @@ def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
     found = ANALYSES.create(
         "curve",
         {
-            "subject": AnalysisSubject(model, data, Threat("Linf", 0.05)),
+            "subject": AnalysisSubject(model, data, NormBall("Linf", 0.05)),
             "factors": (0.0, 0.2, 0.5, 1.0),
         },
     )

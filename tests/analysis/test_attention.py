@@ -24,7 +24,7 @@ from buttress.analysis.methods.attention_maps import (
 )
 from buttress.data import load_dataset
 from buttress.models import MODELS, create_model, list_models
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from families import WITHOUT_MAPS
 
 SIDE = 32
@@ -153,7 +153,7 @@ def test_maps_sum_to_one_and_give_what_the_network_gives(name: str) -> None:
 
 def of_digits(name: str) -> AnalysisSubject:
     data = load_dataset("digits", "test", limit=10)
-    return AnalysisSubject(create_model(name, seed=0).eval(), data, Threat("Linf", 0.1))
+    return AnalysisSubject(create_model(name, seed=0).eval(), data, NormBall("Linf", 0.1))
 
 
 def test_a_vision_transformer_is_looked_into() -> None:

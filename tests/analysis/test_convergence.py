@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from buttress.analysis import AnalysisNotApplicable, AnalysisSubject, analyze
+from buttress.analysis import ANALYSES, AnalysisNotApplicable, AnalysisSubject, analyze
 from buttress.analysis.convergence import (
     ConvergenceResult,
     convergence,
@@ -22,7 +22,7 @@ from buttress.data import Dataset
 from buttress.engine import attack
 from buttress.errors import UserError
 from buttress.models.loading.checkpoint import load_checkpoint
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training import train
 from buttress.training.loggers import create_logger
 from conftest import Linear, images, small_net
@@ -34,7 +34,7 @@ def linear_subject(classes: int = 2) -> AnalysisSubject:
     """Images far from the borders of the box, so that the ball is a whole cube."""
     x, y = images(10, classes=classes)
     data = Dataset.from_arrays(0.3 + 0.4 * x, y, classes=[str(k) for k in range(classes)])
-    return AnalysisSubject(Linear(3 * 8 * 8, classes).eval(), data, Threat("Linf", EPS))
+    return AnalysisSubject(Linear(3 * 8 * 8, classes).eval(), data, NormBall("Linf", EPS))
 
 
 def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
@@ -93,7 +93,7 @@ def test_a_step_that_is_too_short_has_the_gap_of_its_length() -> None:
 def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
     model, (x, y) = small_net(), images(4)
     batch = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)]).take(range(4))
-    ball = Threat("L2", 0.5)
+    ball = NormBall("L2", 0.5)
     (long,) = losses_per_step(PGD(steps=5, rel_step=0.15), model, batch, ball, (3,))
     assert long.shape == (6, 4)
     for steps in (1, 3):
@@ -117,9 +117,9 @@ def test_settled_is_the_step_after_the_last_one_that_is_off() -> None:
 def test_mistakes_and_models_without_gradients_are_told() -> None:
     subject = linear_subject()
     with pytest.raises(UserError, match="`seeds` must be an integer of at least 1"):
-        convergence(subject, seeds=0)
+        ANALYSES.create("convergence", {"subject": subject, "seeds": 0})
     with pytest.raises(UserError, match="`short_steps`"):
-        convergence(subject, short_steps=())
+        ANALYSES.create("convergence", {"subject": subject, "short_steps": ()})
     model: Any = subject.model
     model.has_gradients = False
     with pytest.raises(AnalysisNotApplicable, match="gradients"):

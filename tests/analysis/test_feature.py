@@ -22,7 +22,7 @@ from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models
 from buttress.models.parts import network_blocks
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 
 class Linear(nn.Module):
@@ -41,7 +41,7 @@ def subject(model: nn.Module) -> AnalysisSubject:
     channels = getattr(model, "in_channels", 1)
     x = torch.rand(4, channels, 6, 6) if channels == 1 else torch.rand(4, channels, 32, 32)
     data = Dataset.from_arrays(x, torch.arange(4) % 2, classes=["a", "b"])
-    return AnalysisSubject(model.eval(), data, Threat("Linf", 0.1))
+    return AnalysisSubject(model.eval(), data, NormBall("Linf", 0.1))
 
 
 def pixels(picture: str) -> Tensor:
@@ -71,7 +71,7 @@ class Wary(Linear):
 def test_the_last_point_is_shown_even_if_the_label_of_the_attack_gains() -> None:
     x = torch.rand(3, 1, 6, 6)
     data = Dataset.from_arrays(x, torch.arange(3), classes=["a", "b", "c"])
-    found = feature(AnalysisSubject(Wary().eval(), data, Threat("Linf", 0.1)), steps=5)
+    found = feature(AnalysisSubject(Wary().eval(), data, NormBall("Linf", 0.1)), steps=5)
     assert all(p.targeted != p.initial for p in found.pictures)
 
 
@@ -91,7 +91,7 @@ def test_the_published_start_is_nearly_black_and_white(start: FeatureStart, shar
 
 def test_classes_by_name_at_random_and_from_images() -> None:
     data = Dataset.from_arrays(torch.rand(6, 1, 6, 6), torch.arange(6) % 3, classes=list("abc"))
-    chosen = AnalysisSubject(Wary().eval(), data, Threat("Linf", 0.1))
+    chosen = AnalysisSubject(Wary().eval(), data, NormBall("Linf", 0.1))
     found = feature(chosen, steps=2, classes=["c", "a"], start="image")
     assert [p.name for p in found.pictures] == ["c", "a"]
     assert [p.unit for p in found.pictures] == ["logit 2", "logit 0"]

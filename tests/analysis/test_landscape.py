@@ -34,7 +34,7 @@ from buttress.data import Dataset, load_dataset
 from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
 from buttress.models import create_model
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 from known_curvature import bowl, normed, rescaled
 
 MINE = ("landscape", "input_landscape", "sharpness")
@@ -43,7 +43,9 @@ SMALL = {"points": 5, "limit": 8, "steps": 2}
 
 def subject(name: str = "resnet_tiny", limit: int = 12) -> AnalysisSubject:
     model = create_model(name, seed=0).eval()
-    return AnalysisSubject(model, load_dataset("digits", "test", limit=limit), Threat("Linf", 0.1))
+    return AnalysisSubject(
+        model, load_dataset("digits", "test", limit=limit), NormBall("Linf", 0.1)
+    )
 
 
 def test_a_bowl_has_the_landscape_of_its_formula() -> None:
@@ -65,7 +67,7 @@ def test_rescaled_filters_before_batchnorm_change_no_curve() -> None:
     first, second = normed(), rescaled(normed())
     x = load_dataset("digits", "test", limit=4).images
     assert torch.allclose(first(x), second(x), atol=1e-5)
-    data, threat = load_dataset("digits", "test", limit=8), Threat("Linf", 0.1)
+    data, threat = load_dataset("digits", "test", limit=8), NormBall("Linf", 0.1)
     one, other = (
         landscape(AnalysisSubject(m, data, threat), points=5, steps=2) for m in (first, second)
     )
@@ -201,7 +203,7 @@ def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: Norm) ->
     pull = torch.randn(12, generator=torch.Generator().manual_seed(1))
     model = linear(torch.stack([pull, -pull]))
     data = Dataset.from_arrays(torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), classes=["a", "b"])
-    given = AnalysisSubject(model, data, Threat(norm, 0.1))
+    given = AnalysisSubject(model, data, NormBall(norm, 0.1))
     found = input_landscape(given, points=5, steps=20)
     # What is best for the attacker is -sign(w), or -w over its length.
     slope = float(pull.abs().sum() if norm == "Linf" else pull.norm())
@@ -252,7 +254,7 @@ def test_the_landscape_of_one_image_and_of_many_agree() -> None:
     ("name", "args", "said"),
     [
         ("landscape", {"points": 4}, "odd"),
-        ("landscape", {"radius": -1}, "radius > 0"),
+        ("landscape", {"radius": -1}, "`radius` must be a finite number above 0"),
         ("landscape", {"adversarial_mode": "some"}, "center, each, none"),
         ("landscape", {"limit": "many"}, "an integer"),
         ("landscape", {"radius": 1e30, "points": 3, "limit": 2, "steps": 1}, "smaller `radius`"),
@@ -288,7 +290,7 @@ class Counting(nn.Module):
 def test_the_cost_of_a_landscape_is_what_it_takes(adversarial: str, directions: int) -> None:
     net = Counting(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
     given = AnalysisSubject(
-        net.eval(), load_dataset("digits", "test", limit=4), Threat("Linf", 0.1)
+        net.eval(), load_dataset("digits", "test", limit=4), NormBall("Linf", 0.1)
     )
     args: dict[str, Any]
     args = {"points": 5, "directions": directions, "limit": 4, "adversarial_mode": adversarial}

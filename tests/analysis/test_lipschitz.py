@@ -33,7 +33,7 @@ from buttress.attacks.core import create_attack
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.models import create_model, list_models, network_blocks
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 
 def flat(shape: tuple[int, int, int], n: int = 3, classes: int = 4) -> Dataset:
@@ -57,7 +57,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 def subject(
     model: nn.Module, shape: tuple[int, int, int], threat: str = "Linf:0.1"
 ) -> AnalysisSubject:
-    return AnalysisSubject(model, flat(shape), Threat.parse(threat))
+    return AnalysisSubject(model, flat(shape), NormBall.parse(threat))
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -213,7 +213,7 @@ def test_branches_add_and_joined_parts_add_in_squares() -> None:
 
 def test_attention_and_products_of_activations_have_no_bound() -> None:
     found = lipschitz(
-        AnalysisSubject(create_model("vit_tiny", seed=0).eval(), digits(2), Threat("Linf", 0.1)),
+        AnalysisSubject(create_model("vit_tiny", seed=0).eval(), digits(2), NormBall("Linf", 0.1)),
         steps=2,
     )
     assert "attention" in found.bound_unavailable
@@ -253,7 +253,7 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_var is not None
             module.running_var.uniform_(0.05, 0.5)
-    found = lipschitz(AnalysisSubject(model.eval(), digits(3), Threat("Linf", 0.1)), steps=5)
+    found = lipschitz(AnalysisSubject(model.eval(), digits(3), NormBall("Linf", 0.1)), steps=5)
     assert found.bound_unavailable == ""
     for place in found.blocks:
         assert place.bound_log10 is not None
@@ -266,7 +266,7 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
 def test_it_runs_on_every_family_and_leaves_it_as_it_was(name: str) -> None:
     model = create_model(name, seed=0).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    found = lipschitz(AnalysisSubject(model, digits(4), Threat("Linf", 0.1)), steps=5)
+    found = lipschitz(AnalysisSubject(model, digits(4), NormBall("Linf", 0.1)), steps=5)
     assert LipschitzResult.model_validate_json(found.model_dump_json()) == found
     assert model.training
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -298,7 +298,7 @@ def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
 
 def test_the_ascent_finds_more_than_the_attack() -> None:
     model = create_model("resnet_tiny", seed=0).eval()
-    found = lipschitz(AnalysisSubject(model, digits(3), Threat("Linf", 0.1))).logits.l1_linf
+    found = lipschitz(AnalysisSubject(model, digits(3), NormBall("Linf", 0.1))).logits.l1_linf
     assert found.ascent_max > found.attack_max >= found.at_attack_result > 0
     with pytest.raises(UserError, match="radii"):
         RatioAscent(radii=(1.0, 2.0))
@@ -309,7 +309,7 @@ def test_images_do_not_depend_on_each_other() -> None:
     places = OutputHooks(model, {})
 
     def ratios(data: Dataset) -> RatioMeasurements:
-        one = AnalysisSubject(model, data, Threat("Linf", 0.1))
+        one = AnalysisSubject(model, data, NormBall("Linf", 0.1))
         measurement = create_measurement(one, create_attack("pgd"), 5, (1.0, 0.1))
         return measure_ratios(one, measurement, places, data)[LOGITS]
 

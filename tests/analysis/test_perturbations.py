@@ -21,7 +21,7 @@ from buttress.analysis.perturbations import (
     stretch_contrast,
 )
 from buttress.data import Dataset
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 
 def cosine(cycles: int, size: int = 16) -> Tensor:
@@ -73,7 +73,7 @@ class Wave(nn.Module):
 def of_wave(cycles: int, eps: float = 0.1) -> AnalysisSubject:
     x = torch.full((4, 1, 16, 16), 0.5)
     data = Dataset.from_arrays(x, torch.tensor([0, 1, 0, 1]), classes=["a", "b"])
-    return AnalysisSubject(Wave(cycles), data, Threat("Linf", eps))
+    return AnalysisSubject(Wave(cycles), data, NormBall("Linf", eps))
 
 
 def test_perturbations_have_the_frequency_the_network_sees() -> None:

@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from buttress.analysis import ANALYSES
 from buttress.analysis.methods.rademacher_complexity import (
     LEMMA_CONSTANT,
     adversarial_supremum,
@@ -122,10 +123,10 @@ def test_wrong_arguments_are_named() -> None:
         ({"dimensions": (4,)}, "dimensions"),
         ({"eps": -1.0}, "eps"),
         ({"draws": 1}, "draws"),
-        ({"points": "round"}, "padded or pixels"),
+        ({"points": "round"}, "padded, pixels"),
     ):
         with pytest.raises(UserError, match=word):
-            rademacher(SilentProgress(), **args)
+            ANALYSES.create("rademacher", {"progress": SilentProgress(), **args})
 
 
 def test_dual_norms_and_slopes() -> None:

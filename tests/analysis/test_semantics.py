@@ -22,7 +22,7 @@ from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.data import Batch, Dataset
 from buttress.errors import UserError
 from buttress.system.progress import SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 
 def test_no_change_is_grey_and_the_sign_is_that_of_the_image() -> None:
@@ -81,7 +81,7 @@ class Planted:
         return len(self.runs)
 
     def subject(self, index: int) -> AnalysisSubject:
-        return AnalysisSubject(self.models[index], self.data, Threat("Linf", 0.1))
+        return AnalysisSubject(self.models[index], self.data, NormBall("Linf", 0.1))
 
 
 def judged(**args: Any) -> SemanticsResult:

@@ -20,7 +20,7 @@ from buttress.analysis.sharpness import SharpnessResult, sharpness
 from buttress.analysis.subject import ImageSample, load_sample
 from buttress.data import Dataset, load_dataset
 from buttress.models import create_model
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from conftest import Linear
 from known_curvature import bowl, normed, rescaled
 
@@ -126,7 +126,7 @@ def test_the_largest_eigenvalue_is_redrawn_as_it_changes_without_an_image() -> N
     data = load_dataset("digits", "test", limit=8)
 
     def largest(rows: list[int]) -> SharpnessResult:
-        given = AnalysisSubject(model, data.select(rows), Threat("Linf", 0.1))
+        given = AnalysisSubject(model, data.select(rows), NormBall("Linf", 0.1))
         return sharpness(given, steps=0, lanczos_steps=40, directions=1, radii=(0.01,))
 
     whole = largest(list(range(8)))
@@ -142,7 +142,7 @@ def test_the_largest_eigenvalue_is_redrawn_as_it_changes_without_an_image() -> N
 
 def test_the_figures_are_those_of_the_dense_hessian() -> None:
     model = Logistic().eval()
-    given = AnalysisSubject(model, small_data(), Threat("Linf", 0.1))
+    given = AnalysisSubject(model, small_data(), NormBall("Linf", 0.1))
     sample = load_sample(model, given.data)
     found = sharpness(given, steps=0, lanczos_steps=58, probes=300)
     dense = dense_hessian(model, sample, [n for n, _ in model.named_parameters()])
@@ -168,7 +168,7 @@ def test_a_bowl_has_the_sharpness_of_its_formula() -> None:
 
 
 def test_rescaled_filters_change_the_plain_figure_only() -> None:
-    data, threat = load_dataset("digits", "test", limit=8), Threat("Linf", 0.1)
+    data, threat = load_dataset("digits", "test", limit=8), NormBall("Linf", 0.1)
     args: dict[str, Any] = {"steps": 0, "radii": (0.05,), "directions": 3, "lanczos_steps": 40}
     one, other = (
         sharpness(AnalysisSubject(m, data, threat), **args).clean
@@ -182,7 +182,7 @@ def test_rescaled_filters_change_the_plain_figure_only() -> None:
 
 def test_ascent_finds_more_than_chance_and_rises_with_the_radius() -> None:
     model = create_model("vit_tiny", seed=0).eval()
-    given = AnalysisSubject(model, load_dataset("digits", "test", limit=8), Threat("Linf", 0.1))
+    given = AnalysisSubject(model, load_dataset("digits", "test", limit=8), NormBall("Linf", 0.1))
     found = sharpness(given, radii=(0.05, 0.01), directions=2, lanczos_steps=4, steps=2)
     for figures in (found.clean, found.adversarial):
         assert figures is not None
@@ -197,7 +197,7 @@ def test_ascent_finds_more_than_chance_and_rises_with_the_radius() -> None:
 def test_ascent_finds_the_highest_loss_in_the_ball_of_a_linear_model() -> None:
     x, y = torch.rand(1, 1, 2, 3, generator=torch.Generator().manual_seed(4)), torch.tensor([1])
     model = Linear(6, 2).eval()
-    given = AnalysisSubject(model, Dataset.from_arrays(x, y), Threat("Linf", 0.1))
+    given = AnalysisSubject(model, Dataset.from_arrays(x, y), NormBall("Linf", 0.1))
     found = sharpness(given, steps=0, radii=(0.3,), directions=50).clean
     lengths = model.weight.detach().norm(dim=1)
     z = model(x)[0].detach()
@@ -213,6 +213,6 @@ def test_a_network_without_second_derivative_is_told_so() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.cdist(super().forward(x), torch.eye(3), p=1)
 
-    given = AnalysisSubject(Cut().eval(), small_data(), Threat("Linf", 0.1))
+    given = AnalysisSubject(Cut().eval(), small_data(), NormBall("Linf", 0.1))
     with pytest.raises(AnalysisNotApplicable, match="no second derivative"):
         sharpness(given, steps=0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from buttress.analysis import ANALYSES
 from buttress.analysis.methods.gaussian_bound import gaussian_bound
 from buttress.analysis.size_bound import log10_bound, size_bound, wideresnet_layers
 from buttress.errors import UserError
@@ -65,5 +66,5 @@ def test_whether_it_grows_depends_on_the_variance() -> None:
 
 @pytest.mark.parametrize("args", [{"depths": (3,)}, {"widths": (0, 2)}, {"sigma": 0.0}])
 def test_mistakes_are_named(args: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=r"must hold|positive integers"):
-        size_bound(SilentProgress(), **args)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"above 0|positive integers"):
+        ANALYSES.create("size_bound", {"progress": SilentProgress(), **args})

@@ -18,6 +18,12 @@ from buttress.models import create_model
 from buttress.models.loading.core import ModelRequest
 from buttress.training import train
 
+ROOT = Path(__file__).parents[2]
+PUBLISHED_JUDGES = (
+    "convnext_xlarge.fb_in22k_ft_in1k",
+    "beit_large_patch16_224.in22k_ft_in22k_in1k",
+    "swin_large_patch4_window7_224.ms_in22k_ft_in1k",
+)
 RECIPE = """
 epochs: 1
 batch_size: 32
@@ -85,7 +91,7 @@ def test_without_a_run_the_images_are_named(
     assert found["exported"]["images"] == 8
     for arguments, message in (
         (["stability", "exported"], "--data is required"),
-        (["stability", "run/eval-missing"], "neither a run nor a model"),
+        (["stability", "run/eval-missing"], "run/eval-missing does not exist; MODEL must be"),
         (["tradeoff", "run", "exported"], "compares what is stored in runs"),
         (["semantics", "run", "exported", "--data", "cifar10"], "cifar10"),
     ):
@@ -99,10 +105,27 @@ def test_several_kinds_are_compared(run_json: Any) -> None:
     assert len(found["attack_success_rate"]) == len(SOURCES)
 
 
-def test_judges_by_timm_names(run_json: Any) -> None:
-    """The table of the thesis: convolution and attention as judges, here with random weights."""
-    judges = ["timm:test_convnext", "timm:test_vit", "timm:test_efficientnet"]
-    names = [judge.removeprefix("timm:") for judge in judges]
+SMALL_JUDGES = """
+from timm.models.beit import Beit
+from timm.models.swin_transformer import SwinTransformer
+
+def small_beit(num_classes):
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    return Beit(**size, num_classes=num_classes)
+
+def small_swin(num_classes):
+    return SwinTransformer(
+        img_size=32, patch_size=4, window_size=4, embed_dim=16, depths=(1, 1), num_heads=(2, 2),
+        num_classes=num_classes,
+    )
+"""
+
+
+def test_judges_by_timm_names(run_json: Any, place: Path) -> None:
+    """The table of the thesis: ConvNeXt, BEiT and Swin as judges, here small and random."""
+    (place / "small_judges.py").write_text(SMALL_JUDGES)
+    judges = ["timm:test_convnext", "small_judges.py:small_beit", "small_judges.py:small_swin"]
+    names = [judge.partition(":")[2] for judge in judges]
     (found,) = run_json(
         "semantics", "run", "exported", *judges, "--set", f"judges=[{', '.join(names)}]",
         "--set", "steps=2", "--limit", "8", "--out", "judged",
@@ -111,6 +134,18 @@ def test_judges_by_timm_names(run_json: Any) -> None:
     assert all(list(row["judges"]) == names for row in found["by_run"].values())
     trained = [row["is_adversarially_trained"] for row in found["by_run"].values()]
     assert trained == [True, None]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_JUDGES)
+def test_the_documented_judges_have_published_weights(name: str) -> None:
+    """Their weights are not loaded here; timm knows them, for the 1000 classes of ImageNet."""
+    from timm.models import get_pretrained_cfg
+
+    published = get_pretrained_cfg(name, allow_unregistered=False)
+    assert published is not None
+    assert published.num_classes == 1000
+    assert published.input_size == (3, 224, 224)
+    assert f"timm:{name}" in (ROOT / "docs" / "analyses" / "semantics.md").read_text("utf-8")
 
 
 def test_a_model_that_changed_is_computed_again(place: Path, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis import AnalysisSubject
+from buttress.analysis import ANALYSES, AnalysisSubject
 from buttress.analysis.stability import StabilityResult, stability
 from buttress.data import Dataset, load_dataset
 from buttress.errors import UserError
 from buttress.evaluation import evaluate
 from buttress.models import create_model
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 
 class Steps(nn.Module):
@@ -33,7 +33,7 @@ def grey(levels: list[float], labels: list[int]) -> Dataset:
 def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
     #        right stable, right moved, wrong stable, wrong moved
     data = grey([0.05, 0.28, 0.9, 0.32], [0, 0, 0, 0])
-    found = stability(AnalysisSubject(Steps().eval(), data, Threat("Linf", 0.1)), per_class=True)
+    found = stability(AnalysisSubject(Steps().eval(), data, NormBall("Linf", 0.1)), per_class=True)
     assert found.correct_and_stable.count == 1
     assert found.correct_and_unstable.count == 1
     assert found.wrong_and_stable.count == 1
@@ -45,7 +45,7 @@ def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
 
 def test_the_published_way_overlooks_wrong_images_that_could_be_moved() -> None:
     # Its label is dark; the attack on the label flees from dark, and so never crosses into it.
-    subject = AnalysisSubject(Steps().eval(), grey([0.32], [0]), Threat("Linf", 0.1))
+    subject = AnalysisSubject(Steps().eval(), grey([0.32], [0]), NormBall("Linf", 0.1))
     assert stability(subject, against="label").wrong_and_stable.count == 1
     assert stability(subject).wrong_and_unstable.count == 1
     both = stability(subject, against="both")
@@ -63,7 +63,7 @@ def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str) -> 
     labels = torch.where(torch.arange(48) % 2 == 0, said, data.labels)
     data = replace(data, labels=labels)
     for eps in (0.08, 0.06, 0.04, 0.03, 0.02, 0.01, 0.005):  # versions of torch draw other weights
-        found = stability(AnalysisSubject(model, data, Threat("Linf", eps), seed=3))
+        found = stability(AnalysisSubject(model, data, NormBall("Linf", eps), seed=3))
         if found.correct_and_stable.count > 0:
             break
     judged = evaluate(model, data, ["clean", f"pgd:Linf:{eps}"], seed=3)
@@ -76,7 +76,9 @@ def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str) -> 
 def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
     model = create_model("resnet_tiny", seed=0)
     model.train()
-    subject = AnalysisSubject(model, load_dataset("digits", "test", limit=20), Threat("Linf", 0.05))
+    subject = AnalysisSubject(
+        model, load_dataset("digits", "test", limit=20), NormBall("Linf", 0.05)
+    )
     found = stability(subject, limit=10)
     kinds = ("correct_and_stable", "correct_and_unstable", "wrong_and_stable", "wrong_and_unstable")
     assert sum(getattr(found, k).count for k in kinds) == found.images == 10
@@ -87,6 +89,6 @@ def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
 
 
 def test_another_word_than_prediction_or_label_is_refused() -> None:
-    subject = AnalysisSubject(Steps().eval(), grey([0.1], [0]), Threat("Linf", 0.1))
-    with pytest.raises(UserError, match="prediction, label or both"):
-        stability(subject, against="class")  # type: ignore[arg-type]
+    subject = AnalysisSubject(Steps().eval(), grey([0.1], [0]), NormBall("Linf", 0.1))
+    with pytest.raises(UserError, match="one of prediction, label, both"):
+        ANALYSES.create("stability", {"subject": subject, "against": "class"})

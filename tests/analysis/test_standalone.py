@@ -14,7 +14,6 @@ from buttress.analysis import (
     analyze,
     analyze_group,
     analyze_standalone,
-    is_standalone_analysis,
 )
 from buttress.cli.main import run_cli
 from buttress.errors import UserError
@@ -24,7 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "size_bound": {"depths": [1, 2], "widths": [1, 2]},
     "transformer_bound": {"penalties": [0.003], "limit": 100, "steps": 80},
 }
-STANDALONE = [entry.name for entry in ANALYSES if is_standalone_analysis(entry)]
+STANDALONE = [entry.name for entry in ANALYSES if ANALYSES.spec(entry.name).subject == "none"]
 
 
 @pytest.mark.parametrize("name", STANDALONE)

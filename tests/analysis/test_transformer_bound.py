@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from buttress.analysis import ANALYSES
 from buttress.analysis.methods.generalization_bound import (
     BlockNorms,
     BoundAttentionBlock,
@@ -109,8 +110,9 @@ def test_wrong_arguments_are_named() -> None:
         ({"form": "round"}, "valid, printed"),
         ({"eps": 0.0}, "eps"),
     ):
+        given = {"progress": SilentProgress(), "limit": 20, **args}
         with pytest.raises(UserError, match=word):
-            transformer_bound(SilentProgress(), limit=20, **args)
+            ANALYSES.create("transformer_bound", given)
 
 
 @pytest.fixture(scope="module")

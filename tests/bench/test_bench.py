@@ -27,7 +27,7 @@ from buttress.bench.models import BENCHMARK_MODELS
 from buttress.cli.main import run_cli
 from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from conftest import images, small_net
 
 
@@ -46,7 +46,7 @@ def test_passes_are_counted_in_images() -> None:
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_every_tool_that_is_installed_attacks(benchmark: str) -> None:
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
-    y, threat = model(x).argmax(1), Threat("Linf", 0.05)
+    y, threat = model(x).argmax(1), NormBall("Linf", 0.05)
     for name in installed_tools(benchmark):
         if "pyautoattack" in name or ("autoattack" in benchmark and "fast" not in name):
             continue  # minutes, and they have tests of their own
@@ -68,7 +68,7 @@ def test_pgd_runs_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(FastModel, "select", record)
     monkeypatch.setattr(attack_tools, "BATCH", 4)
     for name, count in (("buttress pgd", 0), ("buttress pgd, fast model", 1)):
-        output = TOOLS.get(name)(model, x, y, Threat("Linf", 1.0))
+        output = TOOLS.get(name)(model, x, y, NormBall("Linf", 1.0))
         assert output.passes is not None
         assert output.passes[1] == attack_tools.STEPS, "also where an image is fooled"
         assert (output.setup_seconds > 0) == bool(count)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from buttress.cli.commands import COMMANDS
 from buttress.cli.listing import KINDS
-from buttress.cli.main import COMMANDS, run_cli
+from buttress.cli.main import run_cli
 
 QUICK = ["--set", "epochs=1", "--set", "validation.limit=16", "--limit", "64", "--device", "cpu"]
 

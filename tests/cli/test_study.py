@@ -159,3 +159,20 @@ def test_numbers_are_read_by_people() -> None:
     assert [format_duration(s) for s in durations] == list(durations.values())
     assert "unknown" in format_duration(None)
     assert parse_shard("2/8") == (2, 8)
+
+
+def test_a_published_table_beside_the_study_file_is_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    published = {"file": "own-table.csv", "rows": {"model": "network"}}
+    grid = {**STUDY["grid"], "axes": {"model": {"vit": {"model": "vit_tiny"}}}}  # type: ignore[dict-item]
+    file = write(tmp_path / "own", {**STUDY, "grid": grid, "published": published})
+    args = ("report", file, "--out", str(tmp_path / "results"))
+    assert run_cli(["study", *args]) == 2
+    assert "own-table.csv; put it beside the study file" in capsys.readouterr().err
+    (tmp_path / "own" / "own-table.csv").write_text("network,clean\nvit,87.5\n")
+    (row,) = ask(capsys, *args)["answer"]["rows"]
+    assert row["values"]["clean"]["published"] == 0.875
+    saved = (tmp_path / "results" / "studies").rglob("*.json")
+    assert not any(str(tmp_path) in path.read_text() for path in saved)

@@ -24,9 +24,9 @@ from buttress.data.datasets.cifar import (
     read_npm,
     read_official_archive,
 )
-from buttress.data.download import cache_dir
 from buttress.data.pixels import channel_stats
 from buttress.errors import DataError
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress, SilentProgress
 from small_sets import pickled, tar
 

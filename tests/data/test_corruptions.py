@@ -12,11 +12,12 @@ from torch import Tensor
 import plain_corruptions as plain
 from buttress.data import CORRUPTIONS, corrupt, list_corruptions
 from buttress.data.corruptions.blur import directional_blur, shuffle_pixels
-from buttress.data.corruptions.core import SEVERITIES, severity_constants
+from buttress.data.corruptions.core import severity_constants
 from buttress.data.corruptions.digital import pixel_grid, random_affine_grid, sample_bilinear
 from buttress.data.corruptions.filters import canny
 from buttress.data.corruptions.weather import plasma_fractal
 from buttress.errors import UnknownNameError, UserError
+from buttress.results.suite_spec import SEVERITIES
 from buttress.system.rng import SampleRNG
 
 COMMON = {
@@ -27,6 +28,7 @@ COMMON = {
 EXTRA = {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
 # What stronger severities of these change is not the distance between pixels: elastic moves are
 # finer, glass is smoother, frost is greyer, saturate has two ways to go.
+DRAWN_FROST = "frost of crystals"
 NOT_BY_DISTANCE = {"elastic_transform", "glass_blur", "frost", "saturate"}
 
 
@@ -58,10 +60,18 @@ def test_the_names() -> None:
     assert set(list_corruptions("extra")) == EXTRA
     assert set(list_corruptions()) == COMMON | EXTRA
     assert "procedural" in CORRUPTIONS.entry("frost").metadata["note"]
-    assert "not the photographs" in CORRUPTIONS.entry("frost").summary
+    assert "else procedural crystals" in CORRUPTIONS.entry("frost").summary
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS.names())
+@pytest.fixture
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A corruption; frost with and without its photographs."""
+    if request.param == DRAWN_FROST:
+        monkeypatch.setattr("buttress.data.corruptions.frost.photograph_folder", lambda: None)
+    return str(request.param.removesuffix(" of crystals"))
+
+
+@pytest.mark.parametrize("name", [*CORRUPTIONS.names(), DRAWN_FROST], indirect=True)
 class TestContract:
     def test_form(self, name: str) -> None:
         x, ids = pictures(3), torch.tensor([5, 2**40, 7])

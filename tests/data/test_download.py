@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 
 from buttress.data import download as module
-from buttress.data.download import (
-    cache_dir,
-    download,
-    download_npm_package,
-    try_sources,
-    workspace,
-)
+from buttress.data.download import download, download_npm_package, try_sources, workspace
 from buttress.errors import DataError
+from buttress.system.files import cache_dir
 from buttress.system.progress import ProgressTask, SilentProgress
 
 BODY = bytes(range(256)) * 10_000

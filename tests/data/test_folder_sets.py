@@ -26,9 +26,9 @@ from buttress.data.datasets import (
 )
 from buttress.data.datasets import cifar as cifar100
 from buttress.data.datasets import folder_dataset as folder_sets
-from buttress.data.download import cache_dir
 from buttress.data.readers import images as streamed
 from buttress.errors import DataError
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress, SilentProgress
 from small_sets import (
     WORDNET,

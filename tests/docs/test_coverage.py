@@ -11,8 +11,8 @@ import pytest
 from buttress.analysis import ANALYSES
 from buttress.attacks import ATTACKS
 from buttress.data import DATASETS
-from buttress.evaluation.suite import list_suites
 from buttress.models.core import is_known
+from buttress.results.suite_spec import list_suites
 from buttress.studies import list_studies, load_study
 from buttress.training import OBJECTIVES, load_recipe
 from doc_blocks import ROOT

@@ -20,7 +20,8 @@ from PIL import Image
 
 import buttress as bt
 from buttress.analysis import ANALYSES
-from buttress.cli.main import COMMANDS, main, run_cli
+from buttress.cli.commands import COMMANDS, main
+from buttress.cli.main import run_cli
 from buttress.evaluation import load_suite
 from buttress.results.core import RECORD_VERSION
 from buttress.results.run import Run

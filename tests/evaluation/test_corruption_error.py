@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from buttress.data import corrupt_dataset, list_corruptions, load_dataset
-from buttress.data.corruptions import SEVERITIES
 from buttress.errors import UserError
 from buttress.evaluation import mean_corruption_error
 from buttress.evaluation.corruption_error import ALEXNET_ERRORS
+from buttress.results.suite_spec import SEVERITIES
 
 COMMON = list_corruptions("common")
 

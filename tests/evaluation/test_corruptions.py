@@ -106,7 +106,7 @@ def test_records_of_other_corrupted_images_are_not_used(
 ) -> None:
     model, said = Linear(192, 10), Logged()
     bt.evaluate(model, data, SUITE, out=tmp_path)
-    monkeypatch.setattr("buttress.evaluation.suite.CORRUPTION_VERSION", -1)
+    monkeypatch.setattr("buttress.data.corruptions.dataset.CORRUPTION_VERSION", -1)
     bt.evaluate(model, data, SUITE, out=tmp_path, progress=said)
     assert len(said.tasks) == 6
     assert any("corruption_source" in line for line in said.lines)
@@ -188,6 +188,7 @@ def test_frost_says_in_its_record_that_it_is_drawn(
 ) -> None:
     suite = ["corruption:frost:3", "corruption:fog:3", "pgd:Linf:0.01"]
     model = Linear(192, 10).eval()
+    monkeypatch.setattr("buttress.data.corruptions.frost.photograph_folder", lambda: None)
     found = bt.evaluate(model, data, suite, out=tmp_path)
     names = {
         n: [f.check for f in r.findings if f.check == "unofficial_corruptions"]
@@ -200,14 +201,16 @@ def test_frost_says_in_its_record_that_it_is_drawn(
     assert "drawn" in told.message
     assert found.warnings == ()
     module = importlib.import_module("buttress.evaluation.evaluate")
-    monkeypatch.setattr(module, "corruption_source", lambda *a, **k: "x-official")
-    official = bt.evaluate(model, data, suite)
-    assert "unofficial_corruptions" not in [f.check for f in official.findings]
+    for source in ("x-official", "x version 1 photographs"):
+        monkeypatch.setattr(module, "corruption_source", lambda *a, source=source, **k: source)
+        published = bt.evaluate(model, data, suite)
+        assert "unofficial_corruptions" not in [f.check for f in published.findings]
 
 
 def test_the_command_groups_corruptions_and_shows_classes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("buttress.data.corruptions.frost.photograph_folder", lambda: None)
     net = tmp_path / "net.py"
     net.write_text(
         "import torch\nfrom torch import nn\n\n\ndef net(num_classes=10):\n"

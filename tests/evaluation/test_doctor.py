@@ -25,7 +25,7 @@ from buttress.models.core import Normalize
 from buttress.models.loading.checkpoint import load_checkpoint
 from buttress.results.attack_record import AttackRecord
 from buttress.results.diagnosis import Diagnosis, Finding, read_diagnosis
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from collapsing import go
 from conftest import images, small_net
 
@@ -171,7 +171,7 @@ def test_a_bad_model_is_diagnosed_by_name(case: str) -> None:
 
 def test_causes_are_named() -> None:
     def look(model: nn.Module) -> dict[str, Finding]:
-        patient = ModelUnderTest(model, digits(), Threat("Linf", EPS))
+        patient = ModelUnderTest(model, digits(), NormBall("Linf", EPS))
         return {f.check: f for f in run_checks(patient, "model")}
 
     assert look(dropout_left_on())["random_outputs"].evidence["cause"] == "dropout"
@@ -196,7 +196,7 @@ def stretched(x: Tensor) -> Tensor:
     ],
 )
 def test_images_in_the_wrong_form_are_noticed(make: Callable[[], nn.Module], name: str) -> None:
-    found = run_checks(ModelUnderTest(make(), digits(limit=None), Threat("Linf", EPS)), "model")
+    found = run_checks(ModelUnderTest(make(), digits(limit=None), NormBall("Linf", EPS)), "model")
     assert name in [f.check for f in found]
 
 
@@ -215,7 +215,7 @@ def test_a_network_that_expects_normalised_images_is_noticed_by_its_accuracy() -
     net = nn.Sequential(nn.Flatten(), linear)
     once = nn.Sequential(Normalize(data.mean, data.std), net).eval()
     twice = nn.Sequential(Normalize(data.mean, data.std), once).eval()
-    threat = Threat("Linf", 0.01)
+    threat = NormBall("Linf", 0.01)
 
     def names(model: nn.Module) -> list[str]:
         return [f.check for f in run_checks(ModelUnderTest(model, data, threat), "model")]
@@ -293,7 +293,7 @@ def test_quickstart_models_pass(tmp_path: Path, recipe: str) -> None:
      ("L2:8", ["eps_too_large", "unusual_eps"]), ("L1:12", []), ("Linf:1/2550", ["unusual_eps"])],
 )  # fmt: skip
 def test_balls_of_odd_sizes_are_told(threat: str, names: list[str], tiny_data: Dataset) -> None:
-    patient = ModelUnderTest(small_net(), tiny_data, Threat.parse(threat))
+    patient = ModelUnderTest(small_net(), tiny_data, NormBall.parse(threat))
     assert [f.check for f in run_checks(patient, "threat")] == names
 
 
@@ -365,7 +365,7 @@ def test_guessing_and_few_images_are_told() -> None:
 def test_every_check_says_what_it_looks_for(name: str) -> None:
     entry = CHECKS.entry(name)
     assert entry.summary.endswith(".")
-    assert set(entry.tags) & {"model", "threat", "records", "attack"}
+    assert set(entry.tags) & {"data", "model", "threat", "records", "attack"}
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     assert f"`{name}`" in page
 

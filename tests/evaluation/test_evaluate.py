@@ -20,7 +20,7 @@ from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
 from buttress.evaluation.suite import resolve_suite
 from buttress.results.attack_record import read_attack_record, write_attack_record
 from buttress.statistics import wilson_interval
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from conftest import Logged, images, small_net
 
 SUITE = ["clean", "pgd:Linf:0.02", "pgd:L2:0.2", "pgd:L1:2"]
@@ -217,7 +217,7 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
         bt.evaluate(small_net(7), tiny_data, SUITE)
     with pytest.raises(UserError, match="did you mean 'pgd'"):
         bt.evaluate(model, tiny_data, ["pgdd-linf"])
-    with pytest.raises(UserError, match="unknown suite 'generalisation'"):
+    with pytest.raises(UserError, match="unknown suite or attack 'generalisation'"):
         bt.evaluate(model, tiny_data, "generalisation")
     with pytest.raises(UserError, match="needs a threat"):
         bt.evaluate(model, tiny_data, ["pgd"])
@@ -231,7 +231,7 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
 
 def test_threats_without_eps_take_the_budget_of_the_data(tiny_data: Dataset) -> None:
     entries = resolve_suite(load_suite(["pgd-l2", "pgd:L1:3"]), tiny_data.budgets)
-    assert [e.threat for e in entries] == [None, Threat("L2", 0.5), Threat("L1", 3.0)]
+    assert [e.threat for e in entries] == [None, NormBall("L2", 0.5), NormBall("L1", 3.0)]
 
 
 def test_accuracy_falls_with_eps() -> None:

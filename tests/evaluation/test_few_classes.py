@@ -12,13 +12,13 @@ import buttress as bt
 from buttress.attacks import ATTACKS
 from buttress.attacks.losses import margin
 from buttress.evaluation import list_suites, load_suite
-from buttress.evaluation.suite import SuiteEntrySpec, SuiteSpec
-from buttress.threats.norm_ball import Norm, Threat
-from conftest import Linear, images, small_net
+from buttress.results.suite_spec import SuiteEntrySpec, SuiteSpec
+from buttress.threats.norm_ball import Norm, NormBall
+from conftest import Linear, images, norms_of, small_net
 
 EPS: dict[Norm, float] = {"Linf": 0.05, "L2": 0.5, "L1": 4.0}
 SHORT = {"steps": 3, "queries": 20, "restarts": 1, "targets": 9}
-CASES = [(name, norm) for name in ATTACKS.names() for norm in ATTACKS.get(name).norms]
+CASES = [(name, norm) for name in ATTACKS.names() for norm in norms_of(name)]
 
 
 def short(line: SuiteEntrySpec) -> SuiteEntrySpec:
@@ -59,7 +59,7 @@ def test_every_attack_gains_with_any_number_of_classes(name: str, norm: Norm, cl
         args["sources"] = [Linear(3 * 64, classes)]
     x, _ = images(2 if classes == 1000 else 5)
     y = model(x).argmax(1)
-    threat = Threat(norm, 4 * EPS[norm])
+    threat = NormBall(norm, 4 * EPS[norm])
     x_adv = bt.attack(name, model, x, y, threat=threat, **args)
     assert float(threat.perturbation_size(x, x_adv).max()) <= threat.eps * (1 + 1e-5)
     with torch.no_grad():
@@ -67,6 +67,6 @@ def test_every_attack_gains_with_any_number_of_classes(name: str, norm: Norm, cl
     assert (after >= before).all()
     assert (after > before).any()
     if norm == "Linf" and not name.startswith(
-        ("square", "noise", "cw")
+        ("square", "noise", "cw", "random_search")
     ):  # a step is enough in so wide a ball
         assert (after > 0).all()

@@ -11,9 +11,10 @@ import buttress as bt
 from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation import load_suite
 from buttress.evaluation.subsets import ImageShard, merge_shards
-from buttress.evaluation.suite import SuiteSpec, resolve_suite
+from buttress.evaluation.suite import resolve_suite
 from buttress.results.attack_record import read_attack_record, write_attack_record
 from buttress.results.run import Run
+from buttress.results.suite_spec import SuiteSpec
 from buttress.system.files import safe_file_name
 from conftest import small_net
 

@@ -14,7 +14,7 @@ from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.evaluation import evaluate
 from buttress.models import load_model
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT.parent / "shared" / "checkpoints" / "resnet2b.pth"
@@ -56,7 +56,7 @@ def test_no_proven_image_is_broken(
 def test_autoattack_agrees_with_the_reference(model: nn.Module, data: Dataset, text: str) -> None:
     pyautoattack = pytest.importorskip("pyautoattack")
     x, y, ids = data.take(torch.arange(500))
-    threat = Threat.parse(text)
+    threat = NormBall.parse(text)
     how = AttackOptions(stop_when_fooled=True)
     ours = run_attack(create_attack("autoattack"), model, x, y, threat, ids=ids, options=how)
     other = pyautoattack.AutoAttack(model.eval(), norm=threat.norm, eps=threat.eps, seed=0)
@@ -70,7 +70,7 @@ def test_autoattack_agrees_with_the_reference(model: nn.Module, data: Dataset, t
 
 def test_guided_attack_beats_plain_steps(model: nn.Module, data: Dataset) -> None:
     x, y, _ = data.take(torch.arange(500))
-    threat, how = Threat("Linf", 2 / 255), AttackOptions(stop_when_fooled=True)
+    threat, how = NormBall("Linf", 2 / 255), AttackOptions(stop_when_fooled=True)
     plain, guided = (
         run_attack(create_attack(name, steps=steps), model, x, y, threat, options=how).fooled.sum()
         for name, steps in (("pgd", 20), ("gama", 100))
@@ -84,7 +84,7 @@ def test_the_dense_l1_step_hides_how_weak_a_network_is(
 ) -> None:
     x, y, _ = data.take(torch.arange(300))
     outcomes = [
-        run_attack(create_attack(name), model, x, y, Threat("L1", eps))
+        run_attack(create_attack(name), model, x, y, NormBall("L1", eps))
         for name in ("pgd_dense_l1", "apgd-ce")
     ]
     left = [1 - float(out.fooled.double().mean()) for out in outcomes]

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import buttress as bt
+from buttress.config import SUITES
 from buttress.data import Dataset
 from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS
 from buttress.data.datasets.digits import DIGITS_BUDGETS
 from buttress.errors import UserError
-from buttress.evaluation.suite import SUITES, SuiteEntry, SuiteSpec, load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteEntry, load_suite, resolve_suite
 from buttress.results.attack_record import AttackRecord
-from buttress.threats.norm_ball import Threat
+from buttress.results.suite_spec import SuiteSpec
+from buttress.threats.norm_ball import NormBall
 from conftest import small_net
 
 SETS = {"cifar10": CIFAR_BUDGETS, "imagenette": IMAGENET_BUDGETS, "digits": DIGITS_BUDGETS}
@@ -125,7 +127,7 @@ def test_the_strong_form_adds_the_budgets_of_the_field_once() -> None:
 def test_robustwrn_follows_its_code() -> None:
     found = resolved("robustwrn")
     pgd = found["pgd-20"]
-    assert pgd.threat == Threat("Linf", 8 / 255)
+    assert pgd.threat == NormBall("Linf", 8 / 255)
     assert pgd.args["rel_step"] * pgd.threat.eps == pytest.approx(0.8 / 255)
     assert (pgd.args["start"], pgd.args["keep"]) == ("unclipped", "last")
     assert found["gama-100"].args["steps"] == 100
@@ -151,11 +153,11 @@ def test_budgets_of_a_suite_of_ones_own(tmp_path: Path) -> None:
     known = {n: e.threat for n, e in resolved(path).items()}
     assert known == {
         "clean": None,
-        "pgd-linf": Threat("Linf", 4 / 255),
-        "pgd:Linf:data": Threat("Linf", 8 / 255),
-        "pgd:Linf:0.1": Threat("Linf", 0.1),
+        "pgd-linf": NormBall("Linf", 4 / 255),
+        "pgd:Linf:data": NormBall("Linf", 8 / 255),
+        "pgd:Linf:0.1": NormBall("Linf", 0.1),
     }
-    assert resolved(path, "digits")["pgd-linf"].threat == Threat("Linf", 0.06)
+    assert resolved(path, "digits")["pgd-linf"].threat == NormBall("Linf", 0.06)
     (tmp_path / "list.yaml").write_text("- clean\n- pgd-linf\n- corruption:fog:3\n")
     assert list(resolved(tmp_path / "list.yaml")) == ["clean", "pgd-linf", "fog-3"]
 

@@ -12,14 +12,16 @@ from typing import Any
 import click
 import pytest
 
-from buttress.cli.main import COMMANDS, main, run_cli
+from buttress.cli.commands import COMMANDS, main
+from buttress.cli.main import run_cli
 from buttress.errors import UserError
 from buttress.models.loading.checkpoint import load_checkpoint, save_checkpoint
+from buttress.results.model_code import read_model_code
 from buttress.results.run import Run
 from conftest import thinned
 from exported_runs import finished_run
 from hostile_cases import guarded
-from report_runs import ROBUST, make_run
+from report_runs import ROBUST, make_run, make_spec
 
 # No word may name a real place outside of the test: commands would go to work there.
 STRANGE = (
@@ -47,6 +49,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "study.yaml").write_text(STUDY)
     (root / "bench.json").write_text('{"machine": {}, "rows": []}')
     make_run(root / "runs" / "r1", flags=ROBUST)
+    code = read_model_code(f"{root}/net.py:net")
+    own = make_spec(f"{root}/net.py:net").model_copy(update={"model_sha256": code.sha256})
+    make_run(root / "own", own)
     trained = finished_run(root / "trained")
     save_checkpoint(root / "weights.pt", load_checkpoint(trained.checkpoint("best"))["model"])
     return root
@@ -118,6 +123,8 @@ def good(path: tuple[str, ...], place: Path) -> dict[str, str]:
         ("study", "report"): study,
         ("compare",): {"runs": run, "--against": run},
         ("report",): {"roots": run, "--out": "out"},
+        ("example",): {"name": "mynet", "--out": "out"},
+        ("trust",): {"run": str(place / "own")},
     }  # fmt: skip
     return known.get(path, {})
 

@@ -10,6 +10,7 @@ import torch
 
 from buttress.models import create_model, model_cost
 from buttress.models.families.ceit import CeiT, CeiTBlock, CeiTConfig
+from buttress.models.variants import InputShape
 
 PLAN = CeiTConfig(24, 2, heads=2, stem_channels=8, stem_kernel=3, stem_stride=1, patch=2)
 
@@ -38,8 +39,8 @@ def test_the_class_token_passes_by_the_convolution() -> None:
 
 def test_the_last_convolution_changes_no_logit() -> None:
     """Which is why the small variants leave it out."""
-    full = CeiT(PLAN, 10, 32, 3).eval()
-    slim = CeiT(replace(PLAN, has_last_leff=False), 10, 32, 3).eval()
+    full = CeiT(PLAN, InputShape()).eval()
+    slim = CeiT(replace(PLAN, has_last_leff=False), InputShape()).eval()
     missing = slim.load_state_dict(full.state_dict(), strict=False)
     assert not missing.missing_keys
     assert all(key.startswith("blocks.1.") for key in missing.unexpected_keys)

@@ -318,6 +318,8 @@ class Spec:
 
     model = "resnet_tiny"
     model_args: dict[str, str] = {}  # noqa: RUF012
+    model_sha256 = None
+    dataset = "digits"
     num_classes, image_size, in_channels = 10, 32, 3
     mean, std = tuple(MEAN), tuple(STD)
     recipe = Recipe(epochs=1, optimizer={"lr": 0.1})

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from buttress.models import create_model
 from buttress.models.memory_format import use_channels_last
 
 
@@ -49,3 +50,14 @@ def test_only_what_is_not_safe_keeps_the_plain_layout(channels: int, is_safe: bo
 def is_pixel_by_pixel(x: torch.Tensor) -> bool:
     """Strides tell: a kernel of one pixel is called contiguous in both layouts."""
     return x.stride()[2] == x.shape[3] * x.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_converted"),
+    [("resnet_tiny", True), ("poolformer_tiny", True), ("coatnet_cctt_tiny", True),
+     ("vit_tiny", False), ("pvt_v2_tiny", False), ("vitae_mini", False)],
+)  # fmt: skip
+def test_models_of_feature_maps_are_converted(name: str, is_converted: bool) -> None:
+    model = use_channels_last(create_model(name, seed=0))
+    kernels = [p for p in model.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    assert any(is_pixel_by_pixel(kernel) for kernel in kernels) == is_converted

@@ -21,8 +21,8 @@ from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.models.loading.checkpoint import content_digest
-from buttress.threats.norm_ball import Threat
-from conftest import images
+from buttress.threats.norm_ball import NormBall
+from conftest import images, norms_of, threat_for
 from onnx_file import message, write_onnx
 
 SOURCE = np.random.default_rng(0)
@@ -78,11 +78,11 @@ def test_black_box_attacks_run_and_the_others_say_which_do(file: Path, name: str
     model = load_model(file)
     x, _ = images(6)
     y = model(x).argmax(1)
-    short = {"queries": 200}
+    short, grid = {"queries": 200}, {"angles": 5, "shifts": 3}
     args: dict[str, dict[str, Any]]
-    args = {"transfer": {"sources": [model], "attack": "square", "args": short}, "square": short}
-    norm = ATTACKS.get(name).norms[0]
-    threat = Threat(norm, {"Linf": 0.1, "L2": 1.0, "L1": 8.0}[norm])
+    args = {"transfer": {"sources": [model], "attack": "square", "args": short}, "square": short,
+            "random_search": short, "grid": grid}  # fmt: skip
+    threat = threat_for(name, {"Linf": 0.1, "L1": 8.0}.get(next(iter(norms_of(name)), ""), 1.0))
     if name in BLIND:
         x_adv = bt.attack(name, model, x, y, threat=threat, **args.get(name, {}))
         assert (model(x_adv).argmax(1) != y).any()
@@ -107,7 +107,7 @@ def test_several_processes_give_the_same_verdicts(file: Path) -> None:
     model = load_model(file)
     x, _ = images(10)
     y = model(x).argmax(1)
-    square, threat = create_attack("square", queries=200), Threat("Linf", 0.02)
+    square, threat = create_attack("square", queries=200), NormBall("Linf", 0.02)
     one, two = (
         run_attack(square, model, x, y, threat, options=AttackOptions(workers=w)) for w in (1, 2)
     )

@@ -389,15 +389,6 @@ class TestTimm:
             load_model("resnet_tiny", pretrained=True)
 
 
-def test_a_run_that_brings_its_own_code_is_refused(tmp_path: Path) -> None:
-    from buttress.models.loading.run import reject_embedded_code
-
-    reject_embedded_code("resnet_tiny", tmp_path)
-    reject_embedded_code(f"{tmp_path}/elsewhere.py:build", tmp_path / "run")
-    with pytest.raises(UserError, match="never run automatically"):
-        reject_embedded_code(f"{tmp_path}/run/../run/net.py:build", tmp_path / "run")
-
-
 def test_an_unknown_name_says_what_is_near() -> None:
     with pytest.raises(UserError, match=r"nor a registered model \(did you mean .*resnet_50"):
         load_model("resnet_51")

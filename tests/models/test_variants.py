@@ -12,7 +12,7 @@ from buttress.errors import UserError
 from buttress.models import MODELS, create_model
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,13 @@ class SmallConfig:
     activation: Activation = "relu"
 
 
-def build_small(
-    config: SmallConfig, num_classes: int, image_size: int, in_channels: int
-) -> nn.Module:
+def build_small(config: SmallConfig, shape: InputShape) -> nn.Module:
     return nn.Sequential(
         nn.Flatten(),
-        nn.Linear(in_channels * image_size**2, config.width),
+        nn.Linear(shape.in_channels * shape.image_size**2, config.width),
         activation_layer(config.activation)(),
         nn.Dropout(config.dropout),
-        nn.Linear(config.width, num_classes),
+        nn.Linear(config.width, shape.num_classes),
     )
 
 

@@ -42,7 +42,7 @@ PUBLISHED = {
     "G15b": "does not hold",  # DenseNet, a CNN, is best on corruptions of ImageNette
     "G16": "figure only",
     "G17": "theorem",
-    "G18": "never tested",
+    **{f"G18{letter}": "never tested" for letter in ("", "a", "b", "c", "d", "e")},
     "G19": "holds",
     "G20": "text only",
     "G21": "theorem",
@@ -83,6 +83,28 @@ def test_studies_share_their_runs() -> None:
     table = {cell.key for cell in expand_study(load_study("table1"), "mini").runs}
     for name in ("sparsity", "corruptions"):
         assert {cell.key for cell in expand_study(load_study(name), "mini").runs} <= table
+
+
+def test_adversarial_runs_have_two_seeds_in_small_and_standard_ones_one() -> None:
+    runs = expand_study(load_study("table1"), "mini").runs
+    seeds = {training: [r.seed for r in runs if r.labels["training"] == training]
+             for training in ("vanilla", "adversarial")}  # fmt: skip
+    assert seeds == {"vanilla": [0] * 20, "adversarial": [0, 1] * 20}
+
+
+def test_a_run_that_another_study_has_too_is_trained_once() -> None:
+    table = {run.key for run in expand_study(load_study("table1"), "mini").runs}
+    shared = {name: {run.key for run in expand_study(load_study(name), "mini").runs} & table
+              for name in ("coatnet-stages", "patch-size", "activation", "landscape")}  # fmt: skip
+    # An activation that is the model's own is not another model, although it is written out.
+    assert {name: len(keys) for name, keys in shared.items()} == {
+        "coatnet-stages": 3, "patch-size": 6, "activation": 5, "landscape": 6,
+    }  # fmt: skip
+
+
+def test_a_study_has_its_former_name_too() -> None:
+    assert load_study("l1-regularisation") == load_study("l1-regularization")
+    assert "l1-regularisation" not in list_studies()
 
 
 def test_each_kind_has_settings_of_its_own() -> None:

@@ -20,7 +20,7 @@ from buttress.studies.calibration import FamilySpeed
 from buttress.studies.grid import expand_study
 from buttress.studies.jobs import RunJob, RunStatus, TaskUsage, read_status, tasks_of_job
 from buttress.studies.speed import DEVICES, SpeedModel, fit_speed_model, get_device
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 from buttress.training.cost import (
     images_per_epoch,
     run_model_cost,

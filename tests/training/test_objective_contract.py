@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training import OBJECTIVES
 from buttress.training.objectives import TrainingBatch
 from buttress.training.objectives.core import example_args
@@ -28,7 +28,7 @@ CASES = [
 
 def make_batch() -> TrainingBatch:
     x, y = images(N)
-    return TrainingBatch(x, y, Threat("Linf", 0.05), SampleRNG(0, "train", torch.arange(N)))
+    return TrainingBatch(x, y, NormBall("Linf", 0.05), SampleRNG(0, "train", torch.arange(N)))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES.names())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from buttress.attacks.problem import ModelOutput
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training import OBJECTIVES
 from buttress.training.objectives import TrainingBatch, alp, fat, gairat, mart, multi_norm, trades
 from buttress.training.objectives import inner_maximization as inner
@@ -32,7 +32,7 @@ def step() -> TrainingBatch:
     x, _ = images(N)
     y = torch.tensor([0, 1, 2, 3, 0, 1])
     return TrainingBatch(
-        x.double(), y, Threat("Linf", 0.03), SampleRNG(0, "train", torch.arange(N))
+        x.double(), y, NormBall("Linf", 0.03), SampleRNG(0, "train", torch.arange(N))
     )
 
 
@@ -123,7 +123,7 @@ def test_fat_stops_at_the_first_mistake_and_later_a_few_steps_after(model: nn.Mo
     x, _ = images(40)
     x = x.double()
     y = model(x).argmax(1)
-    step = TrainingBatch(x, y, Threat("Linf", 0.03), SampleRNG(0, "train", torch.arange(40)))
+    step = TrainingBatch(x, y, NormBall("Linf", 0.03), SampleRNG(0, "train", torch.arange(40)))
     lengths = []
     for epoch in (0.0, 50.0, 90.0):
         watched: list[Tensor] = []
@@ -167,7 +167,7 @@ class TestSeveralNorms:
         """Images by norm: Linf is worse for the first half, L2 for the second."""
         other = {"Linf": perturbed(step), "L2": perturbed(step).flip(0)}
 
-        def attack(model: object, step: TrainingBatch, attack: object, threat: Threat) -> Tensor:
+        def attack(model: object, step: TrainingBatch, attack: object, threat: NormBall) -> Tensor:
             return other[threat.norm]
 
         monkeypatch.setattr(multi_norm, "run_inner_attack", attack)
@@ -210,7 +210,7 @@ def test_threads_find_what_one_thread_finds(model: nn.Module) -> None:
     x, _ = images(40)
     y = torch.arange(40) % K
     step = TrainingBatch(
-        x.double(), y, Threat("Linf", 0.03), SampleRNG(0, "train", torch.arange(40))
+        x.double(), y, NormBall("Linf", 0.03), SampleRNG(0, "train", torch.arange(40))
     )
     objective = OBJECTIVES.create("trades", {})
     before = torch.get_num_threads()

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from buttress.config import RECIPES
 from buttress.data import DATASETS
 from buttress.errors import UserError
-from buttress.evaluation.suite import list_suites
 from buttress.models.core import is_known
 from buttress.results.run_spec import AugmentationSpec, LRScheduleSpec, Recipe
-from buttress.threats.norm_ball import Threat
+from buttress.results.suite_spec import list_suites
+from buttress.threats.core import Threat
 from buttress.training import list_recipes, load_recipe, train
 from buttress.training.loop import Trainer
-from buttress.training.recipe import RECIPES
 from buttress.training.schedules import learning_rate_factor
 
 PUBLISHED = [

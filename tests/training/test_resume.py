@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -230,3 +231,17 @@ def test_checkpoints_notice_every_kind_of_damage(tmp_path: Path) -> None:
         except RunError:
             continue
         assert torch.equal(content["model"]["w"], torch.arange(1000.0))  # unused bytes of the zip
+
+
+def test_a_disk_that_fills_up_within_a_checkpoint_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    """torch closes its archive after the error, which fails with another one."""
+    resource = pytest.importorskip("resource")
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            save_checkpoint(tmp_path / "a.pt", {"model": {"w": torch.zeros(100_000)}})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert caught.value.errno == errno.EFBIG
+    assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from buttress.errors import UserError
 from buttress.models.loading.checkpoint import load_checkpoint
 from buttress.results.run_spec import LRScheduleSpec, OptimizerSpec, WeightAveragingSpec
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training import OBJECTIVES, load_recipe, train
 from buttress.training.averaging import AveragedWeights
 from buttress.training.loop import Trainer, weight_l1_norm
@@ -27,7 +27,7 @@ from conftest import images, small_net, taken
 
 def a_step(n: int = 16) -> TrainingBatch:
     x, y = images(n)
-    return TrainingBatch(x, y, Threat("Linf", 0.05), SampleRNG(0, "train", torch.arange(n)))
+    return TrainingBatch(x, y, NormBall("Linf", 0.05), SampleRNG(0, "train", torch.arange(n)))
 
 
 def test_standard_is_cross_entropy() -> None:
@@ -166,7 +166,7 @@ def test_l1_makes_weights_small_and_leaves_biases(tmp_path: Path) -> None:
 
 def test_eps_warms_up_along_a_line_or_a_sine() -> None:
     trainer = Trainer.__new__(Trainer)
-    trainer.threat = Threat("Linf", 0.08)
+    trainer.threat = NormBall("Linf", 0.08)
     shares = {}
     for kind in ("linear", "sine"):
         trainer.recipe = load_recipe(
@@ -182,7 +182,7 @@ def test_eps_warms_up_along_a_line_or_a_sine() -> None:
 
 def test_eps_can_start_late_without_a_warmup() -> None:
     trainer = Trainer.__new__(Trainer)
-    trainer.threat = Threat("Linf", 0.08)
+    trainer.threat = NormBall("Linf", 0.08)
     trainer.recipe = load_recipe("quickstart-at", ("eps_zero_epochs=2", "eps_warmup_epochs=0"))
     threats = [trainer._threat_at(epoch) for epoch in (0, 1.9, 2, 3)]
     assert [None if t is None else t.eps for t in threats] == [0, 0, 0.08, 0.08]

@@ -20,45 +20,22 @@ from buttress.analysis import stability as _stability  # noqa: F401
 from buttress.analysis import tradeoff as _tradeoff  # noqa: F401
 from buttress.analysis import transferability as _transferability  # noqa: F401
 from buttress.analysis import transformer_bound as _transformer_bound  # noqa: F401
-from buttress.analysis.core import (
-    ANALYSES,
-    AnalysisFunction,
-    AnalysisResult,
-    AnalysisSpec,
-    Predictor,
-    analyze,
-    analyze_group,
-    analyze_model,
-    analyze_runs,
-    analyze_standalone,
-    is_group_analysis,
-    is_standalone_analysis,
-    list_analyses,
-)
-from buttress.analysis.figures import PlotFunction, save_figure
-from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, NamedModel, RunGroup
-from buttress.analysis.uncertainty import FigureSamples, figure_samples
-
-__all__ = [
-    "ANALYSES",
-    "AnalysisFunction",
-    "AnalysisNotApplicable",
-    "AnalysisResult",
-    "AnalysisSpec",
-    "AnalysisSubject",
-    "FigureSamples",
-    "NamedModel",
-    "PlotFunction",
-    "Predictor",
-    "RunGroup",
-    "analyze",
-    "analyze_group",
-    "analyze_model",
-    "analyze_runs",
-    "analyze_standalone",
-    "figure_samples",
-    "is_group_analysis",
-    "is_standalone_analysis",
-    "list_analyses",
-    "save_figure",
-]
+from buttress.analysis.core import ANALYSES as ANALYSES
+from buttress.analysis.core import AnalysisFunction as AnalysisFunction
+from buttress.analysis.core import AnalysisResult as AnalysisResult
+from buttress.analysis.core import AnalysisSpec as AnalysisSpec
+from buttress.analysis.core import Predictor as Predictor
+from buttress.analysis.core import analyze as analyze
+from buttress.analysis.core import analyze_group as analyze_group
+from buttress.analysis.core import analyze_model as analyze_model
+from buttress.analysis.core import analyze_runs as analyze_runs
+from buttress.analysis.core import analyze_standalone as analyze_standalone
+from buttress.analysis.core import list_analyses as list_analyses
+from buttress.analysis.figures import PlotFunction as PlotFunction
+from buttress.analysis.figures import save_figure as save_figure
+from buttress.analysis.subject import AnalysisNotApplicable as AnalysisNotApplicable
+from buttress.analysis.subject import AnalysisSubject as AnalysisSubject
+from buttress.analysis.subject import NamedModel as NamedModel
+from buttress.analysis.subject import RunGroup as RunGroup
+from buttress.analysis.uncertainty import FigureSamples as FigureSamples
+from buttress.analysis.uncertainty import figure_samples as figure_samples

@@ -7,13 +7,14 @@ Zuidema, "Quantifying attention flow in transformers", arXiv:2005.00928.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count, Natural
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.gallery import encode_png, first_image_per_class, show_png
 from buttress.analysis.methods.attention_maps import (
     AttentionMap,
@@ -37,10 +38,6 @@ from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MAP_BATCH = 8  # images whose maps are in memory at once
 
@@ -172,9 +169,9 @@ def attention(
     subject: AnalysisSubject,
     *,
     attack: str = "pgd",
-    steps: int = 20,
-    limit: int = 32,
-    examples: int = 3,
+    steps: Count = 20,
+    limit: Count = 32,
+    examples: Natural = 3,
 ) -> AttentionResult:
     r"""Mean attention distance of each head, clean and under attack, and attention rollout.
 
@@ -187,8 +184,6 @@ def attention(
     Departure from the paper: in talking heads the weights after the softmax are shown, before the
     heads are mixed once more.
     """
-    require_integers(1, steps=steps, limit=limit)
-    require_integers(0, examples=examples)
     sample = load_sample(subject.model, subject.first_images(limit))
     with eval_mode(subject.model):
         _require_spatial_attention(attention_maps(subject.model, sample.x[:1])[1])

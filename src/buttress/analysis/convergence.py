@@ -7,13 +7,15 @@ to Train Robust Vision Transformers" (arXiv:2209.07399).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count
 from buttress.analysis.curve import EpsCurve, eps_curve, eps_curve_cost
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.methods.attack_convergence import (
     TINY,
     AttackLengths,
@@ -29,13 +31,8 @@ from buttress.analysis.subject import (
     CostScope,
 )
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
-from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import is_differentiable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 EPS_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of eps: robust accuracy must fall to zero
 EPS_CURVE_STEPS = 10  # of the attack in each of these balls
@@ -195,12 +192,12 @@ def _gap_trend(result: ConvergenceResult) -> str:
 def convergence(
     subject: AnalysisSubject,
     *,
-    short_steps: tuple[int, ...] = (1, 2, 5, 10),
-    reference_steps: int = 200,
+    short_steps: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 5, 10),
+    reference_steps: Count = 200,
     rel_step: float = 0.15,
     total_step_length: float = 1.5,
-    seeds: int = 3,
-    limit: int = 16,
+    seeds: Count = 3,
+    limit: Count = 16,
 ) -> ConvergenceResult:
     r"""The loss after each step of PGD, and the gap of k steps to many (200).
 
@@ -214,7 +211,10 @@ def convergence(
     Departures from the published code: the same images serve for curves and gaps, and misclassified
     images are not left out.
     """
-    _check_arguments(subject, short_steps, reference_steps, seeds, limit)
+    if not is_differentiable(subject.model):
+        raise AnalysisNotApplicable(
+            "PGD needs gradients, but this model provides none (black-box model)"
+        )
     checkpoints = subject.checkpoints()
     batch = subject.first_images(limit).take(torch.arange(min(limit, len(subject.data))))
     total = reference_steps + (reference_steps + sum(short_steps)) * len(checkpoints)
@@ -248,25 +248,6 @@ def convergence(
         eps_curve=by_eps.model_copy(update={"samples": {}}),
         samples=samples | {f"eps_curve.{path}": v for path, v in by_eps.samples.items()},
     )
-
-
-def _check_arguments(
-    subject: AnalysisSubject,
-    short_steps: Sequence[int],
-    reference_steps: int,
-    seeds: int,
-    limit: int,
-) -> None:
-    require_integers(1, reference_steps=reference_steps, seeds=seeds, limit=limit)
-    if not short_steps or any(k < 1 for k in short_steps):
-        raise UserError(
-            "`short_steps` must be a list of step counts of at least 1, such as [1, 2, 5], but "
-            f"got {list(short_steps)}"
-        )
-    if not is_differentiable(subject.model):
-        raise AnalysisNotApplicable(
-            "PGD needs gradients, but this model provides none (black-box model)"
-        )
 
 
 def _gap_samples(

@@ -12,12 +12,22 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    get_type_hints,
+)
 
+from annotated_types import Ge, Gt
 from pydantic import Field
 
 from buttress.analysis.cost import format_cost
-from buttress.analysis.figures import save_figure
+from buttress.analysis.figures import Figure, save_figure
 from buttress.analysis.subject import (
     AnalysisNotApplicable,
     AnalysisSubject,
@@ -36,10 +46,11 @@ from buttress.results.core import read_record_json, write_record_json
 from buttress.results.run import Run, command_line, provenance
 from buttress.system.progress import Progress, SilentProgress
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Table = tuple[list[str], list[list[str]]]  # header and rows
+# Arguments with limits, which `Registry.check_args` checks.
+Count = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
 
 
 class AnalysisResult(Spec):
@@ -262,12 +273,12 @@ def analyze_runs(
     progress: Progress | None = None,
 ) -> AnalysisResults:
     """Compute an analysis of each run or model, of all as a group, or of none, by its kind."""
-    progress, entry = progress or SilentProgress(), ANALYSES.entry(name)
+    progress, kind = progress or SilentProgress(), ANALYSES.spec(name).subject
     outcome = AnalysisResults({}, {})
-    if is_standalone_analysis(entry):
+    if kind == "none":
         outcome.results[""] = analyze_standalone(name, out, args=args, progress=progress)
         return outcome
-    if is_group_analysis(entry):
+    if kind == "group":
         result = analyze_group(name, runs, out, args=args, limit=limit, progress=progress)
         outcome.results[f"{len(runs)} runs"] = result
         return outcome
@@ -308,16 +319,6 @@ def resolve_args(
     resolved: dict[str, Any] = json.loads(json.dumps({**defaults, **(arguments or {})}))
     ANALYSES.check_args(entry.name, resolved, ignored=PROVIDED_PARAMETERS)
     return resolved
-
-
-def is_group_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
-    """Whether an analysis compares several runs."""
-    return ANALYSES.spec(entry.name).subject == "group"
-
-
-def is_standalone_analysis(entry: RegistryEntry[AnalysisFunction]) -> bool:
-    """Whether an analysis needs no run."""
-    return ANALYSES.spec(entry.name).subject == "none"
 
 
 def record_timestamps(run: Run) -> dict[str, float]:
@@ -397,12 +398,3 @@ def _create_job(
     if spec.subject != subject:
         raise UserError(f"analysis {entry.name!r} {HOW_TO_CALL[spec.subject]}")
     return AnalysisJob(entry, spec, resolve_args(entry, args), progress or SilentProgress())
-
-
-def require_integers(minimum: int, **arguments: object) -> None:
-    """Raise `UserError` unless all values are integers of at least ``minimum``."""
-    for name, value in arguments.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise UserError(
-                f"`{name}` must be an integer of at least {minimum}, but got {name}={value!r}"
-            )

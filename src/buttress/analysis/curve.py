@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Figure
 from buttress.analysis.subject import AnalysisSubject, CostScope
 from buttress.analysis.uncertainty import SampleUnits
 from buttress.attacks.core import create_attack
 from buttress.engine.options import AttackOptions
 from buttress.evaluation import accuracy_curve
 from buttress.models.cost import PassCount
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class EpsCurve(AnalysisResult):

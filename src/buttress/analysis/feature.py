@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count
+from buttress.analysis.figures import Figure
 from buttress.analysis.gallery import encode_png, picture_axes, show_png
 from buttress.analysis.perturbations import LOW_FREQUENCY, low_frequency_energy
 from buttress.analysis.subject import AnalysisSubject, CostScope, load_sample
@@ -28,14 +29,11 @@ from buttress.models.eval_mode import eval_mode
 from buttress.models.parts import network_blocks
 from buttress.system.progress import ProgressTask
 from buttress.system.rng import SampleRNG, derive_seed
-from buttress.threats.norm_ball import Threat
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from buttress.threats.norm_ball import NormBall
 
 FeatureStart = Literal["uniform", "binary", "image"]
 PUBLISHED_EPS = 15  # of the thesis: far more than the box holds
-WHOLE_BOX = Threat("Linf", 1.0)
+WHOLE_BOX = NormBall("Linf", 1.0)
 RANDOM_CLASSES = re.compile(r"random:([1-9]\d{0,8})")
 LEARNING_RATE = 0.05  # of the ascent on logits and units
 
@@ -109,7 +107,7 @@ def feature_cost(
 def feature(
     subject: AnalysisSubject,
     *,
-    steps: int = 100,
+    steps: Count = 100,
     rel_step: float = 0.225,
     start: FeatureStart = "uniform",
     classes: int | str | Sequence[str] = 10,
@@ -130,7 +128,6 @@ def feature(
     Departure from the thesis' code: its attack adds noise of 15 to the noise it is given and clips,
     which makes nearly every pixel 0 or 1. That is ``start="binary"``.
     """
-    require_integers(1, steps=steps)
     units = NetworkUnits(subject.model, block)
     targets = _target_classes(subject, classes)
     names = [subject.data.classes[k] for k in targets]
@@ -165,8 +162,6 @@ def feature(
 
 def _start_points(subject: AnalysisSubject, targets: Sequence[int], start: FeatureStart) -> Tensor:
     """Where the ascent begins, for each target class: noise or test images of other classes."""
-    if start not in get_args(FeatureStart):
-        raise UserError(f"`start` must be uniform, binary or image, but got {start!r}")
     if start == "image":
         return _start_images(subject, targets)
     return _start_noise(subject, targets, start)
@@ -199,10 +194,9 @@ def _target_classes(subject: AnalysisSubject, classes: int | str | Sequence[str]
     if isinstance(classes, str) and (match := RANDOM_CLASSES.fullmatch(classes)):
         generator = torch.Generator().manual_seed(derive_seed(subject.seed, "classes") % 2**63)
         order, classes = torch.randperm(len(known), generator=generator).tolist(), int(match[1])
-    if isinstance(classes, int):
-        require_integers(1, classes=classes)
+    if isinstance(classes, int) and classes > 0:
         return sorted(order[:classes])
-    names = [classes] if isinstance(classes, str) else classes
+    names = [classes] if isinstance(classes, str | int) else classes
     if not names or not set(names) <= set(known):
         raise UserError(
             f"`classes` must be a number, random:N or among {', '.join(known)}, but got {classes!r}"

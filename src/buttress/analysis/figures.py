@@ -10,7 +10,11 @@ from buttress.errors import UserError
 from buttress.system.files import atomic_write
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.figure import SubFigure as SubFigure
+else:  # matplotlib is imported when something is drawn
+    Axes = Figure = SubFigure = Any
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 FIGURE_SIZE = (11, 4.5)

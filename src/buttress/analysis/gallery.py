@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from PIL import Image
@@ -13,19 +13,13 @@ from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import attack_passes
-from buttress.analysis.subject import AnalysisSubject, CostScope
+from buttress.analysis.figures import Axes, Figure, SubFigure
+from buttress.analysis.subject import AnalysisSubject, CostScope, load_sample
 from buttress.analysis.uncertainty import UncertaintyNote
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
-from buttress.engine.options import AttackOptions
-from buttress.engine.run import run_attack
 from buttress.models.cost import PassCount
-from buttress.models.eval_mode import eval_mode, to_model_device
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-
+from buttress.models.eval_mode import eval_mode
 
 EXAMPLES_ONLY = UncertaintyNote(
     pattern="*", varies_by="none", reason="it is a figure of single images, not an average"
@@ -105,29 +99,18 @@ def gallery(
 
     One image per class from the front of the test images, so that two models show the same ones.
     """
-    chosen_attack = create_attack(attack, steps=steps)
     rows = first_image_per_class(subject.data.labels, examples)
-    x, y, ids = subject.data.take(rows)
-    x = to_model_device(subject.model, x)
-    y = y.to(x.device)
-    out = run_attack(
-        chosen_attack,
-        subject.model,
-        x,
-        y,
-        subject.threat,
-        ids=ids,
-        options=AttackOptions(subject.seed),
-    )
+    sample = load_sample(subject.model, subject.data.select(rows))
+    x, x_adv = sample.x, subject.attack(create_attack(attack, steps=steps), sample).x_adv
     with eval_mode(subject.model), torch.no_grad():
-        clean, adversarial = (subject.model(p).softmax(1).max(1) for p in (x, out.x_adv))
-    delta = out.x_adv - x
+        clean, adversarial = (subject.model(p).softmax(1).max(1) for p in (x, x_adv))
+    delta = x_adv - x
     scale = delta.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
-    distances = subject.threat.perturbation_size(x, out.x_adv)
+    distances = subject.threat.perturbation_size(x, x_adv)
     shown = [
         GalleryExample(
-            id=int(ids[i]),
-            label=int(y[i]),
+            id=int(sample.ids[i]),
+            label=int(sample.y[i]),
             clean_prediction=int(clean.indices[i]),
             adversarial_prediction=int(adversarial.indices[i]),
             clean_confidence=float(clean.values[i]),
@@ -135,7 +118,7 @@ def gallery(
             distance=float(distances[i]),
             clean=encode_png(x[i]),
             perturbation=encode_png((delta / scale)[i] / 2 + 0.5),
-            adversarial=encode_png(out.x_adv[i]),
+            adversarial=encode_png(x_adv[i]),
         )
         for i in range(len(x))
     ]

@@ -7,13 +7,14 @@ gradient; ours is along what an attack found.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count, PositiveFloat
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.methods.loss_plane import (
     LossPlane,
     add_legend_above,
@@ -41,11 +42,7 @@ from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import TINY, Threat
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from buttress.threats.norm_ball import TINY, NormBall
 
 
 class InputLandscapeResult(AnalysisResult):
@@ -126,7 +123,6 @@ def input_landscape_cost(
     scope: CostScope, *, points: int, limit: int, image: int | None, steps: int, **_: Any
 ) -> PassCount:
     """Cost: the attack, and a forward pass per grid point and image."""
-    require_integers(1, limit=limit, steps=steps)
     images = 1 if image is not None else min(limit, scope.num_images)
     num_points = len(symmetric_grid(1.0, points)) ** 2
     return PassCount(images * (num_points + 2 + steps), images * steps)
@@ -143,12 +139,12 @@ def input_landscape_cost(
 def input_landscape(
     subject: AnalysisSubject,
     *,
-    radius: float = 2.0,
-    points: int = 21,
-    limit: int = 32,
+    radius: PositiveFloat = 2.0,
+    points: Count = 21,
+    limit: Count = 32,
     image: int | None = None,
     attack: str = "pgd",
-    steps: int = 10,
+    steps: Count = 10,
 ) -> InputLandscapeResult:
     r"""The loss at x + eps (a s + b r), cut by the box [0, 1], over a grid of a and b.
 
@@ -156,7 +152,6 @@ def input_landscape(
     orthogonal to s and as long as s in the Euclidean norm. The mean over the first ``limit`` test
     images, or around the one with the id ``image``. ``radius`` is in eps.
     """
-    require_integers(1, limit=limit, steps=steps)
     grid = symmetric_grid(radius, points)
     if subject.threat.eps == 0:
         raise AnalysisNotApplicable(
@@ -205,7 +200,9 @@ class LandscapeAxes(NamedTuple):
     random: Tensor
 
 
-def landscape_axes(sample: ImageSample, x_adv: Tensor, threat: Threat, seed: int) -> LandscapeAxes:
+def landscape_axes(
+    sample: ImageSample, x_adv: Tensor, threat: NormBall, seed: int
+) -> LandscapeAxes:
     """The direction of an attack with norm 1, and one orthogonal to it of the same length."""
     shape = (-1, *[1] * (sample.x.ndim - 1))
     delta = x_adv - sample.x

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count, PositiveFloat
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.methods.loss_plane import (
     LossPlane,
     add_legend_above,
@@ -42,13 +43,8 @@ from buttress.analysis.subject import (
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.config import Spec
 from buttress.engine.fast_model import FastModel
-from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 AdversarialMode = Literal["center", "each", "none"]
 
@@ -149,7 +145,6 @@ def landscape_cost(
 ) -> PassCount:
     """Cost: forward passes at each point; attacks at the center or at each point."""
     symmetric_grid(radius, points)
-    _check_arguments(directions, limit, adversarial_mode, steps)
     count = points + (points - 1) * (directions - 1)
     count += (points - 1) ** 2 * (directions > 1)
     evaluations = count * (1 if adversarial_mode == "none" else 2)
@@ -178,12 +173,12 @@ class LossPair(NamedTuple):
 def landscape(
     subject: AnalysisSubject,
     *,
-    radius: float = 1.0,
-    points: int = 21,
-    directions: int = 3,
-    limit: int = 64,
+    radius: PositiveFloat = 1.0,
+    points: Count = 21,
+    directions: Count = 3,
+    limit: Count = 64,
     adversarial_mode: AdversarialMode = "center",
-    steps: int = 10,
+    steps: Count = 10,
 ) -> LandscapeResult:
     r"""The loss along random directions from the trained weights, and over the plane of two.
 
@@ -192,12 +187,11 @@ def landscape(
 
     on training images without augmentation, BatchNorm statistics as trained; biases and scales
     stay. ``adversarial_mode``: images attacked by PGD with ``steps`` steps once, at the trained
-    weights (``center``), anew at each point (``each``, as the weights see it in adversarial
+    weights (``center``), again at each point (``each``, as the weights see it in adversarial
     training; many times the cost), or not at all (``none``). One direction gives a curve and no
     plane.
     """
     grid = symmetric_grid(radius, points)
-    _check_arguments(directions, limit, adversarial_mode, steps)
     sample = load_sample(subject.model, subject.load_training_images(limit))
     model = FastModel.keep_parameters(subject.model, sample.x[:2]).module
     subject, weights = replace(subject, model=model), filter_weights(model)
@@ -292,10 +286,3 @@ def _loss_samples(
 def _rise_offset(points: int) -> int:
     """How many points from the center the rise is read: half way to the border."""
     return max(1, points // 4)
-
-
-def _check_arguments(directions: int, limit: int, adversarial_mode: str, steps: int) -> None:
-    require_integers(1, directions=directions, limit=limit, steps=steps)
-    if adversarial_mode not in get_args(AdversarialMode):
-        modes = ", ".join(get_args(AdversarialMode))
-        raise UserError(f"`adversarial_mode` must be one of {modes}, but got {adversarial_mode!r}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.methods.lipschitz_bound import lipschitz_upper_bounds
 from buttress.analysis.methods.lipschitz_ratio import (
     LOGITS,
@@ -38,10 +39,6 @@ from buttress.config import Spec
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.models.parts import NetworkBlock, network_blocks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 class LipschitzRatio(Spec):

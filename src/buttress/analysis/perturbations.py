@@ -7,13 +7,14 @@ models have smooth, interpretable perturbations, standard ones noise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, require_integers
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Figure, SubFigure
 from buttress.analysis.gallery import encode_png, first_image_per_class, picture_axes, show_png
 from buttress.analysis.semantics import perturbations_as_images
 from buttress.analysis.subject import (
@@ -27,12 +28,8 @@ from buttress.analysis.uncertainty import FORMULA, SampleUnits
 from buttress.attacks.core import Attack, create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
-from buttress.engine.run import run_attack
 from buttress.models.cost import PassCount
 from buttress.system.progress import fraction_callback
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure, SubFigure
 
 DEFAULT_STEPS = 20
 LOW_FREQUENCY = 0.25  # cycles per pixel: half of the highest frequency along an axis
@@ -128,8 +125,8 @@ def perturbations(
     *,
     attack: str = "pgd",
     args: Mapping[str, Any] | None = None,
-    limit: int = 64,
-    examples: int = 6,
+    limit: Count = 64,
+    examples: Count = 6,
 ) -> PerturbationsResult:
     r"""Perturbations d = x - x' as images, and their energy by frequency.
 
@@ -141,18 +138,14 @@ def perturbations(
     Departures from the thesis: its gray pictures divide by max d, which leaves [0, 1] where the
     largest change is negative; it shows spectra of single images, here they are averaged.
     """
-    require_integers(1, limit=limit, examples=examples)
     sample = load_sample(subject.model, subject.first_images(limit))
     task = subject.progress.add_task(f"perturbations of {attack}", len(sample))
     options = AttackOptions(
         subject.seed, SAMPLE_BATCH, on_progress=fraction_callback(task, len(sample))
     )
-    chosen_attack, model = _create_attack(attack, args), subject.model
-    out = run_attack(
-        chosen_attack, model, sample.x, sample.y, subject.threat, ids=sample.ids, options=options
-    )  # fmt: skip
+    attacked = subject.attack(_create_attack(attack, args), sample, options).x_adv
     task.close()
-    x, x_adv = sample.x.cpu().double(), out.x_adv.cpu().double()
+    x, x_adv = sample.x.cpu().double(), attacked.cpu().double()
     delta = x - x_adv
     is_perturbed = delta.flatten(1).abs().amax(1) > 0
     if not bool(is_perturbed.any()):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.group import GroupScores, group_scores
 from buttress.analysis.methods.predictors import CLEAN_ACCURACY, SIZE_METRICS, MetricReader
 from buttress.analysis.subject import AnalysisSubject, RunGroup
@@ -15,10 +15,6 @@ from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.results.core import WORST_CASE
 from buttress.statistics import holm, spearman, spearman_p_value
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MIN_RUNS = 4  # runs: with fewer an interval is uninformative
 SIGNIFICANCE = 0.05

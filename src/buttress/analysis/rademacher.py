@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, AnalysisResult
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count
+from buttress.analysis.figures import Figure
 from buttress.analysis.methods.rademacher_complexity import (
     dual_exponent,
     lemma_limits,
@@ -20,9 +22,6 @@ from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.system.progress import Progress
 from buttress.system.rng import make_generator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PointDistribution = Literal["padded", "pixels"]
 NORMS = {"1": 1.0, "2": 2.0, "inf": math.inf}
@@ -139,9 +138,9 @@ def rademacher(
     progress: Progress,
     *,
     dimensions: Sequence[int] = (16, 64, 256, 1024, 4096, 16384),
-    eps: float = 0.1,
-    count: int = 100,
-    draws: int = 400,
+    eps: Annotated[float, Ge(0)] = 0.1,
+    count: Count = 100,
+    draws: Annotated[int, Ge(2)] = 400,
     points: PointDistribution = "padded",
     seed: int = 0,
 ) -> RademacherResult:
@@ -152,7 +151,7 @@ def rademacher(
     adversary, so all growth is the adversary's. ``points="pixels"`` draws every coordinate from
     [-1, 1], as in images of more and more pixels; there the natural complexity grows too.
     """
-    dimensions = _check_arguments(dimensions, eps, count, draws, points)
+    dimensions = _check_dimensions(dimensions)
     task = progress.add_task("rademacher", len(NORMS) * len(dimensions))
     signs = random_signs(draws, count, seed)
     classes: list[LinearClass] = []
@@ -199,20 +198,12 @@ def _slope_samples(
     }
 
 
-def _check_arguments(
-    dimensions: Sequence[int], eps: float, count: int, draws: int, points: str
-) -> tuple[int, ...]:
+def _check_dimensions(dimensions: Sequence[int]) -> tuple[int, ...]:
     unique_dimensions = tuple(sorted({int(d) for d in dimensions}))
     if len(unique_dimensions) < 2 or unique_dimensions[0] < 1:
         raise UserError(
             f"`dimensions` must be at least two positive integers, but got {dimensions!r}"
         )
-    if not (math.isfinite(eps) and eps >= 0):
-        raise UserError(f"`eps >= 0` must hold, but got eps={eps!r}")
-    if count < 1 or draws < 2:
-        raise UserError(f"`count >= 1` and `draws >= 2` must hold, but got {count} and {draws}")
-    if points not in ("padded", "pixels"):
-        raise UserError(f"`points` must be padded or pixels, but got {points!r}")
     return unique_dimensions
 
 

@@ -6,13 +6,13 @@ Debenedetti, "Adversarially robust vision transformers", the thesis behind arXiv
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Figure
 from buttress.analysis.subject import AnalysisSubject, NamedModel, RunGroup
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.attacks.core import create_attack
@@ -25,11 +25,8 @@ from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.registry import normalize_name
 from buttress.results.run import Run
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training.objectives import OBJECTIVES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 JUDGE_BATCH = 256
 
@@ -128,7 +125,7 @@ def semantics(
     Departure from the thesis: its text has x' - x, its code the negative, which is used here.
     """
     data = group.subject(0).first_images(limit)
-    threat = Threat("Linf", data.budgets["Linf"])
+    threat = NormBall("Linf", data.budgets["Linf"])
     attack_object = create_attack(attack, steps=steps, rel_step=1.5 / steps)
     judging = _judge_indices(group, judges)
     sources = [i for i in range(len(group)) if _is_attacked(i, judging, judges)]

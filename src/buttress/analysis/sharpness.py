@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
 import torch
+from annotated_types import MinLen
 from torch import nn
 
-from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor, require_integers
+from buttress.analysis.core import (
+    ANALYSES,
+    AnalysisResult,
+    Count,
+    Natural,
+    PositiveFloat,
+    Predictor,
+)
+from buttress.analysis.figures import Figure
 from buttress.analysis.methods.hessian import LossHessian
 from buttress.analysis.methods.lanczos import hutchinson, lanczos
 from buttress.analysis.methods.weight_directions import (
@@ -36,14 +45,10 @@ from buttress.analysis.subject import (
 )
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.config import Spec
-from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.system.progress import ProgressTask
 from buttress.system.rng import make_generator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LOWEST_ONLY = UncertaintyNote(
     pattern="*.lowest",
@@ -150,7 +155,6 @@ def sharpness_cost(
     radii: tuple[float, ...],
 ) -> PassCount:
     """Cost: products with two Hessians, and the points in each ball, for one loss or two."""
-    _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
     kinds = 2 if steps else 1
     products = 2 * (lanczos_steps + probes)
     products += 2  # of each image alone, for the uncertainty of the eigenvalues
@@ -190,12 +194,12 @@ def _sharpness_sentence(what: str, figures: SharpnessMeasures) -> str:
 def sharpness(
     subject: AnalysisSubject,
     *,
-    limit: int = 64,
-    steps: int = 10,
-    lanczos_steps: int = 20,
-    probes: int = 0,
-    directions: int = 8,
-    radii: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02),
+    limit: Count = 64,
+    steps: Natural = 10,
+    lanczos_steps: Count = 20,
+    probes: Natural = 0,
+    directions: Count = 8,
+    radii: Annotated[tuple[PositiveFloat, ...], MinLen(1)] = (0.002, 0.005, 0.01, 0.02),
 ) -> SharpnessResult:
     r"""Curvature at the trained weights, and the highest loss found in balls around them.
 
@@ -208,7 +212,7 @@ def sharpness(
     BatchNorm statistics as trained, clean and attacked by PGD with ``steps`` steps at the trained
     weights; ``steps=0`` leaves the attack out.
     """
-    radii = _check_arguments(limit, steps, lanczos_steps, probes, directions, radii)
+    radii = tuple(sorted(radii))
     sample = load_sample(subject.model, subject.load_training_images(limit))
     kinds = {"clean": sample}
     if steps:
@@ -346,14 +350,3 @@ def _gradient_ascent(
         move((1.0, offset))
         losses.append(sample_loss(model, sample))
     return max(losses, key=lambda loss: loss.mean)
-
-
-def _check_arguments(
-    limit: int, steps: int, lanczos_steps: int, probes: int, directions: int, radii: Any
-) -> tuple[float, ...]:
-    require_integers(1, limit=limit, lanczos_steps=lanczos_steps, directions=directions)
-    require_integers(0, steps=steps, probes=probes)
-    values = list(radii) if isinstance(radii, (list, tuple)) else [radii]
-    if not values or not all(isinstance(r, (int, float)) and 0 < r < 10 for r in values):
-        raise UserError(f"`radii` must be numbers above 0 like [0.01, 0.05], but got {radii!r}")
-    return tuple(sorted(float(r) for r in values))

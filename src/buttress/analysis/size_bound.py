@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from buttress.analysis.core import ANALYSES, AnalysisResult
+from buttress.analysis.core import ANALYSES, AnalysisResult, PositiveFloat
+from buttress.analysis.figures import Figure
 from buttress.analysis.methods.gaussian_bound import convolution_bound, dense_bound
 from buttress.analysis.uncertainty import FORMULA
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.system.progress import Progress
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 StageProperty = Literal["depth", "width"]
 StageSizes = tuple[int, int, int]
@@ -124,7 +122,7 @@ def size_bound(
     *,
     depths: Sequence[int] = (1, 3, 5, 7, 9),
     widths: Sequence[int] = (2, 4, 6, 8, 10),
-    sigma: float = SIGMA,
+    sigma: PositiveFloat = SIGMA,
 ) -> SizeBoundResult:
     """The Lipschitz bound of WideResNets for Gaussian weights, by depth and width of each stage.
 
@@ -136,8 +134,6 @@ def size_bound(
         "depth": _check_sizes(depths),
         "width": _check_sizes(widths),
     }
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise UserError(f"`sigma > 0` must hold, but got sigma={sigma!r}")
     task = progress.add_task("size_bound", 6)
     directions = []
     for what, stage in product(WRN_34_10, range(3)):

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
-from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject, CostScope
+from buttress.analysis.figures import Axes, Figure, SubFigure
+from buttress.analysis.subject import AnalysisNotApplicable, AnalysisSubject
 from buttress.analysis.uncertainty import WEIGHTS_ONLY
 from buttress.config import Spec
 from buttress.errors import UserError
 from buttress.models import parameter_components
 from buttress.models.cost import PassCount
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
 
 # How the parts of a model are grouped; what is in none of them is "rest".
 COMPONENT_GROUPS = ("convolution", "attention_qkv", "attention_output", "feed_forward")
@@ -154,16 +151,11 @@ def _draw_components(axes: Axes, results: Mapping[str, SparsityResult]) -> None:
     axes.set(ylabel="share of weights near zero", title="by component")
 
 
-def sparsity_cost(scope: CostScope, **_: Any) -> PassCount:
-    """Cost: none, it reads weights only."""
-    return PassCount()
-
-
 @ANALYSES.register(
     "sparsity",
     paper="arXiv:2209.14105",
     tags=("weights",),
-    cost=sparsity_cost,
+    cost=lambda scope, **_: PassCount(),  # it reads weights only
     uncertainty=(WEIGHTS_ONLY,),
     predictors=(
         Predictor("weights near zero", ("sparsity",), also_initial=True),

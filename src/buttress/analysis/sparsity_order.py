@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, analyze
+from buttress.analysis.figures import Figure
 from buttress.analysis.sparsity import LARGEST_KINDS, SparsityResult
-from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.subject import RunGroup
 from buttress.analysis.uncertainty import WEIGHTS_ONLY
 from buttress.config import Spec
-from buttress.models.cost import PassCount
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class RunSparsity(Spec):
@@ -60,16 +56,11 @@ class SparsityOrderResult(AnalysisResult):
             axes.legend(fontsize="x-small")
 
 
-def sparsity_order_cost(group: RunGroup) -> Iterable[tuple[AnalysisSubject, PassCount]]:
-    """Cost: none, it reads weights only."""
-    return ()
-
-
 @ANALYSES.register(
     "sparsity_order",
     paper="arXiv:2209.14105",
     tags=("weights",),
-    cost=sparsity_order_cost,
+    cost=lambda group: (),  # it reads weights only
     subject="group",
     reads_records=True,
     uncertainty=(WEIGHTS_ONLY,),

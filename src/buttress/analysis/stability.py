@@ -7,28 +7,24 @@ section 4.5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Predictor
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.subject import AnalysisSubject, CostScope
 from buttress.analysis.uncertainty import SampleUnits
 from buttress.attacks.core import create_attack
 from buttress.config import Spec
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
-from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.statistics import wilson_interval
 from buttress.system.progress import fraction_callback
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 StabilityReference = Literal["prediction", "label", "both"]
 STABILITY_BATCH = 256
@@ -166,8 +162,6 @@ def stability(
     prediction is attacked, which is the same for correct images; ``against="label"`` is the
     published way, and ``against="both"`` adds its fraction as ``stable_against_label``.
     """
-    if against not in get_args(StabilityReference):
-        raise UserError(f"`against` must be prediction, label or both, but got {against!r}")
     data = subject.first_images(limit)
     x, y, ids = data.take(torch.arange(len(data)))
     clean_predictions = predict_classes(subject.model, x)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.attacks.core import create_attack
+from buttress.attacks.core import Attack, create_attack
 from buttress.data import Dataset, DatasetFacts, load_dataset
 from buttress.engine.checks import check_model_output
 from buttress.engine.options import AttackOptions
+from buttress.engine.result import AttackResult
 from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models import load_model
@@ -26,7 +27,8 @@ from buttress.models.loading.load import load_requested_model
 from buttress.results.run import CheckpointName, Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.progress import Progress, SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
+from buttress.threats.norm_ball import NormBall
 from buttress.training.train import build_model
 
 MAX_KEY = 100  # characters of the name of a folder
@@ -43,7 +45,7 @@ class CostScope:
 
     num_images: int  # test images
     num_classes: int
-    threat: Threat
+    threat: NormBall
     num_checkpoints: int = 1
 
 
@@ -53,7 +55,7 @@ class AnalysisSubject:
 
     model: nn.Module
     data: Dataset
-    threat: Threat  # the one it was trained on, or the usual one of its data
+    threat: NormBall  # the one it was trained on, or the usual one of its data
     seed: int = 0
     run: Run | None = None  # None for a model that is not a run
     progress: Progress = field(default_factory=SilentProgress, compare=False)
@@ -86,6 +88,15 @@ class AnalysisSubject:
         spec = self.run.spec
         return load_dataset(spec.dataset, "train", limit=count, image_size=spec.image_size)
 
+    def attack(
+        self, attack: Attack, sample: ImageSample, options: AttackOptions | None = None
+    ) -> AttackResult:
+        """Attack the images of a sample within the subject's threat model."""
+        options, ids = options or AttackOptions(self.seed), sample.ids
+        return run_attack(
+            attack, self.model, sample.x, sample.y, self.threat, ids=ids, options=options
+        )
+
     def build_initial_model(self) -> nn.Module:
         """Build the model with its initial weights."""
         if self.run is None:
@@ -111,10 +122,10 @@ def load_subject(
     )
 
 
-def default_threat(spec: RunSpec, data: Dataset | DatasetFacts) -> Threat:
-    """Threat model of a run's training; for standard training the default Linf one of its data."""
-    trained = spec.recipe.threat
-    return Threat.parse(trained) if trained else Threat("Linf", data.budgets["Linf"])
+def default_threat(spec: RunSpec, data: Dataset | DatasetFacts) -> NormBall:
+    """Norm ball of a run's training; the default Linf one of its data if it had no norm ball."""
+    trained = Threat.parse(spec.recipe.threat) if spec.recipe.threat else None
+    return trained if isinstance(trained, NormBall) else NormBall("Linf", data.budgets["Linf"])
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ class NamedModel:
     def load_subject(self, progress: Progress | None = None) -> AnalysisSubject:
         """The model on its images, with the usual Linf threat model of these."""
         model = load_requested_model(self.source, self.request)
-        threat = Threat("Linf", self.data.budgets["Linf"])
+        threat = NormBall("Linf", self.data.budgets["Linf"])
         return AnalysisSubject(model, self.data, threat, progress=progress or SilentProgress())
 
 
@@ -201,7 +212,7 @@ def run_labels(runs: Sequence[Run | NamedModel]) -> tuple[str, ...]:
             labels.append(run.label if run.label not in labels else run.source)
             continue
         spec = run.spec
-        label = f"{spec.model} / {spec.recipe.name or spec.recipe.objective.name}"
+        label = f"{spec.model_name} / {spec.recipe.name or spec.recipe.objective.name}"
         labels.append(label if label not in labels else f"{label} ({run.path.name})")
     return tuple(labels)
 
@@ -244,17 +255,9 @@ def attack_sample(
     subject: AnalysisSubject, sample: ImageSample, steps: int, attack: str = "pgd"
 ) -> ImageSample:
     """Attack the sample with the current model."""
-    chosen_attack = create_attack(attack, steps=steps)
-    out = run_attack(
-        chosen_attack,
-        subject.model,
-        sample.x,
-        sample.y,
-        subject.threat,
-        ids=sample.ids,
-        options=AttackOptions(subject.seed, SAMPLE_BATCH, workers=1),
-    )
-    return replace(sample, x=out.x_adv)
+    options = AttackOptions(subject.seed, SAMPLE_BATCH, workers=1)
+    x_adv = subject.attack(create_attack(attack, steps=steps), sample, options).x_adv
+    return replace(sample, x=x_adv)
 
 
 class SampleLoss(NamedTuple):

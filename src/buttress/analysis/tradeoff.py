@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
 
 from buttress.analysis.core import ANALYSES, AnalysisResult
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.group import AccuracyInterval, RunScore, group_scores
-from buttress.analysis.subject import AnalysisSubject, RunGroup
+from buttress.analysis.subject import RunGroup
 from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
-from buttress.models.cost import PassCount
 from buttress.results.core import WORST_CASE
 from buttress.statistics import pareto
 from buttress.training.cost import run_model_cost, trained_passes, training_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Axes of the trade-off: field, label, whether more is better.
 TRADEOFF_AXES = (
@@ -134,15 +129,10 @@ def _axis_value(point: TradeoffPoint, name: str) -> float:
     return float(value.value if isinstance(value, AccuracyInterval) else value)
 
 
-def tradeoff_cost(group: RunGroup, **_: Any) -> Iterable[tuple[AnalysisSubject, PassCount]]:
-    """Cost: none, it reads saved results and counts MACs."""
-    return ()
-
-
 @ANALYSES.register(
     "tradeoff",
     tags=("records",),
-    cost=tradeoff_cost,
+    cost=lambda group, **_: (),  # it reads saved results and counts MACs
     uncertainty=(OWN_INTERVAL,),
     subject="group",
     reads_records=True,

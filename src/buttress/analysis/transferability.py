@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, AnalysisResult
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count
 from buttress.analysis.cost import attack_passes
+from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.stability import predict_classes
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
@@ -17,14 +18,9 @@ from buttress.attacks.core import create_attack
 from buttress.data import Dataset
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
-from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.statistics import wilson_interval
-from buttress.threats.norm_ball import Threat
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from buttress.threats.core import Threat
 
 TRANSFER_BATCH = 128
 TransferMatrix = tuple[tuple[float, ...], ...]
@@ -135,7 +131,7 @@ def transferability(
     attack: str = "pgd",
     args: Mapping[str, Any] | None = None,
     threat: str = "",
-    limit: int = 256,
+    limit: Count = 256,
 ) -> TransferabilityResult:
     """Fraction of a run's correct images that adversarial examples from another run fool.
 
@@ -145,8 +141,6 @@ def transferability(
     """
     first = group.subject(0)
     common_threat = Threat.parse(threat) if threat else first.threat
-    if limit < 1:
-        raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
     return measure_transfer(
         group, first.first_images(limit), common_threat, attack, dict(args or {})
     )

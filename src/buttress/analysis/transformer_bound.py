@@ -6,15 +6,16 @@ Generalization", Theorem 1, after Yin et al., arXiv:1810.11914.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, MinLen
 from torch import Tensor
 
-from buttress.analysis.core import ANALYSES, AnalysisResult
+from buttress.analysis.core import ANALYSES, AnalysisResult, Count, PositiveFloat
+from buttress.analysis.figures import Figure
 from buttress.analysis.methods.generalization_bound import (
     MARGIN,
     BlockNorms,
@@ -38,12 +39,8 @@ from buttress.config import Spec
 from buttress.data import Dataset, load_dataset
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
-from buttress.errors import UserError
 from buttress.system.progress import Progress, ProgressTask
-from buttress.threats.norm_ball import Threat
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from buttress.threats.norm_ball import NormBall
 
 IMAGE_SIZE = 8  # pixels on a side: the digits as they were scanned
 PATCH = 2  # pixels on a side of a token
@@ -51,6 +48,7 @@ MIN_MARGIN = 1e-6  # of a margin
 BOUND_ONLY = UncertaintyNote(
     pattern="*", varies_by="none", reason="a bound holds with probability 1 - delta as it is"
 )
+NonnegativeFloat = Annotated[float, Ge(0)]
 GAMMAS = tuple(10 ** (i / 4) for i in range(-8, 25))
 
 
@@ -178,11 +176,11 @@ class BoundSetting:
 def transformer_bound(
     progress: Progress,
     *,
-    penalties: Sequence[float] = (0.0, 1e-3, 3e-3),
-    eps: float | None = None,
-    gamma: float = 1.0,
+    penalties: Annotated[tuple[NonnegativeFloat, ...], MinLen(1)] = (0.0, 1e-3, 3e-3),
+    eps: PositiveFloat | None = None,
+    gamma: PositiveFloat = 1.0,
     form: CouplingForm = "valid",
-    steps: int = 400,
+    steps: Count = 400,
     limit: int | None = None,
 ) -> TransformerBoundResult:
     """Generalization bound of a one-block attention model, trained on digits.
@@ -193,8 +191,6 @@ def transformer_bound(
     """
     import_cvxpy()  # fails early if it is not installed
     setting = _create_setting(eps, gamma, form, steps, limit)
-    if not penalties or min(penalties) < 0:
-        raise UserError(f"`penalties` must be numbers of 0 or more, but got {penalties!r}")
     task = progress.add_task("transformer_bound", len(penalties) * (1 + setting.train.num_classes))
     pairs = [_bound_block(setting, float(penalty), task) for penalty in penalties]
     task.close()
@@ -220,15 +216,7 @@ def _create_setting(
     train, test = (
         load_dataset("digits", s, limit=limit, image_size=IMAGE_SIZE) for s in ("train", "test")
     )
-    if form not in get_args(CouplingForm):
-        raise UserError(
-            f"`form` must be one of {', '.join(get_args(CouplingForm))}, but got {form!r}"
-        )
-    if not gamma > 0 or not steps > 0:
-        raise UserError(f"`gamma > 0` and `steps > 0` must hold, but got {gamma!r} and {steps!r}")
     eps = train.budgets["Linf"] if eps is None else eps
-    if not (math.isfinite(eps) and eps > 0):
-        raise UserError(f"`eps > 0` must hold, but got eps={eps!r}")
     return BoundSetting(train, test, eps, gamma, 0.05, form, steps)
 
 
@@ -288,7 +276,7 @@ def _correct_images(
 ) -> dict[str, Tensor]:
     """Which images each accuracy counts; ``margins`` are of the training images."""
     x, y, ids = setting.test.take(torch.arange(len(setting.test)))
-    threat, options = Threat("Linf", setting.eps), AttackOptions(0)
+    threat, options = NormBall("Linf", setting.eps), AttackOptions(0)
     out = run_attack(create_attack("pgd"), block, x, y, threat, ids=ids, options=options)
     with torch.no_grad():
         on_test = -margin(block(x), y).double()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from buttress.bench.attack_tools import BATCH, TOOLS
 from buttress.bench.models import first_test_images, load_benchmark_model
 from buttress.bench.repeats import answer_subprocess
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 BARE_REPEATS = 5  # times that a bare pass is measured
 
@@ -74,7 +74,7 @@ def run_tool(tool_run: ToolRun) -> ToolResult:
     """Run one benchmark case in this process."""
     model = load_benchmark_model(tool_run.model, tool_run.data, tool_run.checkpoint)
     x, y = first_test_images(tool_run.data, tool_run.images)
-    threat, tool = Threat.parse(tool_run.threat), TOOLS.get(tool_run.tool)
+    threat, tool = NormBall.parse(tool_run.threat), TOOLS.get(tool_run.tool)
     is_ours = TOOLS.entry(tool_run.tool).metadata["package"] == "buttress"
     counting = PassCountingModel(model).eval()
     with PeakMemory() as memory:

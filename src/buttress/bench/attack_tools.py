@@ -25,7 +25,7 @@ from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
 from buttress.registry import Registry
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 STEPS, REL_STEP = 20, 0.1  # of PGD; the step in units of eps
 BATCH = 256  # images that PGD attacks at once
@@ -42,7 +42,7 @@ class ToolOutput:
     setup_seconds: float = 0.0  # seconds before the attack itself
 
 
-Tool = Callable[[nn.Module, Tensor, Tensor, Threat], ToolOutput]
+Tool = Callable[[nn.Module, Tensor, Tensor, NormBall], ToolOutput]
 TOOLS: Registry[Tool] = Registry("tool")
 
 
@@ -50,7 +50,7 @@ def _call_per_batch(tool: Tool) -> Tool:
     """Wrap a tool that is called once per batch."""
 
     @functools.wraps(tool)
-    def run_batches(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    def run_batches(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
         batches = zip(x.split(BATCH), y.split(BATCH), strict=True)
         return ToolOutput(torch.cat([tool(model, *batch, threat).x_adv for batch in batches]))
 
@@ -70,7 +70,7 @@ def installed_tools(benchmark: str, norm: str = "Linf") -> list[str]:
 
 @TOOLS.register("bare passes", tags=("pgd",), package="torch")
 @_call_per_batch
-def bare_passes(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+def bare_passes(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     """The forward and backward passes of our PGD-20, and nothing else."""
     for _ in range(STEPS):
         point = x.detach().requires_grad_(True)
@@ -94,7 +94,7 @@ def _register_buttress(
     """Register an attack of ours; the time of building the inference-optimized model counts."""
 
     @TOOLS.register(tool_name, tags=(benchmark,), package="buttress", norms=norms)
-    def tool(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+    def tool(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
         if options.workers is not None:
             torch.set_num_threads(1)
         run_options, started = options, time.perf_counter()
@@ -134,7 +134,7 @@ for name, norms, args in SINGLE_ATTACKS:
 
 
 @TOOLS.register("pyautoattack", tags=("autoattack",), package="pyautoattack")
-def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     from pyautoattack import AutoAttack
 
     attack = AutoAttack(model, norm=threat.norm, eps=threat.eps, version="standard", seed=0)
@@ -144,7 +144,7 @@ def pyautoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Tool
 
 @TOOLS.register("torchattacks", tags=("pgd",), package="torchattacks")
 @_call_per_batch
-def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     import torchattacks
 
     eps = threat.eps
@@ -153,7 +153,7 @@ def torchattacks(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Tool
 
 @TOOLS.register("foolbox", tags=("pgd",), package="foolbox")
 @_call_per_batch
-def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     from foolbox import PyTorchModel
     from foolbox.attacks import LinfPGD
 
@@ -165,7 +165,7 @@ def foolbox(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutpu
 
 @TOOLS.register("ART", tags=("pgd",), package="art")
 @_call_per_batch
-def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+def art(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     from art.attacks.evasion import ProjectedGradientDescentPyTorch
     from art.estimators.classification import PyTorchClassifier
 
@@ -183,7 +183,7 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
 
 @TOOLS.register("adv-lib", tags=("pgd",), package="adv_lib")
 @_call_per_batch
-def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> ToolOutput:
+def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
         # It is for plots only, which are not needed here.
         stub = types.ModuleType("visdom")

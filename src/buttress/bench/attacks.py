@@ -15,7 +15,7 @@ from buttress.data import load_dataset
 from buttress.errors import UserError
 from buttress.statistics import wilson_interval
 from buttress.system.progress import Progress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
 Row = dict[str, Any]  # of a result file: settings of a `ToolRun`, and a `ToolResult`
 
@@ -113,7 +113,7 @@ def benchmark_cases(
                     checkpoint=settings.checkpoint if name == "small" else None,
                     warm_up=key == "pgd",
                 )
-                tools = installed_tools(key, Threat.parse(threat).norm)
+                tools = installed_tools(key, NormBall.parse(threat).norm)
                 yield BenchmarkCase(key, tuple(replace(tool_run, tool=tool) for tool in tools))
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from buttress.data import load_dataset
-from buttress.data.download import cache_dir
 from buttress.errors import UserError
 from buttress.models import load_model
 from buttress.results.run_spec import Recipe
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
 from buttress.training import train
 

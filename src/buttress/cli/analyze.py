@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buttress.cli.checks import check_model, check_name
 from buttress.cli.console import format_table, print_json, print_line, show_progress
 from buttress.cli.evaluate import load_images
 from buttress.cli.options import (
     IMAGE_SIZE_OPTION,
     JSON_OPTION,
+    check_each,
+    checked,
     image_options,
     model_options,
     source_options,
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("name")
-@click.argument("sources", nargs=-1)
+@click.argument("name", callback=checked(lambda name: check_name("analysis", "analyses", name)))
+@click.argument("sources", nargs=-1, callback=check_each(check_model))
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
               help="Argument of the analysis; repeatable.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), help="Write a figure (PNG, SVG or PDF).")
@@ -49,17 +52,11 @@ def command(
     need --data unless there is a run beside them. Results of runs are saved in the runs. --model,
     --mean and --std describe files and folders of weights, --pretrained every timm:NAME.
     """
-    from buttress.analysis import (
-        ANALYSES,
-        NamedModel,
-        analyze_runs,
-        is_standalone_analysis,
-        save_figure,
-    )
+    from buttress.analysis import ANALYSES, NamedModel, analyze_runs, save_figure
     from buttress.config import apply_overrides
 
-    entry = ANALYSES.entry(name)
-    runs, names = _find_runs(name, sources, needs_runs=not is_standalone_analysis(entry))
+    entry, spec = ANALYSES.entry(name), ANALYSES.spec(name)
+    runs, names = _find_runs(name, sources, needs_runs=spec.subject != "none")
     members: list[Run | NamedModel] = [*runs]
     if names:
         images = _load_images(runs, dataset, split, limit, image_size)
@@ -70,7 +67,7 @@ def command(
             name, members, out, args=args, limit=limit, progress=progress
         )
     if plot is not None and results:
-        save_figure(ANALYSES.spec(name).result.plot, results, plot)
+        save_figure(spec.result.plot, results, plot)
     if as_json:
         content = {k or entry.name: r.model_dump(mode="json") for k, r in results.items()}
         skipped = {label: {"does_not_apply": reason} for label, reason in reasons.items()}

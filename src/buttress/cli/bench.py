@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from buttress.cli.console import print_json, print_line, show_progress
-from buttress.cli.options import JSON_OPTION, Decorator, add_options
+from buttress.cli.options import JSON_OPTION, Decorator, SuggestingGroup, add_options
 
 
 def result_options(file: str) -> Decorator:
@@ -23,7 +23,7 @@ def result_options(file: str) -> Decorator:
     )  # fmt: skip
 
 
-@click.group("bench")
+@click.group("bench", cls=SuggestingGroup)
 def command() -> None:
     """Compare attacks and training with other installed libraries."""
 

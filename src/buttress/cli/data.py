@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import click
 
+from buttress.cli.checks import check_dataset
 from buttress.cli.console import print_json, print_line, show_progress
-from buttress.cli.options import JSON_OPTION
+from buttress.cli.options import JSON_OPTION, SuggestingGroup, checked
 
 
-@click.group("data")
+@click.group("data", cls=SuggestingGroup)
 def command() -> None:
     """Download, verify and convert datasets."""
 
 
 @command.command("get")
-@click.argument("name")
+@click.argument("name", callback=checked(check_dataset))
 @JSON_OPTION
 def get(name: str, as_json: bool) -> None:
     """Download dataset NAME, verify its checksum and store it in the cache folder."""

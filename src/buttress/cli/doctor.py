@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from buttress.cli.checks import check_threat_options
 from buttress.cli.console import (
     format_table,
     format_with_interval,
@@ -13,53 +14,62 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
-from buttress.cli.evaluate import find_run, load_images
+from buttress.cli.evaluate import check_data_is_named, find_run, load_images
 from buttress.cli.options import (
+    DEVICE_OPTION,
     JSON_OPTION,
+    MODEL_ARGUMENT,
     image_options,
     load_model_argument,
     model_options,
     seed_and_batch_options,
+    threat_options,
 )
 from buttress.errors import UserError
+from buttress.threats.norm_ball import parse_norm
 
 
 @click.command("doctor")
-@click.argument("model_source", metavar="MODEL")
+@MODEL_ARGUMENT
 @model_options
 @image_options
 @click.option("--limit", default=256, show_default=True, help="Number of images, at most 1000.")
-@click.option("--threat", metavar="THREAT",
-              help="Threat model, e.g. Linf:8/255 (default: of the run or dataset).")  # fmt: skip
+@threat_options
 @seed_and_batch_options
-@click.option("--device", default="cpu", show_default=True)
+@DEVICE_OPTION
 @click.option(
     "--strict", is_flag=True, help="Exit with code 1 if the robust accuracy cannot be trusted."
 )
 @JSON_OPTION
 def command(
-    model_source: str, dataset: str | None, split: str, limit: int, threat: str | None, seed: int,
-    batch_size: int, device: str, strict: bool, as_json: bool, **model_options: Any,
+    model_source: str, dataset: str | None, split: str, limit: int, threat: str | None,
+    eps: str | None, norm: str | None, seed: int, batch_size: int, device: str, strict: bool,
+    as_json: bool, **model_options: Any,
 ) -> int:  # fmt: skip
     """Check whether the robust accuracy of MODEL can be trusted.
 
     `buttress list sources` shows every way to name a model. The diagnosis of a run is saved in
     the run and shown with its results.
     """
-    from buttress.evaluation import diagnose
-
+    threat = check_threat_options(threat, eps, norm)
     if limit < 1:
         raise UserError(f"--limit must be at least 1, but got {limit}")
     run = find_run(model_source, model_options["model"])
+    check_data_is_named(dataset, run)
+
+    from buttress.evaluation import diagnose
+
     images = load_images(run, dataset, split, None, None)
-    images = images.select(range(min(limit, len(images))))
     model = load_model_argument(model_source, model_options, images, device)
     if threat is None and run is not None:
         threat = run.spec.recipe.threat
+    elif threat is not None and ":" not in threat:
+        threat = f"{threat}:{images.budgets[parse_norm(threat)]}"
     with show_progress() as progress:
         diagnosis = diagnose(
-            model, images, threat, batch_size=batch_size, seed=seed, progress=progress
-        )
+            model, images, threat, batch_size=batch_size, seed=seed, limit=limit,
+            progress=progress,
+        )  # fmt: skip
     if run is not None:
         diagnosis.save(run.analysis_file("doctor"))
     code = 1 if strict and not diagnosis.is_trustworthy else 0

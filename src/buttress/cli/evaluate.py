@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buttress.cli.checks import check_suite, check_threat_options
 from buttress.cli.console import (
     format_estimate,
     format_percent,
@@ -19,31 +20,37 @@ from buttress.cli.console import (
     show_progress,
 )
 from buttress.cli.options import (
+    DEVICE_OPTION,
     IMAGE_SIZE_OPTION,
     JSON_OPTION,
+    MODEL_ARGUMENT,
+    checked,
     image_options,
     load_model_argument,
     model_options,
     seed_and_batch_options,
+    threat_options,
 )
 from buttress.errors import RunError, UserError
 from buttress.system.cpu import threads_per_worker
+from buttress.system.files import safe_file_name
 
 if TYPE_CHECKING:
     from torch import nn
 
     from buttress.data import Dataset
-    from buttress.evaluation.suite import SuiteSpec
     from buttress.results.core import AccuracyEstimate
     from buttress.results.evaluation import CorruptionSummary, Evaluation
     from buttress.results.run import Run
+    from buttress.results.suite_spec import SuiteSpec
 
 
 @click.command("evaluate")
-@click.argument("model_source", metavar="MODEL")
-@click.option("--suite", default="quickstart", show_default=True,
-              help="Suite name, YAML file, or entries such as clean,pgd-linf,pgd:L2:0.5,"
-              "corruption:fog:3.")  # fmt: skip
+@MODEL_ARGUMENT
+@click.option("--suite", callback=checked(check_suite),
+              help="Suite name, YAML file, one attack, or entries such as clean,pgd-linf,"
+              "pgd:L2:0.5,corruption:fog:3 (default: the fast ensemble).")  # fmt: skip
+@threat_options
 @model_options
 @image_options
 @click.option("--limit", type=int, help="Use only the first N images.")
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the records (default: the run)."
 )
-@click.option("--device", default="cpu", show_default=True)
+@DEVICE_OPTION
 @click.option("--shard", metavar="I/N",
               help="Evaluate shard I of N; the last to finish merges the records.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
@@ -65,7 +72,8 @@ if TYPE_CHECKING:
 @click.option("--per-class", is_flag=True, help="Also print the accuracy of each class.")
 @JSON_OPTION
 def command(
-    model_source: str, suite: str, dataset: str | None, split: str, limit: int | None,
+    model_source: str, suite: str | None, threat: str | None, eps: str | None, norm: str | None,
+    dataset: str | None, split: str, limit: int | None,
     image_size: int | None, seed: int, batch_size: int, out: Path | None, device: str,
     shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
     compile: bool, per_class: bool, as_json: bool, **model_options: Any,
@@ -75,17 +83,18 @@ def command(
     MODEL may also be a checkpoint with --model; `buttress list sources` shows every way to name
     one. Finished attacks are cached and skipped.
     """
-    from buttress.evaluation import load_suite
+    one_threat = check_threat_options(threat, eps, norm, suite)
+    run = find_run(model_source, model_options["model"])
+    check_data_is_named(dataset, run)
+
     from buttress.results.run_results import RunResults
 
-    run = find_run(model_source, model_options["model"])
     images = load_images(run, dataset, split, limit, image_size)
     model = load_model_argument(model_source, model_options, images, device)
-    entries = suite.split(",") if "," in suite or ":" in suite else suite
-    spec = load_suite(entries)
+    spec = _choose_suite(suite, one_threat, run, model)
     folder = out if run is None or out is not None else run.path / "eval"
     if folder is not None:
-        name = Path(suite).stem if isinstance(entries, str) else "custom"
+        name = safe_file_name(spec.name)
         name += "-worst-case" if worst_case_only else ""
         name += "" if until_width is None else f"-until-{until_width:g}"
         folder /= name + ("" if limit is None else f"-{limit}")
@@ -106,6 +115,27 @@ def command(
         _print_evaluation(evaluation, images, per_class)
 
 
+def _choose_suite(
+    suite: str | None, one_threat: str | None, run: Run | None, model: nn.Module
+) -> SuiteSpec:
+    """The suite that was named, else the default one, which is said on stderr."""
+    from buttress.evaluation.suite import default_suite, load_suite
+    from buttress.results.suite_spec import with_threat
+
+    if suite is not None:
+        spec = load_suite(suite)
+        if suite.endswith((".yaml", ".yml")):
+            spec = spec.model_copy(update={"name": Path(suite).stem})
+        return spec if one_threat is None else with_threat(spec, one_threat)
+    trained = run.spec.recipe.threat if run else None
+    spec = default_suite(model, one_threat or (trained or "").partition(":")[0] or None)
+    click.echo(
+        f"no --suite: using {spec.name} (clean, {spec.entry_names}); robustbench-linf is standard "
+        "AutoAttack, fast has three norms, `buttress list suites` shows all", err=True,
+    )  # fmt: skip
+    return spec
+
+
 def find_run(model_source: str, model: str | None) -> Run | None:
     """The run that MODEL names, if it names one."""
     from buttress.results.run import Run
@@ -114,14 +144,18 @@ def find_run(model_source: str, model: str | None) -> Run | None:
     return run if run.exists and model is None else None
 
 
+def check_data_is_named(data: str | None, run: Run | None) -> None:
+    if data is None and run is None:
+        raise UserError("--data is required unless MODEL is a run, e.g. --data cifar10")
+
+
 def load_images(
     run: Run | None, data: str | None, split: str, limit: int | None, image_size: int | None
 ) -> Dataset:
     """Load the images of ``--data``, or of the dataset of the run at the size of the run."""
     from buttress.data import load_dataset
 
-    if data is None and run is None:
-        raise UserError("--data is required unless MODEL is a run, e.g. --data cifar10")
+    check_data_is_named(data, run)
     name = data or (run.spec.dataset if run else "")
     if image_size is None and run is not None and name == run.spec.dataset:
         image_size = run.spec.image_size
@@ -153,12 +187,12 @@ def _run_evaluation(
         )
     if image_shard is None:
         _run_shard_processes(workers)
-        merged = merge_shards(folder, workers, images)
+        merged = merge_shards(folder, workers, images, model)
         assert merged is not None
         return merged
     part, out = image_shard.select(images), image_shard.folder(folder)
     evaluation = evaluate(model, part, spec, out=out, **arguments)
-    return merge_shards(folder, count, images) or evaluation
+    return merge_shards(folder, count, images, model) or evaluation
 
 
 def _run_shard_processes(workers: int) -> None:

@@ -7,12 +7,13 @@ from typing import Literal
 
 import click
 
+from buttress.cli.checks import check_run
 from buttress.cli.console import print_json, print_line, show_progress
-from buttress.cli.options import JSON_OPTION
+from buttress.cli.options import JSON_OPTION, checked
 
 
 @click.command("export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), callback=checked(check_run))
 @click.option("--to", required=True, type=click.Path(path_type=Path), help="Output folder.")
 @click.option("--which", type=click.Choice(["best", "last"]), default="best", show_default=True)
 @click.option("--name", default="", help="Name of the model.")

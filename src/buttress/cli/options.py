@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buttress.cli.checks import check_dataset, check_device, check_model, check_preset
 from buttress.errors import UserError
+from buttress.registry import close_names_text
 
 if TYPE_CHECKING:
     from buttress.data import Dataset
@@ -15,6 +17,43 @@ if TYPE_CHECKING:
     from buttress.models.loading.core import ModelRequest
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class SuggestingGroup(click.Group):
+    """A group that names the nearest commands when there is none of a name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = str(args[0])
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            guess = close_names_text(name, self.list_commands(ctx))
+            ctx.fail(f"No such command {name!r}{guess}")
+        return super().resolve_command(ctx, args)
+
+
+def checked(check: Callable[[str], object]) -> Callable[..., Any]:
+    """A callback that checks a value before any command runs, and so before torch is imported."""
+
+    def check_value(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        if value is not None and not ctx.resilient_parsing:
+            check(value)
+        return value
+
+    return check_value
+
+
+def check_each(check: Callable[[str], object]) -> Callable[..., Any]:
+    """Like `checked`, for an argument that can be given several times."""
+
+    def check_values(
+        ctx: click.Context, parameter: click.Parameter, values: tuple[Any, ...]
+    ) -> Any:
+        for value in () if ctx.resilient_parsing else values:
+            check(str(value))
+        return values
+
+    return check_values
 
 
 def add_options(*options: Decorator) -> Decorator:
@@ -29,9 +68,11 @@ def add_options(*options: Decorator) -> Decorator:
 
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+MODEL_ARGUMENT = click.argument("model_source", metavar="MODEL", callback=checked(check_model))
 MODEL_OPTION = click.option(
-    "--model", help="Architecture of a checkpoint: a name, timm:NAME or file.py:function."
-)
+    "--model", callback=checked(lambda name: check_model(name, is_architecture=True)),
+    help="Architecture of a checkpoint: a name, timm:NAME or file.py:function.",
+)  # fmt: skip
 MODEL_ARG_OPTION = click.option(
     "--model-arg", "model_args", multiple=True, metavar="KEY=VALUE",
     help="Model argument; repeatable, e.g. --model-arg activation=silu.",
@@ -43,7 +84,15 @@ IMAGE_SIZE_OPTION = click.option(
     "--image-size", type=int, help="Resize images to this height and width."
 )
 DEVICE_OPTION = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda or mps."
+    "--device", default="auto", show_default=True, callback=checked(check_device),
+    help="auto (the fastest here), cpu, cuda or mps.",
+)  # fmt: skip
+RECIPE_CALLBACK = checked(lambda name: check_preset("recipe", name))
+# The threat model in the form that other tools take: an eps, and a norm.
+threat_options = add_options(
+    click.option("--threat", metavar="THREAT", help="Threat model, e.g. Linf:8/255 or patch:5."),
+    click.option("--eps", metavar="EPS", help="Eps alone, e.g. 8/255 or 0.5."),
+    click.option("--norm", metavar="NORM", help="Norm of --eps: Linf, L2 or L1 (default: Linf)."),
 )
 SCALE_OPTION = click.option(
     "--scale", help="smoke, digits, mini or paper (default: the smallest of the study)."
@@ -79,9 +128,10 @@ runner_options = add_options(
 )  # fmt: skip
 # The options that choose what a model is evaluated on.
 image_options = add_options(
-    click.option("--data", "dataset", help="Dataset to evaluate on (default: that of the run)."),
+    click.option("--data", "dataset", callback=checked(check_dataset),
+                 help="Dataset to evaluate on (default: that of the run)."),
     click.option("--split", default="test", show_default=True),
-)
+)  # fmt: skip
 seed_and_batch_options = add_options(
     click.option("--seed", default=0, show_default=True),
     click.option("--batch-size", default=256, show_default=True),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buttress.cli.checks import check_preset
 from buttress.cli.console import (
     format_amount,
     format_percent,
@@ -16,14 +17,14 @@ from buttress.cli.console import (
     print_line,
     show_progress,
 )
-from buttress.cli.options import JSON_OPTION, SCALE_OPTION, runner_options
+from buttress.cli.options import JSON_OPTION, SCALE_OPTION, checked, runner_options
 
 if TYPE_CHECKING:
     from buttress.results.study_result import CandidateResult, SearchResult
 
 
 @click.command("search")
-@click.argument("search")
+@click.argument("search", callback=checked(lambda name: check_preset("search", name)))
 @SCALE_OPTION
 @click.option(
     "--budget-params", type=float, metavar="N", help="Maximum number of parameters, e.g. 1e6."

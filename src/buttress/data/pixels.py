@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from buttress.system.progress import Progress
@@ -102,3 +105,24 @@ def channel_stats(pixels: PixelSource) -> ChannelStats:
     mean = total / count
     std = (squares / count - mean.square()).clamp_min(0).sqrt() / scale
     return ChannelStats(tuple((mean / scale).tolist()), tuple(std.clamp_min(MIN_STD).tolist()))
+
+
+HASH_BYTES = 8
+
+
+def hash_images(pixels: PixelSource) -> NDArray[np.uint64] | None:
+    """(N,) a hash of the pixels of each image; None where they are not in memory.
+
+    Images of 8 bits have one hash as uint8 and as float.
+    """
+    if not isinstance(pixels, MemoryPixels):
+        return None
+    digests = bytearray()
+    for chunk in iterate_indices(pixels):
+        x = pixels.take(chunk)
+        if x.dtype != torch.uint8:
+            levels = (x * 255).round()
+            x = levels.to(torch.uint8) if torch.equal(levels / 255, x.float()) else x.float()
+        for image in x.contiguous().numpy():
+            digests += hashlib.blake2b(image, digest_size=HASH_BYTES).digest()
+    return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)

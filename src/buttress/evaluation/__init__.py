@@ -6,9 +6,10 @@ from buttress.evaluation.doctor import CHECKS, list_checks
 from buttress.evaluation.eps_curve import AccuracyCurve, accuracy_curve
 from buttress.evaluation.evaluate import evaluate
 from buttress.evaluation.subsets import evaluate_until
-from buttress.evaluation.suite import list_suites, load_suite
+from buttress.evaluation.suite import load_suite
 from buttress.results.diagnosis import Diagnosis, Finding
 from buttress.results.evaluation import Evaluation, load_evaluation
+from buttress.results.suite_spec import list_suites
 
 __all__ = [
     "CHECKS",

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from buttress.data.corruptions import CORRUPTIONS, SEVERITIES
+from buttress.data.corruptions import CORRUPTIONS
 from buttress.errors import UserError
+from buttress.results.suite_spec import SEVERITIES
 
 # Mean top-1 error of AlexNet over the five severities of ImageNet-C.
 ALEXNET_ERRORS: Mapping[str, float] = {

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from buttress.attacks.core import create_attack
+from buttress.attacks.random_search import RandomSearch
 from buttress.attacks.square.attack import Square
 from buttress.evaluation.run_entry import EvaluationJob, run_suite_entry
 from buttress.evaluation.suite import SuiteEntry
@@ -57,7 +58,7 @@ def cross_check(
     """
     assert entry.threat is not None
     stages = create_attack(entry.attack, **entry.args).stages(entry.threat, job.data.num_classes)
-    makes_queries = any(isinstance(stage, Square) for stage in stages)
+    makes_queries = any(isinstance(stage, Square | RandomSearch) for stage in stages)
     is_suspicious = any(
         f.severity == UNTRUSTWORTHY and f.check in GRADIENT_CHECKS for f in findings
     )
@@ -66,12 +67,12 @@ def cross_check(
         rng = SampleRNG(job.seed, "cross-check", torch.from_numpy(record.ids))
         is_sampled = rng.draw_uniform(torch.empty(len(record), 1))[:, 0] < SAMPLE_FRACTION
         mask, queries = record.correct & is_sampled.numpy(), SAMPLE_QUERIES
-        fooled, passes = _run_square(job, entry, mask, queries, SilentProgress())
+        fooled, passes = _run_queries(job, entry, mask, queries, SilentProgress())
         images = int(mask.sum())
         is_suspicious = fooled.sum() >= max(MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images)
     if is_suspicious:
         mask, queries = record.correct & ~fooled, FULL_QUERIES
-        fooled_by_all, all_passes = _run_square(job, entry, mask, queries, progress)
+        fooled_by_all, all_passes = _run_queries(job, entry, mask, queries, progress)
         fooled, passes = fooled | fooled_by_all, passes + all_passes
         images = int(record.correct.sum())
     summary = {
@@ -83,17 +84,19 @@ def cross_check(
     return replace(record, metadata={**record.metadata, "cross_check": summary})
 
 
-def _run_square(
+def _run_queries(
     job: EvaluationJob,
     entry: SuiteEntry,
     mask: NDArray[np.bool_],
     queries: int,
     progress: Progress,
 ) -> tuple[NDArray[np.bool_], float]:
-    """The images of ``mask`` that Square fools, and the passes of all images together."""
+    """The images of ``mask`` that queries fool, and the passes of all images together."""
     if not mask.any():
         return np.zeros_like(mask), 0.0
-    square = SuiteEntry(f"{entry.name}, cross-check", "square", entry.threat, {"queries": queries})
-    record = run_suite_entry(job, square, mask, progress)
+    assert entry.threat is not None
+    name = "square" if Square.supports(entry.threat) else "random_search"
+    check = SuiteEntry(f"{entry.name}, cross-check", name, entry.threat, {"queries": queries})
+    record = run_suite_entry(job, check, mask, progress)
     passes = float(record.metadata["forward_passes"]) * len(record)
     return mask & ~record.correct, passes

@@ -23,16 +23,19 @@ from buttress.evaluation.doctor.core import (
     ModelUnderTest,
     checks_of_kind,
 )
+from buttress.evaluation.doctor.images import EvaluatedImages, find_training_images
 from buttress.evaluation.evaluate import attack_correct_images
 from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
-from buttress.evaluation.suite import CLEAN, SuiteEntry
+from buttress.evaluation.suite import SuiteEntry
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
 from buttress.results.diagnosis import CheckResult, Diagnosis, Finding, deduplicate_findings
+from buttress.results.suite_spec import CLEAN
 from buttress.system.progress import Progress, SilentProgress
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
+from buttress.threats.norm_ball import NormBall
 
 MAX_DOCTOR_IMAGES = 1000  # images: more cost time without new findings
 
@@ -65,7 +68,7 @@ class CheckRun:
     findings: list[Finding] = field(default_factory=list)
     results: list[CheckResult] = field(default_factory=list)
 
-    def run_checks(self, subject: ModelUnderTest | AttackRecords, kind: str) -> None:
+    def run_checks(self, subject: object, kind: str) -> None:
         for name in checks_of_kind(kind):
             finding = CHECKS.get(name)(subject)
             self.findings += [] if finding is None else [finding]
@@ -91,29 +94,33 @@ def diagnose(
     *,
     batch_size: int = 256,
     seed: int = 0,
+    limit: int = MAX_DOCTOR_IMAGES,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Check whether the robust accuracy of a model can be trusted.
 
     Args:
         model: any model from [0, 1] images to logits.
-        data: images to attack; a few hundred suffice, at most the first 1000 are used.
+        data: the images of an evaluation, which are all looked at for copies and the like.
         threat: threat model, e.g. ``Linf:8/255``; default: Linf with the dataset's eps.
         batch_size: affects speed and memory.
         seed: of the small attacks.
+        limit: how many images to attack, at most the first 1000; a few hundred suffice.
         progress: where to show progress and the estimated cost.
     """
     if len(data) == 0:
         raise UserError("diagnose needs at least one image, but the dataset is empty")
     progress, started = progress or SilentProgress(), time.perf_counter()
-    data = data.select(range(min(MAX_DOCTOR_IMAGES, len(data))))
+    images = EvaluatedImages(data, find_training_images(model, data))
+    data = data.select(range(min(limit, MAX_DOCTOR_IMAGES, len(data))))
     threat_model = (
-        Threat.parse(threat) if threat is not None else Threat("Linf", data.budgets["Linf"])
+        NormBall.parse(threat) if threat is not None else NormBall("Linf", data.budgets["Linf"])
     )
     subject, checks = ModelUnderTest(model, data, threat_model, seed), CheckRun()
     check_image_batch(subject.x)
     with eval_mode(model):
         check_model_output(model, subject.x[:1], subject.y[:0])
+    checks.run_checks(images, "data")
     checks.run_checks(subject, "model")
     records: list[AttackRecord] = []
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):

@@ -16,7 +16,7 @@ from buttress.data import Dataset
 from buttress.engine import AttackOptions, run_attack
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.statistics import Interval, wilson_interval
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def accuracy_curve(
         flags = []
         for eps_value in eps_values:
             if eps_value > 0 and is_robust.any():
-                threat, attacked_ids = Threat(norm, eps_value), ids[is_robust.cpu()]
+                threat, attacked_ids = NormBall(norm, eps_value), ids[is_robust.cpu()]
                 outcome = run_attack(
                     attack_fn,
                     model,

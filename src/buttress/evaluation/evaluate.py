@@ -22,28 +22,24 @@ from buttress.evaluation.doctor.core import (
     run_checks,
     with_findings,
 )
+from buttress.evaluation.doctor.images import EvaluatedImages
 from buttress.evaluation.run_entry import (
     EvaluatedModel,
     EvaluationJob,
     load_source_models,
     run_suite_entry,
 )
-from buttress.evaluation.suite import (
-    SuiteEntry,
-    SuiteSpec,
-    corruption_source,
-    load_suite,
-    resolve_suite,
-)
+from buttress.evaluation.suite import SuiteEntry, corruption_source, load_suite, resolve_suite
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation
 from buttress.results.run import changed_keys, command_line, provenance
+from buttress.results.suite_spec import SuiteSpec
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
-from buttress.threats.norm_ball import Norm, Threat
+from buttress.threats.norm_ball import Norm, NormBall
 
 MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
 
@@ -100,7 +96,8 @@ def evaluate_model(
             f"{options.batch_size}"
         )
     subject = _check_first_images(evaluated.model, data, entries)
-    model_findings = run_checks(subject, "model")
+    images = EvaluatedImages(data, evaluated.training_images(data))
+    model_findings = [*run_checks(images, "data"), *run_checks(subject, "model")]
     warnings = [*getattr(evaluated.model, "warnings", ()), *warning_texts(model_findings)]
     job = EvaluationJob(
         evaluated,
@@ -115,6 +112,7 @@ def evaluate_model(
         "warnings": warnings,
         "suite_entries": [e.name for e in entries],
         "suite_corruptions": [e.name for e in entries if e.is_corruption],
+        "duplicate_ids": images.duplicate_ids(),
     }
     records: dict[str, AttackRecord] = {}
     to_cross_check = queried_entries(entries, data.num_classes)
@@ -180,10 +178,13 @@ def _check_first_images(
     probe_images = data.select(range(0, len(data), step)[:PROBE_IMAGES])
     attacks = [e for e in entries if e.threat is not None]
     attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
-    threat = attacks[0].threat if attacks else None
+    balls = [e.threat for e in attacks if isinstance(e.threat, NormBall)]
     passes = min((attack.eot_samples for attack in attack_fns), default=1)
     subject = ModelUnderTest(
-        model, probe_images, threat or Threat("Linf", data.budgets["Linf"]), averaged_passes=passes
+        model,
+        probe_images,
+        balls[0] if balls else NormBall("Linf", data.budgets["Linf"]),
+        averaged_passes=passes,
     )
     check_image_batch(subject.x)
     with eval_mode(model):
@@ -197,13 +198,13 @@ def _check_first_images(
 
 def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding]:
     """Findings about the threat model of an entry."""
-    return (
-        [] if entry.threat is None else run_checks(replace(subject, threat=entry.threat), "threat")
-    )
+    if not isinstance(entry.threat, NormBall):
+        return []
+    return run_checks(replace(subject, threat=entry.threat), "threat")
 
 
 class AttackChecks:
-    """Checks that attack a few images, once per norm."""
+    """Checks that attack a few images, once per norm; in Linf for other threat models."""
 
     def __init__(self, subject: ModelUnderTest) -> None:
         self.subject = subject
@@ -212,7 +213,8 @@ class AttackChecks:
     def run(self, entry: SuiteEntry) -> tuple[list[Finding], int]:
         """The findings in the norm of an entry, and the passes of single images it took."""
         subject, threat = self.subject, entry.threat
-        assert threat is not None
+        if not isinstance(threat, NormBall):
+            threat = NormBall("Linf", subject.data.budgets["Linf"])
         if subject.is_black_box:
             return [], 0
         passes = 0
@@ -220,7 +222,7 @@ class AttackChecks:
             # Attacks of almost no eps say nothing about gradients.
             default_eps = subject.data.budgets[threat.norm]
             if threat.eps < MIN_CHECKED_EPS * default_eps:
-                threat = Threat(threat.norm, default_eps)
+                threat = NormBall(threat.norm, default_eps)
             with count_passes(subject.model) as counter:
                 self._findings[threat.norm] = run_checks(replace(subject, threat=threat), "attack")
             passes = counter.total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,12 +22,14 @@ from buttress.engine.cost import attack_passes
 from buttress.engine.fast_model import MAX_PROBE_IMAGES, FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import chunk_size, run_attack
+from buttress.evaluation.doctor.images import find_training_images
 from buttress.evaluation.suite import SuiteEntry, load_corrupted_images
 from buttress.models import load_model
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
+from buttress.results.training_images import TrainingImages
 from buttress.system.progress import Progress, ProgressTask, fraction_callback
 
 
@@ -38,6 +40,13 @@ class EvaluatedModel:
     model: nn.Module
     compile: bool = False
     fast_model: FastModel | None = None
+    _training_images: dict[str, TrainingImages | None] = field(default_factory=dict)
+
+    def training_images(self, data: Dataset) -> TrainingImages | None:
+        """What the model was trained on, if it is known; for images of this dataset."""
+        if data.name not in self._training_images:
+            self._training_images[data.name] = find_training_images(self.model, data)
+        return self._training_images[data.name]
 
     @cached_property
     def weights_digest(self) -> str:

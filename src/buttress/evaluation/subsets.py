@@ -15,12 +15,18 @@ from torch import nn
 from buttress.data import Dataset
 from buttress.errors import RunError, UserError
 from buttress.evaluation.doctor.core import recompute_record_findings
+from buttress.evaluation.doctor.images import (
+    EvaluatedImages,
+    audit_images,
+    find_training_images,
+)
 from buttress.evaluation.evaluate import EvaluationOptions, evaluate_model
 from buttress.evaluation.run_entry import EvaluatedModel
-from buttress.evaluation.suite import SuiteSpec, load_suite
+from buttress.evaluation.suite import load_suite
 from buttress.results.attack_record import AttackRecord, write_attack_record
 from buttress.results.evaluation import Evaluation, load_evaluation
 from buttress.results.run import changed_keys
+from buttress.results.suite_spec import SuiteSpec
 from buttress.system.files import safe_file_name
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
@@ -63,7 +69,9 @@ class ImageShard:
         return root / f"shard-{self.index}-of-{self.count}"
 
 
-def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
+def merge_shards(
+    folder: Path, count: int, data: Dataset, model: nn.Module | None = None
+) -> Evaluation | None:
     """Merge the records of all shards and write them; None while some are missing."""
     shards = [load_evaluation(ImageShard(k + 1, count).folder(folder)) for k in range(count)]
     expected = next((s.expected_entries for s in shards if s.records), ())
@@ -80,7 +88,9 @@ def merge_shards(folder: Path, count: int, data: Dataset) -> Evaluation | None:
         meta = {**record.metadata, "data_fingerprint": data.fingerprint()}
         merged[name] = replace(record, metadata=meta)
     with lock_folder(folder, SilentProgress()):
-        for name, record in recompute_record_findings(merged).items():
+        training = None if model is None else find_training_images(model, data)
+        images = EvaluatedImages(data, training)
+        for name, record in recompute_record_findings(audit_images(merged, images)).items():
             write_attack_record(folder / f"{safe_file_name(name)}.parquet", record)
     return load_evaluation(folder)
 
@@ -191,11 +201,12 @@ def _evaluate_blocks(
     """Evaluate random blocks of images until the interval is narrow."""
     order = torch.randperm(len(data), generator=make_generator(options.seed, "until")).tolist()
     blocks: list[Evaluation] = []
+    images = EvaluatedImages(data, evaluated.training_images(data))
     for number, start in enumerate(range(0, len(order), BLOCK_IMAGES)):
         block = data.select(order[start : start + BLOCK_IMAGES])
         block_folder = None if options.out is None else options.out / f"block-{number}"
         blocks.append(evaluate_model(evaluated, block, spec, replace(options, out=block_folder)))
-        evaluation = _merge_blocks(blocks, data, interval_width, options.out)
+        evaluation = _merge_blocks(blocks, images, interval_width, options.out)
         low, high = evaluation.interval()
         options.progress.log(
             f"{len(evaluation)} images: worst-case robust accuracy {evaluation.worst_case:.1%}, "
@@ -207,18 +218,18 @@ def _evaluate_blocks(
 
 
 def _merge_blocks(
-    blocks: Sequence[Evaluation], data: Dataset, width: float, out: Path | None
+    blocks: Sequence[Evaluation], images: EvaluatedImages, width: float, out: Path | None
 ) -> Evaluation:
     """Merge the blocks so far to one evaluation, in the order of the dataset."""
     attacked_ids = np.concatenate([e.sample_ids for e in blocks])
+    data = images.data.select(torch.isin(images.data.ids, torch.from_numpy(attacked_ids)))
     ids = data.ids.numpy()
-    ids = ids[np.isin(ids, attacked_ids)]
     records = {}
     for name in blocks[0].records:
         record = merge_records(name, [e.records[name] for e in blocks], ids)
-        meta = {**record.metadata, "interval_width": width, "images_available": len(data)}
+        meta = {**record.metadata, "interval_width": width, "images_available": len(images.data)}
         records[name] = replace(record, metadata=meta)
-    records = recompute_record_findings(records)
+    records = recompute_record_findings(audit_images(records, replace(images, data=data)))
     for name, record in records.items():
         if out is not None:
             write_attack_record(out / f"{safe_file_name(name)}.parquet", record)

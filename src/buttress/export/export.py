@@ -157,7 +157,7 @@ def write_export(
     results = RunResults(run, run.path.name)
     model = load_run_model(run, which)
     sha256 = write_weights(folder, model)
-    source = copy_model_source(folder, results.model)
+    source = copy_model_source(folder, results.spec.model)
     task.advance(note="numbers")
     verified = read_verified_results(results, content_digest(model.state_dict()), progress)
     classes = class_names(results.spec.dataset, model.num_classes, verified)
@@ -202,7 +202,7 @@ def check_target_folder(folder: Path, force: bool) -> None:
 
 def default_model_name(run: Run) -> str:
     spec = run.spec
-    model = Path(spec.model.replace(":", "/")).name
+    model = Path(spec.model_name.replace(":", "/")).name
     return f"{model} {spec.recipe.objective.name} {spec.dataset.partition(':')[0]}"
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from buttress import __version__
 from buttress.attacks.autoattack import AutoAttack
 from buttress.export.verified import VerifiedResults, public_dataset_name
-from buttress.export.weights import exported_model_name
 from buttress.registry import normalize_name
 from buttress.results.attack_record import (
     AttackRecord,
@@ -152,7 +151,7 @@ def common_fields(
         "number_forward_passes": 1,
         "dataset": leaderboard_dataset(dataset),
         "venue": "",
-        "architecture": exported_model_name(run.model),
+        "architecture": run.model,
         "eps": None,
         "clean_acc": "" if clean is None else format_percentage(clean.estimate.accuracy),
         "reported": "",
@@ -180,9 +179,8 @@ def footnote_fields(
     is_unreliable = not all(r.is_trustworthy for r in results) or (
         diagnosis is not None and not diagnosis.is_trustworthy
     )
-    if is_unreliable:
-        texts = [*(text for r in results for text in r.warnings), *verified.doctor_warnings]
-        sentences += [f"Warning: {text}." for text in dict.fromkeys(texts)]
+    texts = [*(text for r in results for text in r.warnings), *verified.doctor_warnings]
+    sentences += [f"Warning: {text}." for text in dict.fromkeys(texts)]
     return {"footnote": " ".join(sentences), "unreliable": is_unreliable}
 
 

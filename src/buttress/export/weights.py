@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from safetensors.torch import load_file, save
 from buttress import __version__
 from buttress.errors import RunError
 from buttress.models import Classifier
-from buttress.models.loading import is_function_name
 from buttress.models.loading.checkpoint import content_digest
 from buttress.models.loading.load import load_weights
-from buttress.models.loading.run import read_run_checkpoint
+from buttress.models.loading.run import load_run_spec, read_run_checkpoint
+from buttress.results.model_code import is_function_name, read_model_code
 from buttress.results.run import CheckpointName, Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.files import write_bytes, write_text
@@ -27,7 +26,7 @@ WEIGHTS_FILE, DESCRIPTION_FILE = "model.safetensors", "buttress.json"
 
 def load_run_model(run: Run, checkpoint: CheckpointName) -> Classifier:
     """The model of a run with the weights of one of its checkpoints, in eval mode."""
-    model = build_model(run.spec)
+    model = build_model(load_run_spec(run))
     load_weights(model, read_run_checkpoint(run, checkpoint), run.checkpoint(checkpoint))
     return model.eval()
 
@@ -68,12 +67,13 @@ def write_description(
 
 
 def copy_model_source(folder: Path, name: str) -> str:
-    """Copy the Python file of a custom model to the export; return its name or empty."""
+    """Copy the Python files of a custom model to the export; return the first's name or empty."""
     if not is_function_name(name):
         return ""
-    source = Path(name.rpartition(":")[0]).expanduser()
-    shutil.copyfile(source, folder / source.name)
-    return source.name
+    code = read_model_code(name)
+    for file, body in code.files.items():
+        write_bytes(folder / file, body)
+    return code.file.name
 
 
 def exported_model_name(name: str) -> str:

@@ -15,6 +15,7 @@ from buttress.errors import UserError
 from buttress.models.factory import Shape
 from buttress.models.loading.core import ChannelValues, find_source
 from buttress.registry import Registry, RegistryEntry
+from buttress.results.training_images import TrainingImages
 
 # (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
 Factory = Callable[..., nn.Module]
@@ -80,6 +81,7 @@ class Classifier(nn.Module):
         self.image_size = shape["image_size"]
         self.in_channels = shape["in_channels"]
         self.warnings: tuple[str, ...] = ()  # warnings about numbers measured on this model
+        self.training_images: TrainingImages | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(self.normalize(x))
@@ -125,8 +127,18 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
     return Classifier(net, normalize, name, shape)
 
 
+def resolve_device(name: str) -> str:
+    """The device of a name; ``auto`` is the fastest available."""
+    if name != "auto":
+        return name
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def move_to_device(model: Classifier, device: str | torch.device) -> Classifier:
     """Move the model to a device; raise `UserError` if the device is not available."""
+    device = resolve_device(device) if isinstance(device, str) else device
     try:
         model_on_device = model.to(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -98,6 +98,35 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def operation_macs(func: Function, args: Sequence[Any], out: Tensor) -> int:
+    """Multiply-accumulates of one operation of the kinds that dominate a model; else 0."""
+    if func in CONVOLUTIONS:
+        return out.numel() * args[1][0].numel()
+    if func is F.linear:
+        return args[0].numel() * args[1].shape[0]
+    if func is F.scaled_dot_product_attention:
+        q, k, v = args[:3]
+        return q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+    return out.numel() * args[0].shape[-1] if func in MATRIX_PRODUCTS else 0
+
+
+class MacCounter(TorchFunctionMode):
+    """Count multiply-accumulates of a real pass, without the compiler that torch's own imports."""
+
+    macs = 0
+
+    def __torch_function__(
+        self,
+        func: Function,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.macs += operation_macs(func, args, out)
+        return out
+
+
 class OperationCounter(TorchFunctionMode):
     """Count multiply-accumulates, and the numbers that are kept for the backward pass.
 
@@ -135,14 +164,14 @@ class OperationCounter(TorchFunctionMode):
             self.save(out)
             return out
         if func is F.linear:
-            x, weight = args[0], args[1]
-            self.macs += x.numel() * weight.shape[0]
-            self.save(x)
-            return x.new_empty((*x.shape[:-1], weight.shape[0]))
+            out = args[0].new_empty((*args[0].shape[:-1], args[1].shape[0]))
+            self.macs += operation_macs(func, args, out)
+            self.save(args[0])
+            return out
         if func is F.scaled_dot_product_attention:
             q, k, v = args[:3]
-            self.macs += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
             out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+            self.macs += operation_macs(func, args, out)
             self.save(q, k, v, out)
             return out
         if func in COUNTED_BY_TORCH:
@@ -155,10 +184,10 @@ class OperationCounter(TorchFunctionMode):
             return args[0].new_empty(args[0].shape)
         out = func(*args, **kwargs)
         if func in CONVOLUTIONS:
-            self.macs += out.numel() * args[1][0].numel()
+            self.macs += operation_macs(func, args, out)
             self.save(args[0])
         elif func in PRODUCTS:
-            self.macs += out.numel() * args[0].shape[-1] if func in MATRIX_PRODUCTS else 0
+            self.macs += operation_macs(func, args, out)
             self.save(*args[:2])
         elif func in SAVES_OUTPUT:
             self.save(out)

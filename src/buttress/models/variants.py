@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 from torch import Tensor, nn
 
@@ -21,11 +21,23 @@ if TYPE_CHECKING:
 ModelCategory = Literal["cnn", "transformer", "hybrid"]
 Attention = Literal["tokens", "channels", "none"]
 ROBUST_WRN_PAPER = "arXiv:2110.03825"  # of the -R rule, `shrink_last_stage`
-DEFAULT_SHAPE = {"num_classes": 10, "image_size": 32, "in_channels": 3}
-
-# Up to this image size the first layer of a published network keeps the resolution, as usual for
-# CIFAR; larger images enter through a stem that divides it by four.
 MAX_SMALL_IMAGE = 64
+
+
+class InputShape(NamedTuple):
+    """What a network takes and gives."""
+
+    num_classes: int = 10
+    image_size: int = 32
+    in_channels: int = 3
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the first layer of a published network keeps the resolution, as usual for CIFAR.
+
+        Larger images enter through a stem that divides it by four.
+        """
+        return self.image_size <= MAX_SMALL_IMAGE
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class ModelFamily(Generic[ConfigT]):
     paper: str
     category: ModelCategory
     image_sizes: ImageSizes
-    build: Callable[[ConfigT, int, int, int], nn.Module]  # num_classes, image_size, in_channels
+    build: Callable[[ConfigT, InputShape], nn.Module]
     options: tuple[str, ...] = ("activation",)  # fields of the configuration that users may set
     attention: Attention = "tokens"  # what attends to each other; "none" in every cnn
     components: Mapping[str, Component] = field(default_factory=dict)
@@ -121,7 +133,7 @@ class ModelFamily(Generic[ConfigT]):
         options = self.options if options is None else options
         hints = get_type_hints(type(config))
         parameters = {
-            **{name: (int, default) for name, default in DEFAULT_SHAPE.items()},
+            **{name: (int, default) for name, default in InputShape._field_defaults.items()},
             **{name: (hints[name], getattr(config, name)) for name in options},
         }
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -135,8 +147,8 @@ class ModelFamily(Generic[ConfigT]):
         def build(*args: Any, **kwargs: Any) -> nn.Module:
             bound = signature.bind(*args, **kwargs)  # refuses whatever the signature does not have
             bound.apply_defaults()
-            shape = [bound.arguments.pop(name) for name in DEFAULT_SHAPE]
-            net = self.build(replace(config, **bound.arguments), *shape)
+            shape = InputShape(*(bound.arguments.pop(name) for name in InputShape._fields))
+            net = self.build(replace(config, **bound.arguments), shape)
             for step in getattr(config, "init", ()):
                 step(net)
             return net
@@ -230,7 +242,7 @@ class ResidualNetwork(nn.Module):
         stem_channels: int,
         block: Callable[[int, int, int, StageConfigT], nn.Module],
         config: StageConfigT,
-        num_classes: int,
+        shape: InputShape,
         *,
         expansion: int = 1,
         has_last_norm: bool = False,
@@ -250,7 +262,7 @@ class ResidualNetwork(nn.Module):
             self.act = activation_layer(config.activation)()
         self.has_last_norm = has_last_norm
         self.pool = global_pool()
-        self.head = nn.Linear(width, num_classes)
+        self.head = nn.Linear(width, shape.num_classes)
         initialize_he(self)
 
     def forward(self, x: Tensor) -> Tensor:

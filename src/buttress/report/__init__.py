@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from buttress.report.site import write_site
 from buttress.report.write import write_report, write_study_report
 
-__all__ = ["write_report", "write_study_report"]
+__all__ = ["write_report", "write_site", "write_study_report"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from buttress.report.analyses import (
 from buttress.report.formatting import slugify
 from buttress.results.core import read_record_json
 from buttress.results.diagnosis import Diagnosis
-from buttress.results.run import Run, find_runs, shorten_paths
+from buttress.results.model_code import CODE_FOLDER
+from buttress.results.run import Run, find_runs
 from buttress.results.run_results import RunResults
 from buttress.system.progress import Progress
 
@@ -49,7 +50,7 @@ class RunPage(RunResults):
 
     @property
     def label(self) -> str:
-        return f"{shorten_paths(self.model)} {self.suffix}".strip()
+        return f"{self.model} {self.suffix}".strip()
 
     @property
     def description(self) -> str:
@@ -82,6 +83,7 @@ class RunDetails:
     summary: dict[str, Any] = field(default_factory=dict)
     galleries: tuple[GalleryView, ...] = ()
     pictures: tuple[AnalysisPicture, ...] = ()
+    code: Mapping[str, str] = field(default_factory=dict)  # files of a user's model
 
 
 def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
@@ -169,7 +171,20 @@ def read_run_details(page: RunPage) -> tuple[RunDetails, tuple[str, ...]]:
     contents = (read_record_json(page.run.analysis_file(name)) for name in page.galleries)
     galleries = [g for g in map(parse_analysis, contents) if isinstance(g, GalleryView)]
     pictures = read_pictures(page.run.analysis_file(name) for name in page.other_analyses)
-    return RunDetails(tuple(history), summary, tuple(galleries), pictures), tuple(problems)
+    code = read_code_files(page)
+    return RunDetails(tuple(history), summary, tuple(galleries), pictures, code), tuple(problems)
+
+
+def read_code_files(page: RunPage) -> dict[str, str]:
+    """Text of the Python files that a run keeps of its model, by path in the run."""
+    folder = page.run.path / CODE_FOLDER
+    if page.spec.model_sha256 is None or not folder.is_dir():
+        return {}
+    files = sorted(p for p in folder.rglob("*.py") if p.is_file())
+    return {
+        p.relative_to(page.run.path).as_posix(): p.read_text(encoding="utf-8", errors="replace")
+        for p in files
+    }
 
 
 def add_distinguishing_labels(runs: Sequence[RunPage]) -> None:

@@ -9,7 +9,8 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from buttress.errors import UserError
-from buttress.threats.norm_ball import Threat, parse_eps
+from buttress.threats.core import Threat
+from buttress.threats.norm_ball import parse_eps
 
 
 def format_percent(value: float, sign: str = "%") -> str:
@@ -88,13 +89,6 @@ def explain_threat(threat: str) -> str:
     if not threat:
         return "unperturbed images"
     try:
-        parsed = Threat.parse(threat)
+        return Threat.parse(threat).describe()
     except UserError:
         return threat
-    size = f"{parsed.eps:.4g}"
-    if parsed.norm == "Linf":
-        levels = f"{parsed.eps * 255:.3g}"
-        return f"each pixel may change by at most {size} ({levels}/255)"
-    if parsed.norm == "L2":
-        return f"the perturbation may have an L2 norm of at most {size}"
-    return f"the perturbation may have an L1 norm of at most {size}"

@@ -10,10 +10,11 @@ import numpy as np
 
 from buttress.registry import natural_sort_key
 from buttress.report.collect import RunPage
-from buttress.results.attack_record import CORRUPTION_ATTACK, AttackDefinition
+from buttress.results.attack_record import AttackDefinition
 from buttress.results.core import AccuracyEstimate
 from buttress.results.evaluation import Evaluation, SuiteEntryResult
 from buttress.results.run import shorten_paths
+from buttress.results.suite_spec import CORRUPTION_ATTACK
 from buttress.statistics import SeedSummary, summarize_seeds, summarize_seeds_and_images
 from buttress.system.files import digest
 
@@ -132,7 +133,7 @@ def collect_columns(suites: Iterable[Evaluation]) -> tuple[AttackDefinition, ...
 
 
 def column_titles(definitions: Sequence[AttackDefinition]) -> dict[AttackDefinition, str]:
-    """Titles of the columns; attacks with the same name are told apart by their settings."""
+    """Titles of the columns; attacks with the same name are distinguished by their settings."""
     names = [d.name for d in definitions]
     return {
         d: d.name if names.count(d.name) == 1 else f"{d.name} {d.threat} {d.args}".strip()

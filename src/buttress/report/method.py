@@ -9,9 +9,10 @@ from typing import Any
 
 from buttress.report.formatting import explain_threat, format_duration, format_range, format_threat
 from buttress.report.leaderboard import Leaderboard, LeaderboardColumn
-from buttress.results.attack_record import CORRUPTION_ATTACK, AttackDefinition
+from buttress.results.attack_record import AttackDefinition
 from buttress.results.evaluation import SuiteEntryResult
 from buttress.results.run import shorten_paths
+from buttress.results.suite_spec import CORRUPTION_ATTACK
 
 
 @dataclass(frozen=True)

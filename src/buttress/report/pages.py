@@ -102,6 +102,7 @@ class SiteIndex:
     studies: Sequence[StudyPageData] = ()
     comparison_groups: Sequence[Mapping[str, Any]] = ()  # models that can be compared
     slugs: Mapping[str, str] = field(default_factory=dict)  # page by the key of the run
+    files: Sequence[str] = ()  # beside the first page, for other programs
 
     @property
     def comparable(self) -> frozenset[str]:
@@ -151,6 +152,7 @@ class PageRenderer:
                 *unused_entry_messages(published, boards),
             ],
             count=len(data.runs),
+            files=self._site.files,
         )
 
     def model(
@@ -179,7 +181,8 @@ class PageRenderer:
             curves=run_curve_figures(run),
             galleries=details.galleries,
             problems=[*run.problems, *problems],
-            spec=json.dumps(run.spec.model_dump(mode="json"), indent=2, ensure_ascii=False),
+            spec=json.dumps(spec_fields(run), indent=2, ensure_ascii=False),
+            code=details.code,
             facts=run_facts(run),
         )
 
@@ -299,6 +302,12 @@ def run_curve_figures(run: RunPage) -> list[figures.ReportFigure]:
 
 def is_evaluated(run: RunPage) -> bool:
     return any(evaluation.results for evaluation in run.evaluations)
+
+
+def spec_fields(run: RunPage) -> dict[str, Any]:
+    """Specification of a run; the file of a user's model is named as it lies in the run."""
+    fields = run.spec.model_dump(mode="json")
+    return {**fields, "model": run.header["spec"]["model"]}
 
 
 def run_facts(run: RunPage) -> Mapping[str, str]:

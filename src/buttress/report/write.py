@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from buttress.report.collect import RunPage, collect_runs, raise_no_runs, read_run_details
+from buttress.report.collect import (
+    ReportData,
+    RunPage,
+    collect_runs,
+    raise_no_runs,
+    read_run_details,
+)
 from buttress.report.leaderboard import Leaderboard, LeaderboardRow, build_leaderboards
 from buttress.report.pages import PageRenderer, SiteIndex, comparison_groups
 from buttress.report.study_page import StudyPageData, read_study_results
-from buttress.results.robustbench import read_leaderboard_entries
+from buttress.results.robustbench import LeaderboardEntries, read_leaderboard_entries
 from buttress.results.run import Run
 from buttress.results.study_result import StudyResult, study_result_path
 from buttress.system.files import write_text
@@ -39,14 +46,52 @@ def write_report(
     Returns:
         The path of ``index.html``.
     """
+    content = read_report_content(roots, references, study_results, progress)
+    return write_pages(content, out, title, subtitle, progress=progress)
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """Everything that the pages of a report are made from."""
+
+    data: ReportData
+    studies: tuple[StudyPageData, ...]
+    unreadable_studies: tuple[str, ...]
+    published: LeaderboardEntries
+
+
+def read_report_content(
+    roots: Sequence[Path],
+    references: Sequence[Path],
+    study_results: Sequence[Path],
+    progress: Progress,
+) -> ReportContent:
+    """Read the records of a report; raise `UserError` if there are none."""
     published = read_leaderboard_entries(references)
     data = collect_runs(roots, progress)
-    studies, unreadable_studies = read_study_results(roots, study_results)
-    if not (data.runs or data.unreadable or studies or unreadable_studies):
+    studies, unreadable = read_study_results(roots, study_results)
+    if not (data.runs or data.unreadable or studies or unreadable):
         raise_no_runs(roots)
+    return ReportContent(data, studies, unreadable, published)
+
+
+def write_pages(
+    content: ReportContent,
+    out: Path,
+    title: str,
+    subtitle: str = "",
+    *,
+    links: Sequence[str] = (),
+    progress: Progress = SILENT,
+) -> Path:
+    """Write the pages; the first one links to the files ``links`` beside it."""
+    data, studies = content.data, content.studies
     leaderboards = build_leaderboards(data.runs)
     site = SiteIndex(
-        studies, comparison_groups(leaderboards), {r.key: r.slug for r in reversed(data.runs)}
+        studies,
+        comparison_groups(leaderboards),
+        {r.key: r.slug for r in reversed(data.runs)},
+        links,
     )
     pages = PageRenderer(title, subtitle, site)
     task = progress.add_task(
@@ -62,7 +107,9 @@ def write_report(
         write_text(out / name, page)
         task.advance(note=name)
     index = out / "index.html"
-    write_text(index, pages.index(data, leaderboards, published, unreadable_studies))
+    write_text(
+        index, pages.index(data, leaderboards, content.published, content.unreadable_studies)
+    )
     task.advance(note="index.html")
     task.close()
     return index

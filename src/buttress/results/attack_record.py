@@ -17,12 +17,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from buttress.config import short_repr
 from buttress.errors import CorruptFileError, OutdatedFileError, UserError
-from buttress.results.core import CLEAN, RECORD_VERSION, VERSION_KEY, check_record_version
+from buttress.results.core import (
+    CLEAN,
+    RECORD_VERSION,
+    VERSION_KEY,
+    AccuracyEstimate,
+    check_record_version,
+)
 from buttress.results.diagnosis import Finding, parse_findings, warning_texts
+from buttress.results.suite_spec import CORRUPTION_ATTACK
+from buttress.statistics import effective_image_fraction
 from buttress.system.files import atomic_write, digest
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 
-CORRUPTION_ATTACK = "corruption"
 OFFICIAL_SUFFIX = "-official"  # ends the name of a dataset of published corrupted images
 METADATA_KEY = b"buttress"
 
@@ -104,6 +111,19 @@ class AttackRecord:
     def suite_position(self) -> int:
         """Where the suite lists it; last if the record does not say."""
         return int(self.metadata.get("suite_position", 10**6))
+
+    @cached_property
+    def duplicate_groups(self) -> NDArray[np.int64]:
+        """(N,) the same number for images that are copies of each other."""
+        groups = np.arange(len(self))
+        for copies in self.metadata.get("duplicate_ids") or ():
+            rows = np.flatnonzero(np.isin(self.ids, copies))
+            groups[rows] = rows[:1]
+        return groups
+
+    def estimate(self, scores: NDArray[Any]) -> AccuracyEstimate:
+        """The accuracy of scores of these images; copies of an image narrow no interval."""
+        return AccuracyEstimate.from_scores(scores, effective_image_fraction(self.duplicate_groups))
 
     @cached_property
     def definition(self) -> AttackDefinition:
@@ -332,6 +352,7 @@ class RecordMetadata(BaseModel):
     nonfinite_images: int = 0
     nonfinite_outputs: int = 0
     cross_check: CrossCheckSummary | None = None
+    duplicate_ids: list[list[int]] = []
     check_passes: float = 0.0
     images_available: int = 0
     interval_width: float = 0.0

@@ -320,8 +320,9 @@ def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:
 
 
 def shared_sample_ids(members: Sequence[EvaluatedRun]) -> NDArray[np.int64]:
-    """Sorted sample ids that all were evaluated on; their labels must agree."""
-    shared = members[0].evaluation.sample_ids
+    """Sorted sample ids that all were evaluated on, without copies; their labels must agree."""
+    first = members[0].evaluation
+    shared = first.sample_ids[first.is_distinct]
     for member in members:
         ids = member.evaluation.sample_ids
         if len(np.unique(ids)) < len(ids):

@@ -51,14 +51,19 @@ class AccuracyEstimate:
     interval: Interval
 
     @classmethod
-    def from_scores(cls, scores: NDArray[Any]) -> AccuracyEstimate:
-        """Estimate from per-sample results: correct or not, or fractions of correct copies."""
+    def from_scores(cls, scores: NDArray[Any], effective_fraction: float = 1.0) -> AccuracyEstimate:
+        """Estimate from per-sample results: correct or not, or fractions of correct copies.
+
+        The interval is that of ``effective_fraction`` times as many images, where some are copies.
+        """
         n = len(scores)
         accuracy = float(scores.mean()) if n else float("nan")
         if scores.dtype == bool:
             correct = int(scores.sum())
-            return cls(accuracy, correct, n, wilson_interval(correct, n))
-        return cls(accuracy, accuracy * n, n, mean_interval(scores))
+            effective = effective_fraction * n
+            return cls(accuracy, correct, n, wilson_interval(accuracy * effective, effective))
+        interval = mean_interval(scores, effective_fraction=effective_fraction)
+        return cls(accuracy, accuracy * n, n, interval)
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""

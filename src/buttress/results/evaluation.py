@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from buttress.errors import CorruptFileError, RunError, UserError
 from buttress.results.attack_record import (
-    CORRUPTION_ATTACK,
     AttackDefinition,
     AttackRecord,
     read_attack_record,
@@ -28,7 +27,8 @@ from buttress.results.diagnosis import (
     deduplicate_findings,
     warning_texts,
 )
-from buttress.statistics import Interval, mean_interval, wilson_interval
+from buttress.results.suite_spec import CORRUPTION_ATTACK
+from buttress.statistics import Interval, effective_image_fraction
 
 CORRUPTIONS = "corruptions"  # the entry of a table that stands for all corruptions
 
@@ -75,7 +75,7 @@ class CorruptionSummary:
 
     @property
     def estimate(self) -> AccuracyEstimate:
-        return AccuracyEstimate.from_scores(self.image_accuracy)
+        return self.all_records[0].estimate(self.image_accuracy)
 
     @property
     def accuracy(self) -> float:
@@ -114,7 +114,7 @@ class CorruptionSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        n = len(self.image_accuracy)
+        estimate = self.all_records[0].estimate
         return {
             **self.estimate.to_dict(),
             "mce": self.mce,
@@ -122,11 +122,11 @@ class CorruptionSummary:
             "by_corruption": {
                 name: {
                     "accuracy": mean,
-                    "interval": mean_interval(self.image_accuracy_by_corruption[name]),
+                    "interval": estimate(self.image_accuracy_by_corruption[name]).interval,
                     "by_severity": self.accuracies[name],
                     "intervals": {
-                        severity: wilson_interval(accuracy * n, n)
-                        for severity, accuracy in self.accuracies[name].items()
+                        severity: estimate(self.records[name][severity].correct).interval
+                        for severity in self.accuracies[name]
                     },
                 }
                 for name, mean in self.accuracy_by_corruption().items()
@@ -211,6 +211,12 @@ class Evaluation:
         return next(iter(self.records.values())).ids
 
     @property
+    def is_distinct(self) -> NDArray[np.bool_]:
+        """(N,) false for images that are copies of one before them."""
+        groups = next(iter(self.records.values())).duplicate_groups
+        return np.asarray(groups == np.arange(len(groups)))
+
+    @property
     def images_digest(self) -> str:
         """A hash of the pixels and of the sample ids, in order."""
         fingerprint = str(self.metadata.get("data_fingerprint", "")).encode()
@@ -241,9 +247,10 @@ class Evaluation:
 
     def estimate(self, name: str = WORST_CASE) -> AccuracyEstimate:
         """The accuracy under an attack, or in the worst case, with its 95% interval."""
-        return AccuracyEstimate.from_scores(
-            self.is_robust if name == WORST_CASE else self.records[name].correct
-        )
+        if not self.records:
+            return AccuracyEstimate.from_scores(self.is_robust)
+        scores = self.is_robust if name == WORST_CASE else self.records[name].correct
+        return next(iter(self.records.values())).estimate(scores)
 
     def interval(self, name: str = WORST_CASE) -> Interval:
         """The 95% interval of an accuracy, over the test images."""
@@ -331,7 +338,7 @@ class Evaluation:
             n: SuiteEntryResult(
                 r.definition,
                 r.suite_position,
-                AccuracyEstimate.from_scores(r.correct),
+                r.estimate(r.correct),
                 r.warnings,
                 r.findings,
                 r.metadata,
@@ -355,7 +362,8 @@ class Evaluation:
         """Class -> number of images, and accuracy under each attack and in the worst case."""
         if not self.records:
             return {}
-        labels = next(iter(self.records.values())).labels
+        first = next(iter(self.records.values()))
+        labels, groups = first.labels, first.duplicate_groups
         names = [str(n) for n in self.metadata.get("class_names") or ()]
         columns: dict[str, NDArray[Any]] = {n: r.correct for n, r in self.attack_records.items()}
         if self.corruptions is not None:
@@ -365,7 +373,11 @@ class Evaluation:
         present, starts = np.unique(labels[order], return_index=True)
         return {
             names[label] if label < len(names) else str(label): ClassResult(
-                len(rows), {n: AccuracyEstimate.from_scores(c[rows]) for n, c in columns.items()}
+                len(rows),
+                {
+                    n: AccuracyEstimate.from_scores(c[rows], effective_image_fraction(groups[rows]))
+                    for n, c in columns.items()
+                },
             )
             for label, rows in zip(present.tolist(), np.split(order, starts[1:]), strict=True)
         }

@@ -15,7 +15,8 @@ from typing import Any
 
 from buttress.errors import UserError
 from buttress.registry import normalize_name
-from buttress.threats.norm_ball import NORMS, Threat
+from buttress.threats.core import Threat
+from buttress.threats.norm_ball import NORMS
 
 CORRUPTIONS_LEADERBOARD = "corruptions"
 LEADERBOARDS = (*NORMS, CORRUPTIONS_LEADERBOARD)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from buttress.config import short_repr
 from buttress.errors import CorruptFileError, UserError
 from buttress.results.core import read_record_json, write_record_json
+from buttress.results.model_code import read_model_code
 from buttress.results.run_spec import RunSpec
 from buttress.system.clock import utc_timestamp
 from buttress.system.files import digest, safe_file_name, write_text
@@ -54,7 +55,8 @@ class Run:
     ``run.json`` has the specification, ``train.jsonl`` one line per epoch, ``best.pt`` and
     ``last.pt`` checkpoints, ``epochs/<n>.pt`` those of every epoch if requested, ``initial.pt`` the
     initial weights if they were given, ``eval/<suite>/<attack>.parquet`` per-sample results,
-    ``analysis/<name>.json`` results of analyses, ``done.json`` the summary of training,
+    ``model/`` the Python files of a user's own model, ``analysis/<name>.json`` results of analyses,
+    ``done.json`` the summary of training,
     ``error.json`` why the last attempt failed.
     """
 
@@ -77,7 +79,11 @@ class Run:
 
     @property
     def spec(self) -> RunSpec:
-        return RunSpec.parse(self.header.get("spec"), f"{self.path / 'run.json'}")
+        """What was trained; the file of a user's model is that inside the run."""
+        spec = RunSpec.parse(self.header.get("spec"), f"{self.path / 'run.json'}")
+        if spec.model_sha256 is None:
+            return spec
+        return spec.model_copy(update={"model": str(self.path / spec.model)})
 
     @property
     def is_trained(self) -> bool:
@@ -131,6 +137,7 @@ class Run:
         try:
             if self.exists:
                 self._check_same_spec(spec)
+                self._keep_model_code(spec)
                 return
         except CorruptFileError as error:  # the checkpoints name the spec that they belong to
             (progress or SilentProgress()).log(f"{error}; writing it again")
@@ -139,9 +146,17 @@ class Run:
                 f"{self.path} exists and is not a run; choose an output directory (--out) that is "
                 "new or empty"
             )
-        content = {"spec": spec.model_dump(mode="json"), "key": spec.key(), "category": category}
+        fields = spec.model_dump(mode="json")
+        if spec.model_sha256 is not None:
+            fields["model"] = read_model_code(spec.model).name_in_run
+        content = {"spec": fields, "key": spec.key(), "category": category}
         origin = {} if finetuned_from is None else {"finetuned_from": dict(finetuned_from)}
         write_record_json(self.path / "run.json", {**content, **origin, **provenance(command)})
+        self._keep_model_code(spec)
+
+    def _keep_model_code(self, spec: RunSpec) -> None:
+        if spec.model_sha256 is not None:
+            read_model_code(spec.model).copy_to(self.path)
 
     def _check_same_spec(self, spec: RunSpec) -> None:
         old, new = self.spec.identity(), spec.identity()

@@ -45,7 +45,8 @@ class RunResults:
 
     @property
     def model(self) -> str:
-        return self.spec.model
+        """Short name of the model, as tables and charts show it."""
+        return self.spec.model_name
 
     @property
     def category(self) -> str:

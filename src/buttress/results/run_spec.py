@@ -20,8 +20,9 @@ from pydantic import (
 from buttress.config import ComponentSpec, Spec
 from buttress.errors import UnknownNameError
 from buttress.registry import normalize_name, unknown_name_message
+from buttress.results.model_code import short_model_name
 from buttress.system.files import digest
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
@@ -311,7 +312,8 @@ NON_IDENTITY_FIELDS = (
 class RunSpec(Spec):
     """Full specification of one training run; its digest is the key of the run."""
 
-    model: str
+    model: str  # of a user's file: its path, in run.json relative to the run
+    model_sha256: str | None = None  # of the Python files of a user's model
     model_args: dict[str, Any] = Field(default_factory=dict)
     dataset: str
     limit: PositiveInt | None = None
@@ -334,9 +336,16 @@ class RunSpec(Spec):
         body = self.model_dump(mode="json", exclude_defaults=True)
         body["recipe"] = {k: v for k, v in body["recipe"].items() if k not in NON_IDENTITY_FIELDS}
         body["model"] = self.model if ":" in self.model else normalize_name(self.model)
+        if self.model_sha256 is not None:  # the code counts, not where it lies
+            body["model"] = Path(self.model).name
         return {"version": SPEC_VERSION, **body}
 
     def key(self) -> str:
         """Name of the run's directory in a study: readable and unique to its content."""
         stem = Path(self.model.split(":")[-1]).stem
         return f"{normalize_name(stem)}-{digest(self.identity())[:12]}"
+
+    @property
+    def model_name(self) -> str:
+        """Short name of the model, for tables and charts."""
+        return short_model_name(self.model)

@@ -4,6 +4,7 @@ from buttress.statistics.intervals import (
     Z95,
     Interval,
     bootstrap_mean_interval,
+    effective_image_fraction,
     mean_interval,
     wilson_interval,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "bootstrap_mean_interval",
     "count_pairs",
     "detectable_difference",
+    "effective_image_fraction",
     "holm",
     "mcnemar",
     "mcnemar_power",

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from buttress.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Z95 = 1.959963984540054
 
@@ -35,12 +31,15 @@ def wilson_interval(successes: float, n: float, z: float = Z95) -> Interval:
     return Interval(low, high)
 
 
-def mean_interval(values: NDArray[np.float64], z: float = Z95) -> Interval:
+def mean_interval(
+    values: NDArray[np.float64], z: float = Z95, effective_fraction: float = 1.0
+) -> Interval:
     """The interval of the mean of shares between 0 and 1, such as those of the copies of an image.
 
     Wilson's, for as many images as would spread as much if each were right or wrong. One image that
     is right and one that is wrong are added before the spread is taken: nearly equal shares, mostly
-    near 0 or 1, would otherwise seem to have none.
+    near 0 or 1, would otherwise seem to have none. For copies of images, see
+    `effective_image_fraction`.
     """
     n = len(values)
     if n < 1:
@@ -48,8 +47,18 @@ def mean_interval(values: NDArray[np.float64], z: float = Z95) -> Interval:
     center = (float(values.sum()) + 1) / (n + 2)
     squares = float(((values - center) ** 2).sum()) + center**2 + (1 - center) ** 2
     variance = squares / (n + 1)
-    effective_images = max(n, n * center * (1 - center) / variance)
+    effective_images = effective_fraction * max(n, n * center * (1 - center) / variance)
     return wilson_interval(float(values.mean()) * effective_images, effective_images, z)
+
+
+def effective_image_fraction(groups: NDArray[np.int64]) -> float:
+    """The effective number of images over n, where images of one group are copies of each other.
+
+    Kish's effective sample size for groups of m_g images that are right or wrong together,
+    n^2 / sum m_g^2: 20 images, each five times, are worth 20, not 100.
+    """
+    _, counts = np.unique(groups, return_counts=True)
+    return len(groups) / float((counts.astype(np.float64) ** 2).sum()) if len(groups) else 1.0
 
 
 RESAMPLES = 10_000

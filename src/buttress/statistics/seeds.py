@@ -100,7 +100,7 @@ def crossed_variance_components(parts: Sequence[SeedMatrix]) -> VarianceComponen
     """Variance components of the sum of means of (seeds, images) matrices.
 
     The matrices share their images, not their seeds. Every seed is judged on the same images, so
-    seeds and images vary crosswise and are told apart as in a two-way analysis of variance. What is
+    seeds and images vary crosswise and are separated as in a two-way analysis of variance. What is
     left over is in the variance between seeds and in that between images: it is taken off the
     latter, so that the few seeds are never trusted to be more alike than they were.
     """

@@ -9,12 +9,14 @@ import numpy as np
 
 from buttress.analysis.core import (
     ANALYSES,
+    AnalysisResult,
     analyze_group,
     analyze_standalone,
-    is_standalone_analysis,
 )
+from buttress.analysis.figures import save_figure
 from buttress.analysis.subject import AnalysisNotApplicable
 from buttress.errors import ButtressError
+from buttress.results.core import read_record_json
 from buttress.results.evaluation import Evaluation
 from buttress.results.run import Run
 from buttress.results.study_result import (
@@ -22,6 +24,7 @@ from buttress.results.study_result import (
     ClaimResult,
     OtherVerdict,
     RankAgreement,
+    StudyFigure,
     StudyResult,
     StudyTableRow,
     TableValue,
@@ -30,7 +33,6 @@ from buttress.results.study_result import (
 from buttress.statistics import spearman
 from buttress.studies.claims import CLAIMS, Predicate, UndecidableClaim, assess_claim
 from buttress.studies.claims.trends import spearman_fisher_draws
-from buttress.studies.figures import draw_analysis_figures
 from buttress.studies.grid import ExpandedStudy, GridRun, run_label
 from buttress.studies.jobs import make_jobs, read_status
 from buttress.studies.measure import (
@@ -63,9 +65,7 @@ MIN_ROWS = 4  # fewest rows of a rank correlation
 SMOKE_REASON = "the scale smoke shows only that the parts fit together"
 
 
-def answer_study(
-    expanded: ExpandedStudy, root: Path, *, study_file: Path | None = None
-) -> StudyResult:
+def answer_study(expanded: ExpandedStudy, root: Path) -> StudyResult:
     """Answer a study from its finished runs; claims on missing values are undecided."""
     study, scaled, runs = expanded.study, expanded.scaled, expanded.runs
     study_folder = expanded.result_path(root).parent
@@ -81,7 +81,7 @@ def answer_study(
     else:
         table = measure_table(expanded, records)
     values = table.as_values()
-    published = _published_rows(study, scaled, table, study_file)
+    published = _published_rows(study, scaled, table)
     return StudyResult(
         study=study.name,
         scale=expanded.scale,
@@ -94,7 +94,7 @@ def answer_study(
         column_titles={name: column_title(name, c) for name, c in scaled.columns.items()},
         units={name: column.unit for name, column in scaled.columns.items()},
         rows=_build_rows(table, values, published, scaled, records),
-        claims=claim_results(study, expanded.scale, values, study_file),
+        claims=claim_results(study, expanded.scale, values),
         rank_agreement=() if published is None else rank_agreement(values, published),
         figures=study.figures,
         run_labels={run.key: run_label(run, scaled) for run in runs},
@@ -114,9 +114,7 @@ def answer_study(
     )
 
 
-def claim_results(
-    study: StudySpec, scale: Scale, measured: ValueTable, study_file: Path | None = None
-) -> tuple[ClaimResult, ...]:
+def claim_results(study: StudySpec, scale: Scale, measured: ValueTable) -> tuple[ClaimResult, ...]:
     """Assess each claim on the published table, on tables by other authors and on ours.
 
     The published verdict is that of all printed values, at every scale. In other tables only
@@ -125,10 +123,10 @@ def claim_results(
     largest = study.at_scale(study.scales[-1])
     published = None
     if study.published is not None:
-        csv_rows = read_csv_rows(study.published, study_file)
+        csv_rows = read_csv_rows(study.published)
         published = full_published_values(study.published, csv_rows, largest)
     others = {
-        name: other_values(table, read_csv_rows(table, study_file), column_units(largest))
+        name: other_values(table, read_csv_rows(table), column_units(largest))
         for name, table in study.other_tables.items()
         if table.file
     }
@@ -182,14 +180,12 @@ def printed_verdict(predicate: Predicate, table: ValueTable) -> tuple[ClaimOutco
         return "undecided", str(reason)
 
 
-def _published_rows(
-    study: StudySpec, scaled: ScaledStudy, table: StudyTable, study_file: Path | None
-) -> ValueTable | None:
+def _published_rows(study: StudySpec, scaled: ScaledStudy, table: StudyTable) -> ValueTable | None:
     """The published values of the measured rows."""
     if study.published is None:
         return None
     rows = dict(zip(table.rows, table.attributes, strict=True))
-    csv_rows = read_csv_rows(study.published, study_file)
+    csv_rows = read_csv_rows(study.published)
     return published_values(study.published, csv_rows, table.axes, rows, scaled.columns)
 
 
@@ -236,7 +232,7 @@ def _column_evaluations(
     """The evaluations of a value."""
     name = column.suite or (scaled.suites[0] if scaled.suites else "")
     name += "" if column.checkpoint == "best" else f"-{column.checkpoint}"
-    return [s.evaluations[name] for s in records if name in s.evaluations]
+    return [s.results.loaded[name] for s in records if name in s.results.loaded]
 
 
 def rank_agreement(measured: ValueTable, published: ValueTable) -> tuple[RankAgreement, ...]:
@@ -282,7 +278,7 @@ def run_group_analyses(
     trained_runs = [run for key in keys if (run := Run(root / "runs" / key)).is_trained]
     for analysis in expanded.scaled.group_analyses:
         try:
-            if is_standalone_analysis(ANALYSES.entry(analysis.name)):
+            if ANALYSES.spec(analysis.name).subject == "none":
                 analyze_standalone(analysis.name, out, args=analysis.args, progress=progress)
             elif trained_runs:
                 analyze_group(
@@ -298,6 +294,48 @@ def run_group_analyses(
             progress.log(f"{analysis.name} does not apply: {reason}")
         except (ButtressError, RuntimeError, OSError) as error:  # the answer is written without it
             progress.log(f"group analysis {analysis.name} failed: {error}")
+
+
+MAX_PANELS = 12  # more networks in one drawing cannot be read
+
+
+def draw_analysis_figures(expanded: ExpandedStudy, root: Path) -> None:
+    """Draw the analysis figures of a study beside its answer; one without results is removed."""
+    folder = expanded.result_path(root).parent
+    for figure in expanded.study.figures:
+        if figure.kind != "analysis":
+            continue
+        results = figure_results(figure, expanded, root)
+        if results:
+            save_figure(ANALYSES.spec(figure.analysis).result.plot, results, folder / figure.file)
+        else:
+            (folder / figure.file).unlink(missing_ok=True)
+
+
+def figure_results(
+    figure: StudyFigure, expanded: ExpandedStudy, root: Path
+) -> dict[str, AnalysisResult]:
+    """Saved results of the runs that a figure shows, by the labels of the runs, of one seed."""
+    results: dict[str, AnalysisResult] = {}
+    first_seed = expanded.scaled.seeds[0]
+    for run in expanded.runs:
+        selected = all(run.labels.get(axis) in labels for axis, labels in figure.where.items())
+        if run.seed != first_seed or not selected or len(results) == MAX_PANELS:
+            continue
+        result = saved_result(figure.analysis, run, root)
+        if result is not None:
+            results[run_label(run, expanded.scaled, with_seed=False)] = result
+    return results
+
+
+def saved_result(analysis: str, run: GridRun, root: Path) -> AnalysisResult | None:
+    """The saved result of an analysis; None if there is none that can be read."""
+    path = Run(root / "runs" / run.key).analysis_file(analysis)
+    try:
+        content = read_record_json(path)["result"]
+        return None if content is None else ANALYSES.spec(analysis).result.parse(content, str(path))
+    except (ButtressError, OSError, KeyError):
+        return None
 
 
 def write_study_answer(

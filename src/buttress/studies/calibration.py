@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.errors import CorruptFileError
+from buttress.models.core import resolve_device
 from buttress.models.cost import (
     BACKWARD_FACTOR,
     FLOPS_PER_MAC,
@@ -23,7 +24,6 @@ from buttress.models.cost import (
 )
 from buttress.models.eval_mode import eval_mode
 from buttress.results.run_spec import RunSpec
-from buttress.studies.jobs import resolve_device
 from buttress.system.cpu import disable_malloc_trim
 from buttress.system.files import read_json, write_json
 from buttress.system.progress import Progress

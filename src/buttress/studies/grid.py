@@ -22,7 +22,7 @@ from buttress.results.study_result import study_result_path
 from buttress.studies.claims import CLAIMS
 from buttress.studies.spec import RunSettings, Scale, ScaledStudy, StudySpec
 from buttress.system.files import safe_file_name
-from buttress.threats import Threat
+from buttress.threats import NormBall, Threat
 from buttress.training.cost import run_model_cost
 from buttress.training.recipe import list_recipes, load_recipe
 from buttress.training.train import build_model, resolve_run_spec
@@ -102,6 +102,12 @@ def _rescale_eps(recipe: Recipe, dataset: str, new_dataset: str) -> Recipe:
     if recipe.threat is None:
         return recipe
     threat = Threat.parse(recipe.threat)
+    if not isinstance(threat, NormBall):
+        sizes = [dataset_facts(name).shape[1] for name in (dataset, new_dataset)]
+        usual = [threat.usual_budget(threat.kind, size) for size in sizes]
+        is_usual = threat.budget == usual[0]
+        update = f"{threat.kind}:{usual[1]}" if is_usual else str(threat)
+        return recipe.model_copy(update={"threat": update})
     budgets = [dataset_facts(name).budgets.get(threat.norm) for name in (dataset, new_dataset)]
     if None in budgets:
         raise UserError(
@@ -113,6 +119,7 @@ def _rescale_eps(recipe: Recipe, dataset: str, new_dataset: str) -> Recipe:
 
 
 RunId = tuple[tuple[tuple[str, str], ...], int]  # labels and seed
+SEED = "seed"  # in `exclude`, beside the axes: ``{training: vanilla, seed: ["1"]}``
 
 
 class GridBuilder:
@@ -127,8 +134,8 @@ class GridBuilder:
         """Add all combinations of labels and seeds but the excluded ones."""
         for labels in product(*self.scaled.axes.values()):
             run_labels = dict(zip(self.scaled.axes, labels, strict=True))
-            if not _is_excluded(run_labels, self.scaled):
-                for seed in self.scaled.seeds:
+            for seed in self.scaled.seeds:
+                if not _is_excluded({**run_labels, SEED: str(seed)}, self.scaled):
                     self.add(run_labels, seed)
 
     def add(
@@ -294,7 +301,7 @@ def _is_excluded(run_labels: Mapping[str, str], scaled: ScaledStudy) -> bool:
 def run_label(run: GridRun, scaled: ScaledStudy, *, with_seed: bool = True) -> str:
     """Labels of a run, with its seed where the study has several."""
     seed = [f"seed {run.seed}"] if with_seed and len(scaled.seeds) > 1 else []
-    return " / ".join([*run.labels.values(), *seed]) or run.spec.model
+    return " / ".join([*run.labels.values(), *seed]) or run.spec.model_name
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

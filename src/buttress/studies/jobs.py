@@ -9,8 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from buttress.analysis.core import ANALYSES, analyze, resolve_args
 from buttress.analysis.subject import (
     AnalysisNotApplicable,
@@ -25,6 +23,7 @@ from buttress.evaluation import evaluate
 from buttress.evaluation.run_entry import entry_passes
 from buttress.evaluation.suite import SuiteEntry, load_suite, resolve_suite
 from buttress.models import load_model
+from buttress.models.core import resolve_device
 from buttress.models.cost import PassCount
 from buttress.results.attack_record import read_record_metadata, skipped_square_queries
 from buttress.results.core import read_record_json
@@ -54,7 +53,9 @@ class RunJob:
         return self.spec.key()
 
     def label(self) -> str:
-        return f"{self.spec.model} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
+        return (
+            f"{self.spec.model_name} / {self.spec.recipe.name or self.spec.recipe.objective.name}"
+        )
 
 
 def make_jobs(
@@ -104,15 +105,6 @@ def complete_run(job: RunJob, *, device: str, progress: Progress) -> Run:
     return run
 
 
-def resolve_device(name: str) -> str:
-    """Device of the attacks; ``auto`` is the fastest available."""
-    if name != "auto":
-        return name
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 def _train(job: RunJob, device: str, progress: Progress) -> Run:
     if job.init_folder is None:
         return train_run(job.spec, job.folder, device=device, progress=progress)
@@ -138,7 +130,7 @@ def tasks_of_job(job: RunJob) -> list[RunTask]:
     """Tasks of a job: training, every attack of every suite, every analysis."""
     run, spec, facts = Run(job.folder), job.spec, cached_facts(job.spec.dataset)
     passes = training_passes(spec, facts)
-    tasks = [RunTask(f"train {spec.model}", "train", run.path / "done.json", passes)]
+    tasks = [RunTask(f"train {spec.model_name}", "train", run.path / "done.json", passes)]
     images = min(facts.num_test, job.test_limit or facts.num_test)
     for which in job.checkpoints:
         for suite in job.suites:
@@ -262,7 +254,7 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
                 else None
             )
         rows, identity = read_record_metadata(task.file)
-        # Records that say that queries were skipped count; those of before it was said do not.
+        # Records marked as made with skipped queries count; older records without the mark do not.
         is_unmarked = skipped_square_queries(identity) and "square_queries" not in identity
         is_same = all(identity.get(k) == v for k, v in task.identity.items())
         if rows == task.images and is_same and not is_unmarked:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from buttress.analysis.core import ANALYSES, is_group_analysis
-from buttress.analysis.uncertainty import FigureSamples, figure_samples
+from buttress.analysis.core import ANALYSES
+from buttress.analysis.uncertainty import FigureSamples, figure_samples, resolve_path
 from buttress.errors import ButtressError, CorruptFileError
 from buttress.results.core import WORST_CASE, read_record_json
 from buttress.results.evaluation import CORRUPTIONS, Evaluation
@@ -42,28 +42,16 @@ class GridRunRecords:
     state: str  # of the tasks of this study
     group_folder: Path = Path()  # the folder with analyses of all runs
 
-    @property
-    def run(self) -> Run:
-        return self.results.run
-
     @cached_property
     def results(self) -> RunResults:
         return RunResults(Run(self.folder))
 
-    @property
-    def evaluations(self) -> dict[str, Evaluation]:
-        """The evaluations read so far, by folder."""
-        return self.results.loaded
-
-    def evaluation(self, suite: str, checkpoint: str) -> Evaluation:
-        return self.results.evaluation(suite, checkpoint)
-
     def figure(self, analysis: str, path: str) -> tuple[float, FigureSamples]:
         """A number in the result of an analysis, and what it was averaged over."""
-        is_group = is_group_analysis(ANALYSES.entry(analysis))
+        is_group = ANALYSES.spec(analysis).subject == "group"
         file = f"{analysis}.json"
         content = read_record_json(
-            self.group_folder / file if is_group else self.run.analysis_file(analysis)
+            self.group_folder / file if is_group else self.results.run.analysis_file(analysis)
         )
         if reason := content.get("does_not_apply"):
             raise MissingValue(f"{analysis} does not apply: {reason}")
@@ -76,7 +64,7 @@ class GridRunRecords:
     @cached_property
     def training_problem(self) -> str:
         """Why the trained model shows nothing, if its training failed."""
-        run = self.run
+        run = self.results.run
         warnings = run.caveats if run.is_trained else []
         return next((text for text in warnings if text.startswith(TRAINING_FAILED)), "")
 
@@ -161,7 +149,7 @@ def _measure(
     if len(ids) > 1:
         raise MissingValue("the seeds were evaluated on different images")
     problem = _run_problem(runs) or _evaluation_problem(
-        [s.evaluation(suite, column.checkpoint) for s in runs]
+        [s.results.evaluation(suite, column.checkpoint) for s in runs]
     )
     return MeasuredValue(
         seeds, scores=tuple(s for s, _ in scores), image_set=ids.pop(), problem=problem
@@ -208,8 +196,8 @@ def _run_metric(records: GridRunRecords, metric: str) -> float:
         cost = run_model_cost(records.grid_run.spec)
         return cost.parameters / 1e6 if metric == "parameters_m" else cost.macs / 1e9
     if metric == "train_seconds":
-        return float(records.run.summary["seconds"])
-    events = records.run.summary["events"]
+        return float(records.results.run.summary["seconds"])
+    events = records.results.run.summary["events"]
     return float(any(event.get("kind") in ("collapse", "rollback") for event in events))
 
 
@@ -222,36 +210,27 @@ def number_in(result: Any, path: str) -> float:
 
 
 def value_at_path(result: Any, path: str) -> Any:
-    """Look up a dotted path in the result of an analysis; lists are searched by value.
-
-    ``blocks[0].l1_linf.at_attack_result`` takes the first of a list.
-    """
-    for key in path.replace("[", ".[").split("."):
-        if key.startswith("["):
-            matches = result[int(key.strip("[]")) :][:1]
-        elif isinstance(result, Mapping):
-            matches = [result[key]] if key in result else []
-        elif isinstance(result, Sequence) and not isinstance(result, str):
-            matches = [item for item in result if key in map(str, item.values())]
-        else:
-            matches = []
-        if not matches:
-            raise MissingValue(f"the analysis result has no key {key}")
-        result = matches[0]
+    """Look up a path in the result of an analysis, as `resolve_path` reads it."""
+    try:
+        for key in resolve_path(result, path):
+            result = result[key]
+    except LookupError as error:
+        raise MissingValue(str(error)) from None
     return result
 
 
 def _image_scores(
     records: GridRunRecords, suite: str, column: ColumnSpec
 ) -> tuple[np.ndarray, str]:
-    """Per-sample scores in the order of sample ids, and a hash of the ids."""
-    evaluation = records.evaluation(suite, column.checkpoint)
+    """Per-sample scores of distinct images in the order of sample ids, and a hash of the ids."""
+    evaluation = records.results.evaluation(suite, column.checkpoint)
     if not evaluation.records:
         raise FileNotFoundError
     if column.metric in NEEDS_FULL_SUITE and evaluation.missing_entries:
         raise MissingValue("the evaluation is incomplete")
     ids = evaluation.sample_ids
     order = np.argsort(ids, kind="stable")
+    order = order[evaluation.is_distinct[order]]
     return _per_sample_scores(evaluation, column.metric)[order].astype(np.float64), digest(
         ids[order].tolist()
     )

@@ -26,13 +26,9 @@ PERCENT = 0.01
 TableRows = Mapping[RowLabels, Mapping[str, str | float]]  # labels -> attributes
 
 
-def read_csv_rows(
-    table: PublishedTable | OtherTable, study_file: Path | None = None
-) -> list[dict[str, str]]:
-    """Read the rows of a table: a bundled CSV file, or one beside the study file."""
-    user_path = None if study_file is None else study_file.parent / table.file
-    bundled_path = Path(str(resources.files("buttress.studies") / "tables" / table.file))
-    path = user_path if user_path is not None and user_path.is_file() else bundled_path
+def read_csv_rows(table: PublishedTable | OtherTable) -> list[dict[str, str]]:
+    """Read the rows of a table: a bundled CSV file, or that of an absolute path."""
+    path = Path(str(resources.files("buttress.studies") / "tables" / table.file))
     if path.suffix == ".jsonl":
         csv_rows = read_nares(path)
     else:
@@ -40,7 +36,9 @@ def read_csv_rows(
             with path.open(encoding="utf-8", newline="") as file:
                 csv_rows = list(csv.DictReader(file))
         except (OSError, csv.Error, UnicodeDecodeError):
-            raise UserError(f"cannot read the published table {table.file}") from None
+            raise UserError(
+                f"cannot read the published table {table.file}; put it beside the study file"
+            ) from None
     filters = table.filter.items()
     return [line for line in csv_rows if all(line.get(key) in values for key, values in filters)]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from buttress.config import ComponentSpec, PresetFolder, Spec
+from buttress.config import STUDIES, ComponentSpec, Spec
 from buttress.errors import UserError
 from buttress.results.study_result import StudyFigure
 from buttress.training.recipe import recipe_variants
@@ -200,7 +200,7 @@ class ScaledStudy(Spec):
     base: RunSettings = RunSettings()
     axes: dict[str, AxisOptions] = Field(default_factory=dict)
     labels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # axis -> labels to run
-    exclude: tuple[dict[str, LabelTuple], ...] = ()  # combinations not to run
+    exclude: tuple[dict[str, LabelTuple], ...] = ()  # combinations not to run; `seed` too
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     suites: tuple[str, ...] = ()
     evaluate_last: bool = False  # evaluate the last epoch beside the best
@@ -302,9 +302,6 @@ def _select_labels(scaled: ScaledStudy, source: str) -> dict[str, dict[str, RunS
     }
 
 
-STUDIES = PresetFolder("study", "buttress.studies", "studies")
-
-
 def list_studies() -> list[str]:
     return STUDIES.names()
 
@@ -316,13 +313,28 @@ def load_study(name: str | Path) -> StudySpec:
     """
     base, colon, variant = str(name).rpartition(":")
     is_variant = colon and not isinstance(name, Path) and base in list_studies()
-    source, content = STUDIES.load(base if is_variant else name)
+    preset = base if is_variant else name
+    source, content = STUDIES.load(preset)
     if not isinstance(content, dict):
         raise UserError(
             f"{source}: a study file must be a mapping of keys, but got {type(content).__name__}"
         )
-    study = StudySpec.parse(content, source)
+    study = _find_tables(StudySpec.parse(content, source), STUDIES.path(preset).parent)
     return with_recipe_variant(study, variant) if is_variant else study
+
+
+def _find_tables(study: StudySpec, folder: Path) -> StudySpec:
+    """The study with the paths of tables that are beside its file; others are bundled."""
+
+    def paths(table: PublishedTable | OtherTable) -> dict[str, str]:
+        path = (folder / table.file).resolve()
+        return {"file": str(path)} if table.file and path.is_file() else {}
+
+    published = study.published and study.published.model_copy(update=paths(study.published))
+    others = {
+        name: table.model_copy(update=paths(table)) for name, table in study.other_tables.items()
+    }
+    return study.model_copy(update={"published": published, "other_tables": others})
 
 
 def with_recipe_variant(study: StudySpec, variant: str) -> StudySpec:

@@ -89,7 +89,7 @@ class ValueTable:
     rows: tuple[RowLabels, ...]
     columns: Mapping[str, NDArray[np.float64]]  # name -> (rows,)
     attributes: tuple[Mapping[str, str | float], ...] = ()  # of each row
-    units: Mapping[str, str] = field(default_factory=dict)  # percent unless said otherwise
+    units: Mapping[str, str] = field(default_factory=dict)  # percent unless stated otherwise
     redraws: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # (rows, redraws)
     accuracies: frozenset[str] = frozenset()  # columns with a floor of 0 and a ceiling of 1
     problems: Mapping[CellKey, str] = field(default_factory=dict)  # why a value decides nothing

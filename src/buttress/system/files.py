@@ -241,3 +241,11 @@ def digest(content: object) -> str:
     """The SHA-256 of a JSON value, the same for every order of its keys."""
     body = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(body.encode()).hexdigest()
+
+
+def cache_dir() -> Path:
+    """``$BUTTRESS_CACHE``, else ``$XDG_CACHE_HOME/buttress``, else ``~/.cache/buttress``."""
+    if override := os.environ.get("BUTTRESS_CACHE"):
+        return Path(override).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser() / "buttress"

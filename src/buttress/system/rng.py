@@ -6,10 +6,13 @@ number of workers and the global generator therefore change nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +45,30 @@ def derive_seed(*parts: int | str) -> int:
 def make_generator(*parts: int | str) -> torch.Generator:
     """CPU generator for one named purpose."""
     return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+@contextlib.contextmanager
+def isolated_rng(device: torch.device, *parts: int | str) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python inside, and restore them afterwards.
+
+    For models that draw random numbers: the same call then gives the same result, whatever was
+    drawn before, and nothing after it changes.
+    """
+    seed, devices = derive_seed(*parts), [device] if device.type == "cuda" else []
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002 - models use this generator
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.default_generator.manual_seed(seed)
+            for cuda_device in devices:
+                with torch.cuda.device(cuda_device):
+                    torch.cuda.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from buttress.engine.cost import attack_passes
 from buttress.models.cost import ModelCost, PassCount, model_cost
 from buttress.results.run import Run
 from buttress.results.run_spec import Recipe, RunSpec
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 from buttress.training.objectives import OBJECTIVES, Objective
 
 BYTES_PER_NUMBER = {"32-true": 4, "bf16-mixed": 2, "16-mixed": 2}  # of an activation

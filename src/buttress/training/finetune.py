@@ -14,7 +14,7 @@ from buttress.models.factory import Shape
 from buttress.models.loading.checkpoint import content_digest
 from buttress.models.loading.core import DEFAULT_SHAPE, ModelRequest, find_source
 from buttress.models.loading.load import load_trained_weights
-from buttress.models.loading.run import read_run_checkpoint, reject_embedded_code
+from buttress.models.loading.run import load_run_spec, read_run_checkpoint
 from buttress.models.loading.transfer import TransferReport, describe_changes, transfer_weights
 from buttress.models.loading.weight_file import CheckpointSource
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
@@ -169,13 +169,12 @@ def load_initial_weights(
 
 
 def _load_run_weights(run: Run, model: str | None, checkpoint: CheckpointName) -> InitialWeights:
-    spec = run.spec
+    spec = load_run_spec(run)
     if model is not None:
         raise UserError(
-            f"{run.path} already defines model {spec.model!r}; omit --model, or pass "
+            f"{run.path} already defines model {spec.model_name!r}; omit --model, or pass "
             f"{run.checkpoint(checkpoint)} to load its weights into another model"
         )
-    reject_embedded_code(spec.model, run.path)
     weights = read_run_checkpoint(run, checkpoint)
     provenance = {"source": run.path.resolve().name, "key": spec.key(), "checkpoint": checkpoint}
     provenance["digest"] = content_digest(weights)

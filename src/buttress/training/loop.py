@@ -26,7 +26,7 @@ from buttress.results.run_spec import RunSpec
 from buttress.system.files import digest
 from buttress.system.progress import Progress, ProgressTask
 from buttress.system.rng import SampleRNG, derive_seed
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 from buttress.training.averaging import AveragedWeights
 from buttress.training.awp import perturbed_weights
 from buttress.training.cost import is_validation_epoch
@@ -109,7 +109,7 @@ class Trainer:
         probe_images = sampler.first_images(8).to(self.fabric.device)
         self.fast_model = FastModel.share_weights(self.module, probe_images)
         task = progress.add_task(
-            f"train {self.spec.model}", self.recipe.epochs * sampler.num_images
+            f"train {self.spec.model_name}", self.recipe.epochs * sampler.num_images
         )
         task.advance(self.state.epoch * sampler.num_images)
         try:

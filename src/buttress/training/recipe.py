@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from buttress.attacks.core import ATTACKS
-from buttress.config import PresetFolder, apply_overrides
+from buttress.config import RECIPES, apply_overrides
 from buttress.errors import UserError
 from buttress.results.run_spec import Recipe
 from buttress.training.objectives import OBJECTIVES
-
-RECIPES = PresetFolder("recipe", "buttress.training", "recipes")
 
 
 def list_recipes() -> list[str]:

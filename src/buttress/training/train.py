@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -17,9 +20,11 @@ from buttress.data import Dataset, dataset_facts, load_dataset
 from buttress.data.mixed import MixedDataset
 from buttress.errors import ButtressError, CorruptFileError, UserError
 from buttress.models import MODELS, Classifier, create_model
+from buttress.models.core import find_model, is_known
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
 from buttress.models.memory_format import use_channels_last
 from buttress.models.sync_batchnorm import convert_sync_batchnorm
+from buttress.results.model_code import is_function_name, read_model_code
 from buttress.results.run import (
     CHECKPOINT_NAMES,
     DONE_FILE,
@@ -29,6 +34,11 @@ from buttress.results.run import (
     command_line,
 )
 from buttress.results.run_spec import Recipe, RunSpec
+from buttress.results.training_images import (
+    TrainingImages,
+    read_training_images,
+    write_training_images,
+)
 from buttress.statistics import Interval, wilson_interval
 from buttress.system.cpu import available_cpus, disable_malloc_trim
 from buttress.system.files import atomic_write, digest
@@ -122,7 +132,8 @@ def resolve_run_spec(
     }[recipe.normalize]
     fields = {
         "model": model,
-        "model_args": dict(model_args or {}),
+        "model_sha256": read_model_code(model).sha256 if is_function_name(model) else None,
+        "model_args": _without_defaults(model, model_args or {}),
         "dataset": dataset,
         "limit": limit,
         "num_classes": data.num_classes,
@@ -136,10 +147,20 @@ def resolve_run_spec(
     return RunSpec.parse(fields, f"training {model}")
 
 
+def _without_defaults(model: str, model_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that differ from the model's defaults: the same model has one key, said or not."""
+    parameters = inspect.signature(find_model(model).value).parameters if is_known(model) else {}
+    return {
+        name: value
+        for name, value in model_args.items()
+        if name not in parameters or parameters[name].default != value
+    }
+
+
 def describe_image_size(spec: RunSpec) -> str:
     """Say at which size the model of a run sees its images."""
     size = f"{spec.image_size}x{spec.image_size}"
-    return f"images of {spec.dataset} have {size} pixels; {spec.model} is built for that size"
+    return f"images of {spec.dataset} have {size} pixels; {spec.model_name} is built for that size"
 
 
 def build_model(spec: RunSpec) -> Classifier:
@@ -250,6 +271,8 @@ def train_in_process(
     fabric = create_fabric(device, int(os.environ.get("WORLD_SIZE", "1")), spec.recipe.precision)
     progress = progress or SilentProgress()
     sampler, val_data = load_training_data(spec, progress)
+    if is_rank_zero():
+        record_training_images(run, sampler, val_data)
     with torch.random.fork_rng():
         model: torch.nn.Module = build_model(spec)
         if spec.initial_weights is not None:
@@ -281,6 +304,21 @@ def load_training_data(spec: RunSpec, progress: Progress) -> tuple[BatchSampler,
         )
         mixed_dataset = MixedDataset(data, extra_data, recipe.extra_data.batch_fraction)
     return BatchSampler(data, recipe.batch_size, spec.seed, mixed_dataset), val
+
+
+def record_training_images(run: Run, sampler: BatchSampler, val_data: Dataset) -> None:
+    """Write the hashes of the training images, for evaluations, unless they are written."""
+    with contextlib.suppress(CorruptFileError):
+        if read_training_images(run.path, sampler.data.name) is not None:
+            return
+    datasets = [sampler.data, *([sampler.mixed_dataset.extra] if sampler.mixed_dataset else [])]
+    found = [data.image_hashes for data in datasets]
+    hashes = np.unique(
+        np.concatenate([np.zeros(0, np.uint64), *(h for h in found if h is not None)])
+    )
+    images = TrainingImages(sampler.data.name, sampler.data.split, hashes)
+    copies = 0 if val_data.image_hashes is None else images.contains(val_data.image_hashes).sum()
+    write_training_images(run.path, replace(images, copies_in_validation=int(copies)))
 
 
 def check_extra_data(spec: RunSpec) -> None:
@@ -326,6 +364,12 @@ def summarize_run(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
     warnings = training_warnings(rows, spec.num_classes)
     if spec.recipe.select_on == "test":
         warnings.append(SELECTED_ON_TEST_WARNING)
+    images = read_training_images(run.path, spec.dataset)
+    if images is not None and images.copies_in_validation:
+        warnings.append(
+            f"{images.copies_in_validation} validation images are training images too, so "
+            "validation accuracy is optimistic and selects the wrong checkpoint; remove them"
+        )
     return {
         "epochs": rows[-1]["epoch"],
         "best_epoch": best["epoch"],
@@ -393,7 +437,8 @@ def is_finished(run: Run, progress: Progress) -> bool:
         for name in CHECKPOINT_NAMES:
             _check_checkpoint_owner(run, name, load_checkpoint(run.checkpoint(name)))
     except (CorruptFileError, FileNotFoundError) as error:
-        progress.log(f"{error}; recomputing")
+        reason = f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else error
+        progress.log(f"{reason}; recomputing")
         is_complete = False
     if not is_complete:
         (run.path / DONE_FILE).unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from buttress.studies.runner import queue
 from buttress.system.locks import (
     FileLock,
     LockLostError,
@@ -22,6 +23,7 @@ from buttress.system.locks import (
     seconds_since_touched,
 )
 from buttress.system.progress import SilentProgress
+from small_study import works
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -177,3 +179,20 @@ def test_the_holder_touches_it_and_notices_that_it_was_taken(tmp_path: Path) -> 
         lock.check()
     lock.release()
     assert path.exists()
+
+
+def test_a_finished_run_keeps_no_lock_of_a_killed_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed after the last record, before it gave the lock of the evaluation back."""
+    (job, *_) = works(tmp_path)
+    folder = job.folder / "eval"
+    folder.mkdir(parents=True)
+    stale = (queue.lock_path(job), folder / "quickstart.lock")
+    for path in stale:
+        held_elsewhere(path, 1000)
+    held_elsewhere(folder / "other.lock", 0)
+    monkeypatch.setattr(queue, "_earlier_result", lambda job: queue.TryResult("done"))
+    assert queue.try_run(job, device="cpu", progress=SilentProgress()).state == "done"
+    assert not any(path.exists() for path in stale)
+    assert (folder / "other.lock").exists()

@@ -21,7 +21,7 @@ from buttress.models.loading.run import read_run_checkpoint
 from buttress.results.run import CheckpointName, Run
 from buttress.system.progress import ProgressTask
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 from buttress.training.objectives import OBJECTIVES
 from buttress.training.objectives.core import TrainingBatch
 from buttress.training.train import build_model
@@ -84,7 +84,7 @@ def losses_per_step(
 
     with eval_mode(model):
         streams = MultiSeedStreams(0, "pgd", batch.ids.repeat(count), seeds)
-        last = last_iterate(attack, Problem(model, x, y, threat, streams), record_loss)
+        last = last_iterate(attack, Problem.pose(model, x, y, threat, streams), record_loss)
         losses.append(per_sample_loss(model, last, y))
     return torch.stack(losses, 1).view(count, -1, len(losses)).mT.double().cpu()
 

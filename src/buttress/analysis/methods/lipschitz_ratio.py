@@ -21,7 +21,7 @@ from buttress.errors import UserError
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.system.progress import ProgressTask, fraction_callback
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import TOLERANCE, Norm, Threat
+from buttress.threats.norm_ball import TOLERANCE, Norm, NormBall
 
 LOGITS = "logits"
 BATCH = 64  # images whose outputs in every block are held at once
@@ -60,7 +60,7 @@ class RatioTracker:
 
     hooks: OutputHooks
     x: Tensor
-    threat: Threat
+    threat: NormBall
     clean: dict[str, Tensor] = field(init=False)
     largest: dict[str, Tensor] = field(init=False)  # (pairs, N)
 
@@ -90,7 +90,7 @@ class RatioTracker:
 
 
 def _vector_norm(delta: Tensor, norm: Norm) -> Tensor:
-    return Threat(norm, 0.0).norm_of(delta)
+    return NormBall(norm, 0.0).norm_of(delta)
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class TrackedProblem(Problem):
     tracker: RatioTracker | None = field(default=None, repr=False)
 
     def evaluate_at(
-        self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True, eot_samples: int = 1
+        self, x_t: Tensor, loss_fn: LossFn, *, grad: bool | Tensor = True
     ) -> ModelOutput:
-        output = super().evaluate_at(x_t, loss_fn, grad=grad, eot_samples=eot_samples)
+        output = super().evaluate_at(x_t, loss_fn, grad=grad)
         if self.tracker is not None:
             self.tracker.update(
                 x_t, self.row_numbers() if self.sample_rows is None else self.sample_rows
@@ -143,13 +143,13 @@ class RatioAscent(ProjectedGradientAttack):
 
     def compute_loss(self, problem: Problem, state: AttackState, logits: Tensor) -> Tensor:
         assert problem.clean_logits is not None
-        return _vector_norm(logits - problem.clean_logits, OUTPUT_NORM[problem.threat.norm])
+        return _vector_norm(logits - problem.clean_logits, OUTPUT_NORM[problem.ball.norm])
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert output.grad is not None
         assert isinstance(state, RatioAscentState)
-        step = self.rel_step * problem.threat.eps * state.radius
-        next_x = state.x_t + broadcast_to_images(step) * problem.threat.steepest_direction(
+        step = self.rel_step * problem.ball.eps * state.radius
+        next_x = state.x_t + broadcast_to_images(step) * problem.ball.steepest_direction(
             output.grad
         )
         return problem.project(next_x, state.radius)
@@ -170,7 +170,7 @@ class RatioMeasurement:
 
     attack: Attack
     ascent: RatioAscent
-    ascent_threats: tuple[Threat, ...]
+    ascent_threats: tuple[NormBall, ...]
 
     def measure_batch(
         self, subject: AnalysisSubject, hooks: OutputHooks, batch: Batch, task: ProgressTask
@@ -180,7 +180,7 @@ class RatioMeasurement:
         y = batch.y.to(x.device)
         images_per_attack = len(x) / (1 + len(self.ascent_threats))
 
-        def track(attack: Attack, threat: Threat, name: str) -> tuple[RatioTracker, Tensor]:
+        def track(attack: Attack, threat: NormBall, name: str) -> tuple[RatioTracker, Tensor]:
             tracker = RatioTracker(hooks, x, threat)
             streams = SampleRNG(subject.seed, name, batch.ids)
             problem = TrackedProblem(subject.model, x, y, threat, streams, tracker=tracker)
@@ -212,7 +212,7 @@ def create_measurement(
 ) -> RatioMeasurement:
     """The attack, and an ascent in the input norm of each pair: its own ball, or the usual one."""
     threat, budgets = subject.threat, subject.data.budgets
-    threats = tuple(threat if threat.norm == n else Threat(n, budgets[n]) for _, n in NORM_PAIRS)
+    threats = tuple(threat if threat.norm == n else NormBall(n, budgets[n]) for _, n in NORM_PAIRS)
     return RatioMeasurement(attack, RatioAscent(steps=steps, radii=tuple(radii)), threats)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from buttress.analysis.figures import Axes, Figure, SubFigure
 from buttress.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
 
 LossPlane = tuple[tuple[float, ...], ...]  # [i][j]: at step i of the first axis, j of the other
 NUM_LEVELS = 12
@@ -18,13 +15,11 @@ NUM_LEVELS = 12
 
 def symmetric_grid(radius: float, points: int) -> tuple[float, ...]:
     """Points from -radius to radius with one exactly at 0."""
-    if not isinstance(points, int) or points < 3 or points % 2 == 0:
+    if points < 3 or points % 2 == 0:
         raise UserError(
             "`points` must be an odd integer of at least 3 (the center is one of "
             f"them), but got points={points!r}"
         )
-    if not isinstance(radius, (int, float)) or not 0 < radius < math.inf:
-        raise UserError(f"`radius > 0` must hold, but got radius={radius!r}")
     half = points // 2
     return tuple(radius * k / half for k in range(-half, half + 1))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 KHINTCHINE_CONSTANT = 1 / math.sqrt(2)  # E|sum of n signs| >= sqrt(n / 2)
 LEMMA_CONSTANT = (
     KHINTCHINE_CONSTANT / 2
-)  # the lemma's c, which is only said to exist: see `lemma_limits`
+)  # the lemma's c, whose existence alone is stated: see `lemma_limits`
 
 
 class ComplexityEstimate(NamedTuple):

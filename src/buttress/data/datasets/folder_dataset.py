@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from buttress.data.archives import check_md5, unpack
 from buttress.data.core import IMAGENET_BUDGETS, Dataset, DatasetFacts
-from buttress.data.download import cache_dir, download, try_sources, workspace
+from buttress.data.download import download, try_sources, workspace
 from buttress.data.pixels import ChannelStats
 from buttress.data.readers.folder import FolderPixels, ImageFile, file_dataset
 from buttress.errors import DataError, UserError
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
 from buttress.threats.norm_ball import Norm
 

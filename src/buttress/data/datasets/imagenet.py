@@ -14,7 +14,6 @@ from pathlib import Path
 
 from buttress.data.core import DATASETS, Dataset
 from buttress.data.datasets.folder_dataset import FolderDataset, imagenet_facts
-from buttress.data.download import cache_dir
 from buttress.data.readers.folder import (
     ImageFile,
     class_names,
@@ -24,6 +23,7 @@ from buttress.data.readers.folder import (
     split_validation,
 )
 from buttress.errors import DataError
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
 from buttress.system.rng import derive_seed
 

@@ -21,9 +21,10 @@ from buttress.data.archives import ARCHIVE_ERRORS, DISK_ERRORS, ArrayUnpickler
 from buttress.data.checks import check_labels
 from buttress.data.core import READERS, Dataset, budgets_of_size
 from buttress.data.datasets.cifar import CIFAR10
-from buttress.data.download import cache_dir, workspace
+from buttress.data.download import workspace
 from buttress.data.pixels import MemoryPixels, channel_stats
 from buttress.errors import DataError, UserError
+from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
 from buttress.system.rng import derive_seed
 

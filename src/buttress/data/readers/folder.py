@@ -68,6 +68,7 @@ class FolderPixels(EncodedPixels):
 
 SPLIT_FOLDERS = ("train", "val", "test")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+SYSTEM_FILES = ("Thumbs.db", "desktop.ini")
 STATISTICS_SAMPLE = 2_000  # training images that give mean, std and the usual size
 DEFAULT_SIZE = 224
 VAL_FRACTION_DENOMINATOR = 10  # training images held out where there is no val/
@@ -99,7 +100,10 @@ def folder(path: str, split: str, image_size: int | None, progress: Progress) ->
     paths = tuple(f.path for f in files)
     pixels = FolderPixels(root, paths, size, apply_exif_rotation=True)
     budgets = budgets_of_size(size)
-    return file_dataset(f"folder:{path}", split, files, pixels, classes, stats, budgets)
+    data = file_dataset(f"folder:{path}", split, files, pixels, classes, stats, budgets)
+    labels = {file.label for file in files}
+    empty = tuple(name for label, name in enumerate(classes) if label not in labels)
+    return replace(data, dropped_files=find_dropped_files(root, split), empty_classes=empty)
 
 
 def file_dataset(
@@ -203,7 +207,7 @@ def list_files(root: Path, split: str, classes: tuple[str, ...]) -> list[ImageFi
     for label, name in enumerate(classes):
         for subfolder, entries in walk_folder(root / split / name):
             relative_path = check_file_name(Path(subfolder).relative_to(root).as_posix(), root)
-            images = (e for e in entries if e.lower().endswith(IMAGE_SUFFIXES) and e[0] != ".")
+            images = filter(is_image, entries)
             files += [
                 image_file(f"{relative_path}/{check_file_name(e, Path(subfolder))}", label)
                 for e in images
@@ -217,6 +221,34 @@ def list_files(root: Path, split: str, classes: tuple[str, ...]) -> list[ImageFi
             f"{root / split} must contain images, but contains no {IMAGE_SUFFIXES} file"
         )
     return sorted(files)
+
+
+def find_dropped_files(root: Path, split: str) -> tuple[str, ...]:
+    """Files of a split that are not read: images beside class folders, other files in them."""
+    dropped = []
+    for part in ("", *source_folders(root, split)):
+        entries = [e for e in os.scandir(root / part) if not e.name.startswith(".")]
+        dropped += [e.path for e in entries if e.is_file() and is_image(e.name)]
+        for folder in (e.path for e in entries if part and e.is_dir()):
+            dropped += [
+                os.path.join(subfolder, name)
+                for subfolder, names in walk_folder(Path(folder))
+                for name in names
+                if not (is_image(name) or name.startswith(".") or name in SYSTEM_FILES)
+            ]
+    return tuple(Path(path).relative_to(root).as_posix() for path in sorted(dropped))
+
+
+def source_folders(root: Path, split: str) -> list[str]:
+    """The folders that a split is read from; see `select_split` and `split_validation`."""
+    if split == "test" and not (root / "test").is_dir():
+        split = "val"
+    parts = ["val" if (root / "val").is_dir() else "train"] if split == "val" else split.split("+")
+    return [part for part in dict.fromkeys(parts) if (root / part).is_dir()]
+
+
+def is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
 def image_file(path: str, label: int) -> ImageFile:

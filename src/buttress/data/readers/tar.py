@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from buttress.data.archives import ARCHIVE_ERRORS
-from buttress.data.download import cache_dir
 from buttress.data.pixels import ChannelStats, channel_stats
 from buttress.data.readers.folder import IMAGE_SUFFIXES
 from buttress.data.readers.images import EncodedPixels, decode_image
 from buttress.errors import CorruptFileError, DataError
-from buttress.system.files import read_json, write_json
+from buttress.system.files import cache_dir, read_json, write_json
 from buttress.system.rng import derive_seed
 
 LABEL_SUFFIX = ".cls"

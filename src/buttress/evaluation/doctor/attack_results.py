@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from buttress.data.corruptions import CORRUPTIONS
+from buttress.data.corruptions.frost import PHOTOGRAPH_VARIANT
 from buttress.evaluation.doctor.core import (
     CHECKS,
     AttackRecords,
@@ -265,13 +266,14 @@ def unofficial_corruptions(records: AttackRecords) -> Finding | None:
         return None
     name = str(record.metadata["args"]["corruption"])
     reason = CORRUPTIONS.entry(name).metadata.get("note") if name in CORRUPTIONS else None
-    if reason is None:
+    source = str(record.metadata.get("corruption_source", ""))
+    if reason is None or source.endswith(f" {PHOTOGRAPH_VARIANT}"):
         return None
     return make_finding(
         unofficial_corruptions,
         "note",
         f"{name} is not generated as in the published dataset ({reason})",
-        "compare it with accuracies on generated images only, or put the official images into the "
-        "cache",
+        "compare it with accuracies on generated images only, or install the photographs (`pip "
+        "install --no-deps imagecorruptions`), or put the official images into the cache",
         {"corruption": name},
     )

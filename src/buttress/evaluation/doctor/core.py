@@ -1,9 +1,9 @@
 """Checks: functions of a model or of attack records that return a finding or None.
 
-There are four kinds, given by a tag: ``model`` needs a few passes over some images, ``threat``
-checks the threat model and ``attack`` attacks the model (all take a `ModelUnderTest`);
-``records`` compares attack records (`AttackRecords`). Evaluations run all of them, ``attack`` once
-per norm.
+There are five kinds, given by a tag: ``data`` checks the images (`EvaluatedImages`); ``model``
+needs a few passes over some images, ``threat`` checks the threat model and ``attack`` attacks the
+model (all take a `ModelUnderTest`); ``records`` compares attack records (`AttackRecords`).
+Evaluations run all of them, ``attack`` once per norm.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from buttress.results.diagnosis import (
     FindingSeverity,
     deduplicate_findings,
 )
-from buttress.threats.norm_ball import Threat
+from buttress.threats.norm_ball import NormBall
 
-CheckFunction = Callable[..., Finding | None]  # of a ModelUnderTest or of AttackRecords
+CheckFunction = Callable[..., Finding | None]  # of the subject of its kind
 CHECKS: Registry[CheckFunction] = Registry("check")
 
 PROBE_IMAGES = 64  # per batch: more may not fit into memory
@@ -54,7 +54,7 @@ class ModelUnderTest:
 
     model: nn.Module
     data: Dataset
-    threat: Threat
+    threat: NormBall
     seed: int = 0
     averaged_passes: int = (
         1  # fewest passes that an attack of the evaluation averages, for randomized models
@@ -151,7 +151,7 @@ def attack_tags(record: AttackRecord) -> tuple[str, ...]:
 
 
 # The order in which they are run: a model with the wrong number of classes cannot be attacked.
-CHECK_KINDS = ("model", "threat", "attack", "records")
+CHECK_KINDS = ("data", "model", "threat", "attack", "records")
 CLASS_COUNT_CHECK = "class_count"
 
 
@@ -160,7 +160,7 @@ def checks_of_kind(kind: str) -> list[str]:
     return sorted(CHECKS.names(kind), key=lambda name: name != CLASS_COUNT_CHECK)
 
 
-def run_checks(subject: ModelUnderTest | AttackRecords, kind: str) -> list[Finding]:
+def run_checks(subject: object, kind: str) -> list[Finding]:
     """Run the checks of a kind and return their findings."""
     results = (CHECKS.get(name)(subject) for name in checks_of_kind(kind))
     return [f for f in results if f is not None]

@@ -17,7 +17,7 @@ from buttress.evaluation.doctor.core import CHECKS, PROBE_IMAGES, ModelUnderTest
 from buttress.models.eval_mode import eval_mode
 from buttress.results.diagnosis import Finding
 from buttress.system.rng import SampleRNG, make_generator
-from buttress.threats.norm_ball import TINY, Threat
+from buttress.threats.norm_ball import TINY, NormBall
 
 MAX_FLAT_FRACTION = 0.1  # of the images: fewer hardly change an accuracy
 TARGET_MARGIN = 1.0  # mean logit margin after scaling, at which the softmax does not saturate
@@ -148,7 +148,7 @@ def robust_at_any_eps(subject: ModelUnderTest) -> Finding | None:
     x, y = subject.x[:PROBE_IMAGES], subject.y[:PROBE_IMAGES]
     norm = subject.threat.norm
     distance_to_gray = subject.threat.perturbation_size(x, x.new_full(x.shape, 0.5))
-    threat = Threat(norm, 0.5 if norm == "Linf" else float(distance_to_gray.max()))
+    threat = NormBall(norm, 0.5 if norm == "Linf" else float(distance_to_gray.max()))
     options = AttackOptions(subject.seed, stop_when_fooled=True)
     ids = subject.data.ids[:PROBE_IMAGES]
     out = run_attack(

@@ -20,6 +20,7 @@ from buttress.evaluation.doctor.core import (
     ModelUnderTest,
     make_finding,
 )
+from buttress.evaluation.doctor.labels import label_permutation
 from buttress.models.eval_mode import eval_mode
 from buttress.results.diagnosis import Finding
 
@@ -113,49 +114,6 @@ def wrong_input_range(subject: ModelUnderTest) -> Finding | None:
     )
 
 
-MIN_CLASS_IMAGES = 3  # of a class whose label is in doubt
-MIN_CLASS_FRACTION = 0.8  # of them are predicted as one other class
-
-
-@CHECKS.register("permuted_labels", tags=("model",))
-def permuted_labels(subject: ModelUnderTest) -> Finding | None:
-    """Most images of some classes are predicted as one other class each."""
-    predictions = subject.logits.argmax(1)
-    other_class = label_permutation(predictions, subject.y)
-    if not other_class:
-        return None
-    before = float(subject.is_correct.float().mean())
-    table = torch.arange(subject.logits.shape[1], device=subject.y.device)
-    for label, prediction in other_class.items():
-        table[label] = prediction
-    after = float((predictions == table[subject.y]).float().mean())
-    names = subject.data.classes
-    pairs = ", ".join(f"{names[a]} as {names[b]}" for a, b in [*other_class.items()][:5])
-    return make_finding(
-        permuted_labels,
-        "untrustworthy",
-        f"labels and outputs seem to be in another order: {pairs}; clean accuracy rises from "
-        f"{before:.1%} to {after:.1%} with these labels",
-        "check the order of the class folders or of the label map against that of training",
-        {"before": before, "after": after, "classes": len(other_class)},
-    )
-
-
-def label_permutation(predictions: Tensor, y: Tensor) -> dict[int, int]:
-    """Label -> the class that its images are predicted as, where it is another one.
-
-    Empty unless these classes are a permutation of the labels.
-    """
-    other_class: dict[int, int] = {}
-    for label in y.unique().tolist():
-        of_label = predictions[y == label]
-        top, count = of_label.mode().values.item(), int((of_label == of_label.mode().values).sum())
-        if top != label and count >= max(MIN_CLASS_IMAGES, MIN_CLASS_FRACTION * len(of_label)):
-            other_class[label] = int(top)
-    is_permutation = set(other_class) == set(other_class.values())
-    return other_class if is_permutation and len(other_class) > 1 else {}
-
-
 def _matches_double_normalization(subject: ModelUnderTest, mean: float, std: float) -> bool:
     """Normalized once, images have mean 0 and std 1; twice, -mean / std and 1 / std."""
     m, s = (sum(v) / len(v) for v in (subject.data.mean, subject.data.std))
@@ -201,7 +159,8 @@ def _best_transform(
 
     Labels in another order have their own finding: other images cannot mend them.
     """
-    if label_permutation(subject.logits.argmax(1), subject.y):
+    predictions, labels = (v.cpu().numpy() for v in (subject.logits.argmax(1), subject.y))
+    if label_permutation(predictions, labels):
         return None
     improvements = []
     for transform in transforms:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from buttress.models.building_blocks import Activation
 from buttress.models.core import ImageSizes
 from buttress.models.families.resnet import ResNetConfig, build_resnet
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 HEADS = 4
 
@@ -77,13 +77,11 @@ class BotNetConfig:
     activation: Activation = "relu"
 
 
-def build_botnet(
-    config: BotNetConfig, num_classes: int, image_size: int, in_channels: int
-) -> ResNet:
+def build_botnet(config: BotNetConfig, shape: InputShape) -> ResNet:
     resnet = replace(config.resnet, activation=config.activation)
-    net = build_resnet(resnet, num_classes, image_size, in_channels)
-    stem_stride = resnet.stem_stride if image_size <= MAX_SMALL_IMAGE else 4
-    add_attention(net, side=math.ceil(image_size / (4 * stem_stride)))
+    net = build_resnet(resnet, shape)
+    stem_stride = resnet.stem_stride if shape.is_small else 4
+    add_attention(net, side=math.ceil(shape.image_size / (4 * stem_stride)))
     net.drop_rate = config.dropout
     return net
 

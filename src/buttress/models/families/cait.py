@@ -19,7 +19,7 @@ from buttress.models.building_blocks import (
 )
 from buttress.models.core import ImageSizes
 from buttress.models.families.vit import PatchSize, default_patch_size
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 # Class attention is a stage of its own.
 BLOCK_PATTERN = r"(?P<stage>blocks|blocks_token_only)\.\d+"
@@ -37,12 +37,12 @@ class CaiTConfig:
     activation: Activation = "gelu"
 
 
-def build_cait(config: CaiTConfig, num_classes: int, image_size: int, in_channels: int) -> Cait:
+def build_cait(config: CaiTConfig, shape: InputShape) -> Cait:
     net = Cait(
-        img_size=image_size,
-        patch_size=config.patch or default_patch_size(image_size),
-        in_chans=in_channels,
-        num_classes=num_classes,
+        img_size=shape.image_size,
+        patch_size=config.patch or default_patch_size(shape.image_size),
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         embed_dim=config.dim,
         depth=config.depth,
         num_heads=config.heads,

@@ -25,7 +25,7 @@ from buttress.models.building_blocks import (
     mlp,
 )
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,9 @@ class CCTBlock(nn.Module):
 class CCT(nn.Module):
     """The network of a configuration, from images to logits."""
 
-    def __init__(
-        self, config: CCTConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: CCTConfig, shape: InputShape) -> None:
         super().__init__()
-        self.tokenizer, side = _build_tokenizer(config, image_size, in_channels)
+        self.tokenizer, side = _build_tokenizer(config, shape)
         self.pos_embed = nn.Parameter(torch.empty(1, side**2, config.width))
         last = max(config.depth - 1, 1)
         self.blocks = nn.Sequential(
@@ -73,7 +71,7 @@ class CCT(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
         self.pool = nn.Linear(config.width, 1)
-        self.head = nn.Linear(config.width, num_classes)
+        self.head = nn.Linear(config.width, shape.num_classes)
         self._initialize()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,17 +91,15 @@ class CCT(nn.Module):
                     nn.init.zeros_(module.bias)
 
 
-def _build_tokenizer(
-    config: CCTConfig, image_size: int, in_channels: int
-) -> tuple[nn.Sequential, int]:
+def _build_tokenizer(config: CCTConfig, shape: InputShape) -> tuple[nn.Sequential, int]:
     """The convolutions that make tokens, and how many tokens there are in a row."""
     act = activation_layer(config.activation or "relu")
-    if image_size <= MAX_SMALL_IMAGE:
-        kernel, stride, widths = 3, config.tokenizer_stride, [in_channels, config.width]
+    if shape.is_small:
+        kernel, stride, widths = 3, config.tokenizer_stride, [shape.in_channels, config.width]
     else:
-        kernel, stride, widths = 7, 2, [in_channels, 64, config.width]
+        kernel, stride, widths = 7, 2, [shape.in_channels, 64, config.width]
     layers: list[nn.Module] = []
-    side = image_size
+    side = shape.image_size
     for in_width, out_width in pairwise(widths):
         conv = nn.Conv2d(in_width, out_width, kernel, stride, kernel // 2, bias=False)
         layers += [conv, act(), nn.MaxPool2d(3, 2, 1)]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,10 @@ class CeiTBlock(nn.Module):
 class CeiT(nn.Module):
     """The network of a configuration, from images to logits."""
 
-    def __init__(
-        self, config: CeiTConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: CeiTConfig, shape: InputShape) -> None:
         super().__init__()
-        side = image_size // (2 * config.stem_stride * config.patch)
-        self.stem = CeiTStem(config, in_channels)
+        side = shape.image_size // (2 * config.stem_stride * config.patch)
+        self.stem = CeiTStem(config, shape.in_channels)
         self.cls_token = nn.Parameter(torch.randn(1, 1, config.width))
         self.pos_embed = nn.Parameter(torch.randn(1, 1 + side**2, config.width))
         last = config.depth - 1
@@ -121,7 +119,7 @@ class CeiT(nn.Module):
             )
         )
         self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, num_classes)
+        self.head = nn.Linear(config.width, shape.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.stem(x)

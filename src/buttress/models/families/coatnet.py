@@ -19,13 +19,7 @@ from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer, mlp
 from buttress.models.core import PATTERNS, Factory, ImageSizes
-from buttress.models.variants import (
-    MAX_SMALL_IMAGE,
-    ModelCategory,
-    ModelFamily,
-    Variant,
-    global_pool,
-)
+from buttress.models.variants import InputShape, ModelCategory, ModelFamily, Variant, global_pool
 
 
 @dataclass(frozen=True)
@@ -157,21 +151,19 @@ class CoAtNetTransformerBlock(nn.Module):
 class CoAtNet(nn.Module):
     """The network of a configuration, from images to logits."""
 
-    def __init__(
-        self, config: CoAtNetConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: CoAtNetConfig, shape: InputShape) -> None:
         super().__init__()
         act, width = activation_layer(config.activation), config.stem_channels
-        stride = config.stem_stride if image_size <= MAX_SMALL_IMAGE else 2
+        stride = config.stem_stride if shape.is_small else 2
         self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, width, 3, stride, 1, bias=False),
+            nn.Conv2d(shape.in_channels, width, 3, stride, 1, bias=False),
             nn.BatchNorm2d(width),
             act(),
             nn.Conv2d(width, width, 3, 1, 1, bias=False),
             nn.BatchNorm2d(width),
             act(),
         )
-        side, inside, stages = -(-image_size // stride), width, []
+        side, inside, stages = -(-shape.image_size // stride), width, []
         for letter, depth, outside in zip(
             config.letters, config.depths, config.channels, strict=True
         ):
@@ -181,7 +173,7 @@ class CoAtNet(nn.Module):
             inside = outside
         self.stages = nn.Sequential(*stages)
         self.pool = global_pool()
-        self.head = nn.Linear(inside, num_classes, bias=False)
+        self.head = nn.Linear(inside, shape.num_classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.stages(self.stem(x))))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant, global_pool
+from buttress.models.variants import InputShape, ModelFamily, Variant, global_pool
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,11 @@ def _embedding(in_channels: int, out_channels: int, kernel: int, stride: int) ->
 class CvT(nn.Module):
     """The network of a configuration, from images to logits."""
 
-    def __init__(
-        self, config: CvTConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: CvTConfig, shape: InputShape) -> None:
         super().__init__()
-        kernel, stride = (3, 2) if image_size <= MAX_SMALL_IMAGE else (7, 4)
+        kernel, stride = (3, 2) if shape.is_small else (7, 4)
         in_channels_stage = config.widths[0]
-        self.stem = _embedding(in_channels, in_channels_stage, kernel, stride)
+        self.stem = _embedding(shape.in_channels, in_channels_stage, kernel, stride)
         stages: list[nn.Module] = []
         for index, width in enumerate(config.widths):
             stage = nn.Sequential()
@@ -116,7 +114,7 @@ class CvT(nn.Module):
             in_channels_stage = width
         self.stages = nn.Sequential(*stages)
         self.pool = global_pool()
-        self.head = nn.Linear(in_channels_stage, num_classes)
+        self.head = nn.Linear(in_channels_stage, shape.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.pool(self.stages(self.stem(x))))

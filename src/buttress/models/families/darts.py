@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from buttress.models.building_blocks import Activation, activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
-    MAX_SMALL_IMAGE,
     ROBUST_WRN_PAPER,
+    InputShape,
     ModelFamily,
     StageConfig,
     Variant,
@@ -147,14 +147,12 @@ class DartsStage(nn.ModuleList):
 class Darts(nn.Module):
     """The network of a configuration."""
 
-    def __init__(
-        self, config: DartsConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: DartsConfig, shape: InputShape) -> None:
         super().__init__()
-        self.stem = _build_stem(config, image_size, in_channels)
+        self.stem = _build_stem(config, shape)
         self.stages = _build_stages(config)
         self.pool = global_pool()
-        self.head = nn.Linear(NODES_PER_CELL * config.channels[-1], num_classes)
+        self.head = nn.Linear(NODES_PER_CELL * config.channels[-1], shape.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         older = newer = self.stem(x)
@@ -180,10 +178,10 @@ def _build_stages(config: DartsConfig) -> nn.ModuleList:
     return stages
 
 
-def _build_stem(config: DartsConfig, image_size: int, in_channels: int) -> nn.Sequential:
+def _build_stem(config: DartsConfig, shape: InputShape) -> nn.Sequential:
     width = config.stem_channels
-    strides = [config.stem_stride] if image_size <= MAX_SMALL_IMAGE else [2, 2, 2]
-    stem, inside = nn.Sequential(), in_channels
+    strides = [config.stem_stride] if shape.is_small else [2, 2, 2]
+    stem, inside = nn.Sequential(), shape.in_channels
     for position, stride in enumerate(strides):
         if position:
             stem.append(activation_layer(config.activation)())

@@ -16,8 +16,8 @@ from torchvision.models.densenet import _DenseBlock, _Transition
 from buttress.models.building_blocks import activation_layer, replace_activation
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
-    MAX_SMALL_IMAGE,
     ROBUST_WRN_PAPER,
+    InputShape,
     ModelFamily,
     StageConfig,
     Variant,
@@ -51,20 +51,18 @@ def standard_config(
 class DenseNet(nn.Module):
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
 
-    def __init__(
-        self, config: DenseNetConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: DenseNetConfig, shape: InputShape) -> None:
         super().__init__()
-        first = config.channels[0]
-        self.stem: nn.Module = nn.Conv2d(in_channels, first, 3, config.stem_stride, 1, bias=False)
-        if image_size > MAX_SMALL_IMAGE:
-            self.stem = imagenet_stem(in_channels, first, config.activation)
+        channels, first = shape.in_channels, config.channels[0]
+        self.stem: nn.Module = nn.Conv2d(channels, first, 3, config.stem_stride, 1, bias=False)
+        if not shape.is_small:
+            self.stem = imagenet_stem(channels, first, config.activation)
         self.features = _build_dense_blocks(config)
         width = config.channels[-1] + config.depths[-1] * config.growth
         self.norm = nn.BatchNorm2d(width)
         self.act = activation_layer(config.activation)()
         self.pool = global_pool()
-        self.head = nn.Linear(width, num_classes)
+        self.head = nn.Linear(width, shape.num_classes)
         initialize_he(self)
 
     def forward(self, x: Tensor) -> Tensor:

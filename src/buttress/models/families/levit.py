@@ -23,7 +23,7 @@ from buttress.models.building_blocks import (
     initialize_linear_layers,
 )
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 # The attention that shrinks the map, with its MLP, is the first block of the later stages.
 BLOCK_PATTERN = r"stages\.(?P<stage>0(?=\.blocks)|[1-9])\.(downsample|blocks\.\d+)"
@@ -73,17 +73,17 @@ class UncachedDownsample(UncachedBiases, AttentionDownsample):  # type: ignore[m
     """Attention between stages."""
 
 
-def build_levit(config: LeViTConfig, num_classes: int, image_size: int, in_channels: int) -> Levit:
+def build_levit(config: LeViTConfig, shape: InputShape) -> Levit:
     name = config.activation
     act = nn.Hardswish if name == "hard_swish" else activation_layer(name)
-    stem = Stem16(in_channels, config.widths[0], act_layer=act)
-    if image_size <= MAX_SMALL_IMAGE:
+    stem = Stem16(shape.in_channels, config.widths[0], act_layer=act)
+    if shape.is_small:
         stem.conv1.linear.stride = stem.conv2.linear.stride = (1, 1)
         stem.stride = 4
     net = Levit(
-        img_size=image_size,
-        num_classes=num_classes,
-        in_chans=in_channels,
+        img_size=shape.image_size,
+        num_classes=shape.num_classes,
+        in_chans=shape.in_channels,
         embed_dim=config.widths,
         key_dim=config.key_width,
         depth=config.depths,

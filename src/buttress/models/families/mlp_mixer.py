@@ -14,7 +14,7 @@ from torch import nn
 
 from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, activation_layer
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 def initialize_head(net: MlpMixer) -> None:
@@ -32,14 +32,12 @@ class MixerConfig:
     activation: Activation = "gelu"
 
 
-def build_mlp_mixer(
-    config: MixerConfig, num_classes: int, image_size: int, in_channels: int
-) -> MlpMixer:
+def build_mlp_mixer(config: MixerConfig, shape: InputShape) -> MlpMixer:
     net = MlpMixer(
-        img_size=image_size,
+        img_size=shape.image_size,
         patch_size=config.patch,
-        in_chans=in_channels,
-        num_classes=num_classes,
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         num_blocks=config.depth,
         embed_dim=config.dim,
         mlp_ratio=(4.0, 0.5),

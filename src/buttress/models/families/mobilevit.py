@@ -18,7 +18,7 @@ from timm.models.mobilevit import MobileVitBlock as MobileVitBlock
 
 from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, replace_activation
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ class MobileViTConfig:
         return tuple(stages)
 
 
-def build_mobilevit(
-    config: MobileViTConfig, num_classes: int, image_size: int, in_channels: int
-) -> ByobNet:
+def build_mobilevit(config: MobileViTConfig, shape: InputShape) -> ByobNet:
     layout = ByoModelCfg(
         blocks=config.stages(),
         stem_chs=config.stem,
@@ -74,8 +72,8 @@ def build_mobilevit(
         act_layer="silu",
         num_features=config.features,
     )
-    net = ByobNet(layout, num_classes, in_channels, zero_init_last=False)
-    if image_size <= MAX_SMALL_IMAGE:
+    net = ByobNet(layout, shape.num_classes, shape.in_channels, zero_init_last=False)
+    if shape.is_small:
         net.stem.conv.stride = (config.stem_stride, config.stem_stride)
     replace_activation(net, "silu", config.activation)
     return net

@@ -22,7 +22,7 @@ from buttress.models.building_blocks import (
     scale_residual_branches,
 )
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,10 @@ class PoolFormerConfig:
     activation: Activation = "gelu"
 
 
-def build_poolformer(
-    config: PoolFormerConfig, num_classes: int, image_size: int, in_channels: int
-) -> MetaFormer:
+def build_poolformer(config: PoolFormerConfig, shape: InputShape) -> MetaFormer:
     net = MetaFormer(
-        in_chans=in_channels,
-        num_classes=num_classes,
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         depths=config.depths,
         dims=config.dims,
         downsample_norm=None,
@@ -52,8 +50,8 @@ def build_poolformer(
         res_scale_init_values=None,
         use_mlp_head=False,
     )
-    if image_size <= MAX_SMALL_IMAGE:
-        net.stem.conv = nn.Conv2d(in_channels, config.dims[0], 3, stride=2, padding=1)
+    if shape.is_small:
+        net.stem.conv = nn.Conv2d(shape.in_channels, config.dims[0], 3, stride=2, padding=1)
         nn.init.trunc_normal_(net.stem.conv.weight, std=0.02)
         nn.init.zeros_(net.stem.conv.bias)
     return net

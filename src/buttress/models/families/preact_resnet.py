@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from buttress.models.building_blocks import activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
-    MAX_SMALL_IMAGE,
+    InputShape,
     ModelFamily,
     ResidualNetwork,
     StageConfig,
@@ -62,15 +62,13 @@ class PreActBlock(nn.Module):
         return y + (x if self.shortcut is None else self.shortcut(activated))
 
 
-def build_preact_resnet(
-    config: PreActResNetConfig, num_classes: int, image_size: int, in_channels: int
-) -> ResidualNetwork:
+def build_preact_resnet(config: PreActResNetConfig, shape: InputShape) -> ResidualNetwork:
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
     width = config.stem_channels
-    stem: nn.Module = nn.Conv2d(in_channels, width, 3, config.stem_stride, 1, bias=False)
-    if image_size > MAX_SMALL_IMAGE:
-        stem = imagenet_stem(in_channels, width, config.activation)
-    return ResidualNetwork(stem, width, PreActBlock, config, num_classes, expansion=EXPANSION)
+    stem: nn.Module = nn.Conv2d(shape.in_channels, width, 3, config.stem_stride, 1, bias=False)
+    if not shape.is_small:
+        stem = imagenet_stem(shape.in_channels, width, config.activation)
+    return ResidualNetwork(stem, width, PreActBlock, config, shape, expansion=EXPANSION)
 
 
 PREACT_RESNET_FAMILY = ModelFamily(

@@ -21,7 +21,7 @@ from buttress.models.building_blocks import (
     scale_residual_branches,
 )
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,10 @@ class PVTv2Config:
     activation: Activation = "gelu"
 
 
-def build_pvt_v2(
-    config: PVTv2Config, num_classes: int, image_size: int, in_channels: int
-) -> PyramidVisionTransformerV2:
+def build_pvt_v2(config: PVTv2Config, shape: InputShape) -> PyramidVisionTransformerV2:
     net = PyramidVisionTransformerV2(
-        in_chans=in_channels,
-        num_classes=num_classes,
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         depths=config.depths,
         embed_dims=config.dims,
         num_heads=config.heads,

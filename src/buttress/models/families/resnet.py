@@ -10,7 +10,7 @@ from torch import nn
 
 from buttress.models.building_blocks import replace_activation
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, StageConfig, Variant
+from buttress.models.variants import InputShape, ModelFamily, StageConfig, Variant
 
 PLAIN_STEM_CHANNELS = 64  # channels of timm's plain stem, which are fixed
 
@@ -32,23 +32,21 @@ def use_small_stem(net: ResNet, in_channels: int, stride: int = 1) -> None:
     net.maxpool = nn.Identity()
 
 
-def build_resnet(
-    config: ResNetConfig, num_classes: int, image_size: int, in_channels: int
-) -> ResNet:
+def build_resnet(config: ResNetConfig, shape: InputShape) -> ResNet:
     """The network of a configuration; images above 64x64 enter through timm's stem."""
     net = ResNet(
         BasicBlock if config.block == "basic" else Bottleneck,
         config.depths,
-        num_classes,
-        in_channels,
+        shape.num_classes,
+        shape.in_channels,
         channels=config.channels,
         # A deep stem has twice `stem_width`, where a plain one cannot be narrower.
         stem_type="" if config.stem_channels == PLAIN_STEM_CHANNELS else "deep",
         stem_width=config.stem_channels // 2,
         zero_init_last=False,
     )
-    if image_size <= MAX_SMALL_IMAGE:
-        use_small_stem(net, in_channels, config.stem_stride)
+    if shape.is_small:
+        use_small_stem(net, shape.in_channels, config.stem_stride)
     replace_activation(net, "relu", config.activation)
     return net
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from buttress.models.building_blocks import activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
-    MAX_SMALL_IMAGE,
+    InputShape,
     ModelFamily,
     ResidualNetwork,
     StageConfig,
@@ -65,20 +65,18 @@ class ResNeXtBlock(nn.Module):
         return self.act3(self.norm3(self.conv3(y)) + self.shortcut(x))
 
 
-def build_resnext(
-    config: ResNeXtConfig, num_classes: int, image_size: int, in_channels: int
-) -> ResidualNetwork:
+def build_resnext(config: ResNeXtConfig, shape: InputShape) -> ResidualNetwork:
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
-    stem, width = _build_stem(config, image_size, in_channels), config.stem_channels
-    return ResidualNetwork(stem, width, ResNeXtBlock, config, num_classes, expansion=EXPANSION)
+    stem, width = _build_stem(config, shape), config.stem_channels
+    return ResidualNetwork(stem, width, ResNeXtBlock, config, shape, expansion=EXPANSION)
 
 
-def _build_stem(config: ResNeXtConfig, image_size: int, in_channels: int) -> nn.Sequential:
-    if image_size > MAX_SMALL_IMAGE:
-        return imagenet_stem(in_channels, config.stem_channels, config.activation)
+def _build_stem(config: ResNeXtConfig, shape: InputShape) -> nn.Sequential:
+    if not shape.is_small:
+        return imagenet_stem(shape.in_channels, config.stem_channels, config.activation)
     kernel = config.stem_kernel
     conv = nn.Conv2d(
-        in_channels, config.stem_channels, kernel, config.stem_stride, kernel // 2, bias=False
+        shape.in_channels, config.stem_channels, kernel, config.stem_stride, kernel // 2, bias=False
     )
     norm, act = nn.BatchNorm2d(config.stem_channels), activation_layer(config.activation)()
     return nn.Sequential(conv, norm, act)

@@ -14,7 +14,7 @@ from timm.models.swin_transformer import SwinTransformer
 
 from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, replace_activation
 from buttress.models.core import ImageSizes
-from buttress.models.variants import MAX_SMALL_IMAGE, ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,14 @@ class SwinConfig:
     activation: Activation = "gelu"
 
 
-def build_swin(
-    config: SwinConfig, num_classes: int, image_size: int, in_channels: int
-) -> SwinTransformer:
-    is_small = image_size <= MAX_SMALL_IMAGE
+def build_swin(config: SwinConfig, shape: InputShape) -> SwinTransformer:
+    is_small = shape.is_small
     net = SwinTransformer(
-        img_size=image_size,
+        img_size=shape.image_size,
         patch_size=config.patch if is_small else 4,
         window_size=4 if is_small else 7,
-        in_chans=in_channels,
-        num_classes=num_classes,
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         embed_dim=config.dim,
         depths=config.depths,
         num_heads=config.heads,

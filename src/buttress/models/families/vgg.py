@@ -15,6 +15,7 @@ from buttress.models.building_blocks import activation_layer
 from buttress.models.core import ImageSizes
 from buttress.models.variants import (
     ROBUST_WRN_PAPER,
+    InputShape,
     ModelFamily,
     StageConfig,
     Variant,
@@ -40,15 +41,13 @@ class VGGConfig(StageConfig):
 class VGG(nn.Module):
     """The network of a configuration: stages of blocks, the last block of each with the pooling."""
 
-    def __init__(
-        self, config: VGGConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: VGGConfig, shape: InputShape) -> None:
         super().__init__()
         layers = list(make_layers(config.torchvision_layers, batch_norm=True))
-        layers[0] = nn.Conv2d(in_channels, config.channels[0], 3, padding=1)
+        layers[0] = nn.Conv2d(shape.in_channels, config.channels[0], 3, padding=1)
         self.stages = _group_into_stages(layers, config)
         self.pool = global_pool()
-        self.head = nn.Linear(config.channels[-1], num_classes)
+        self.head = nn.Linear(config.channels[-1], shape.num_classes)
         initialize_he(self)
 
     def forward(self, x: Tensor) -> Tensor:

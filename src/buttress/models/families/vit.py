@@ -21,7 +21,7 @@ from buttress.models.building_blocks import (
     replace_activation,
 )
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 PatchSize = Literal[2, 4, 8, 16]
 
@@ -48,14 +48,12 @@ class ViTConfig:
     activation: Activation = "gelu"
 
 
-def build_vit(
-    config: ViTConfig, num_classes: int, image_size: int, in_channels: int
-) -> VisionTransformer:
+def build_vit(config: ViTConfig, shape: InputShape) -> VisionTransformer:
     net = VisionTransformer(
-        img_size=image_size,
-        patch_size=config.patch or default_patch_size(image_size),
-        in_chans=in_channels,
-        num_classes=num_classes,
+        img_size=shape.image_size,
+        patch_size=config.patch or default_patch_size(shape.image_size),
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         embed_dim=config.dim,
         depth=config.depth,
         num_heads=config.heads,
@@ -70,7 +68,7 @@ def build_vit(
             nn.Linear(config.dim, config.dim),
             nn.GELU(),
             nn.Dropout(config.dropout),
-            nn.Linear(config.dim, num_classes),
+            nn.Linear(config.dim, shape.num_classes),
         )
     replace_activation(net, "gelu", config.activation)
     return net

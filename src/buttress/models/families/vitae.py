@@ -26,7 +26,7 @@ from buttress.models.building_blocks import (
     mlp,
 )
 from buttress.models.core import ImageSizes
-from buttress.models.variants import ModelFamily, Variant, global_pool
+from buttress.models.variants import InputShape, ModelFamily, Variant, global_pool
 
 
 @dataclass(frozen=True)
@@ -188,18 +188,16 @@ class NormalCell(nn.Module):
 class ViTAE(nn.Module):
     """The network of a configuration, from images to logits."""
 
-    def __init__(
-        self, config: ViTAEConfig, num_classes: int, image_size: int, in_channels: int
-    ) -> None:
+    def __init__(self, config: ViTAEConfig, shape: InputShape) -> None:
         super().__init__()
-        stages, inside = [], in_channels
+        stages, inside = [], shape.in_channels
         for cell in config.reductions:
             stages.append(nn.Sequential(ReductionCell(inside, cell, config)))
             inside = cell.width
         stages[-1].extend(NormalCell(inside, config) for _ in range(config.depth))
         self.stages = nn.Sequential(*stages)
         self.pool = global_pool()
-        self.head = nn.Linear(inside, num_classes)
+        self.head = nn.Linear(inside, shape.num_classes)
         self._initialize(config.is_narrow)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from buttress.models.building_blocks import activation_layer
 from buttress.models.core import PATTERNS, Factory, ImageSizes
 from buttress.models.variants import (
-    MAX_SMALL_IMAGE,
     ROBUST_WRN_PAPER,
+    InputShape,
     ModelFamily,
     ResidualNetwork,
     StageConfig,
@@ -88,17 +88,15 @@ class WideResNetBlock(nn.Module):
         return self.conv2(self.dropout(y)) + shortcut
 
 
-def build_wideresnet(
-    config: WideResNetConfig, num_classes: int, image_size: int, in_channels: int
-) -> ResidualNetwork:
+def build_wideresnet(config: WideResNetConfig, shape: InputShape) -> ResidualNetwork:
     """The network; images above 64x64 enter through a 7x7 stem with max-pooling."""
     width, bias = config.stem_channels, config.bias
     stem: nn.Module
-    if image_size > MAX_SMALL_IMAGE:
-        stem = imagenet_stem(in_channels, width, config.activation, bias)
+    if not shape.is_small:
+        stem = imagenet_stem(shape.in_channels, width, config.activation, bias)
     else:
-        stem = nn.Conv2d(in_channels, width, 3, config.stem_stride, 1, bias=bias)
-    return ResidualNetwork(stem, width, WideResNetBlock, config, num_classes, has_last_norm=True)
+        stem = nn.Conv2d(shape.in_channels, width, 3, config.stem_stride, 1, bias=bias)
+    return ResidualNetwork(stem, width, WideResNetBlock, config, shape, has_last_norm=True)
 
 
 WIDERESNET_FAMILY = ModelFamily(

@@ -18,7 +18,7 @@ from buttress.models.building_blocks import NARROW_INIT, Activation, InitSteps, 
 from buttress.models.core import Classifier, ImageSizes
 from buttress.models.families.vit import PatchSize, default_patch_size
 from buttress.models.parts import Component
-from buttress.models.variants import ModelFamily, Variant
+from buttress.models.variants import InputShape, ModelFamily, Variant
 
 # Class attention is a stage of its own; the projection of Fourier positions is no convolution.
 BLOCK_PATTERN = r"(?P<stage>blocks|cls_attn_blocks)\.\d+"
@@ -62,12 +62,12 @@ class XCiTConfig:
     activation: Activation = "gelu"
 
 
-def build_xcit(config: XCiTConfig, num_classes: int, image_size: int, in_channels: int) -> Xcit:
+def build_xcit(config: XCiTConfig, shape: InputShape) -> Xcit:
     net = Xcit(
-        img_size=image_size,
+        img_size=shape.image_size,
         patch_size=16,
-        in_chans=in_channels,
-        num_classes=num_classes,
+        in_chans=shape.in_channels,
+        num_classes=shape.num_classes,
         embed_dim=config.dim,
         depth=config.depth,
         num_heads=config.heads,
@@ -76,7 +76,7 @@ def build_xcit(config: XCiTConfig, num_classes: int, image_size: int, in_channel
         act_layer=activation_layer(config.activation),
         drop_path_rate=config.drop_path,
     )
-    set_patch_size(net, config.patch or default_patch_size(image_size))
+    set_patch_size(net, config.patch or default_patch_size(shape.image_size))
     return net
 
 

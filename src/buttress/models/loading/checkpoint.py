@@ -121,7 +121,12 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     body = {"format": FORMAT, **content}
     # To a stream: given a path, torch stores its name, and hides why it cannot be written.
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
-        torch.save(_intern_strings({**body, "sha256": content_digest(body)}), stream)
+        try:
+            torch.save(_intern_strings({**body, "sha256": content_digest(body)}), stream)
+        except RuntimeError as error:  # torch closes its archive, which fails again
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def _intern_strings(value: Any) -> Any:

@@ -13,6 +13,7 @@ from buttress.errors import UserError
 from buttress.models.factory import Shape
 from buttress.registry import Registry
 from buttress.results.run import CheckpointName
+from buttress.results.training_images import TrainingImages
 
 if TYPE_CHECKING:
     from buttress.models.core import Classifier
@@ -86,6 +87,7 @@ class TrainedWeights:
     keep_normalization: bool = False  # the user gave mean and std; a file must not contradict them
     options: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    training_images: TrainingImages | None = None  # where they are recorded
 
 
 class ModelSource(ABC):
@@ -116,9 +118,3 @@ def find_source(name: str, *, architectures_only: bool = False) -> ModelSource:
         if (source.is_architecture or not architectures_only) and source.matches(name):
             return source
     return SOURCES.get("name")()
-
-
-def is_function_name(name: str) -> bool:
-    """Whether a name is written ``file.py:function``."""
-    path, sep, _ = name.rpartition(":")
-    return bool(sep) and path.endswith(".py")

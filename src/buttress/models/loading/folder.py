@@ -18,9 +18,9 @@ from buttress.models.loading.core import (
     ModelRequest,
     ModelSource,
     TrainedWeights,
-    is_function_name,
 )
 from buttress.models.loading.weight_file import read_named_checkpoint, read_state_dict
+from buttress.results.model_code import is_function_name
 
 DESCRIPTION_FILE = "buttress.json"
 TIMM_CONFIG_FILE = "config.json"  # of timm on the Hugging Face hub

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,9 @@ from torch import nn
 from buttress.errors import UserError
 from buttress.models.core import Classifier
 from buttress.models.factory import Shape, call_factory
-from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource, is_function_name
+from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource
 from buttress.models.loading.registered import create_requested_model
+from buttress.results.model_code import ModelCode, is_function_name, read_model_code, trust_code
 
 
 @SOURCES.register("function", form="FILE.py:FUNCTION")
@@ -38,18 +40,17 @@ class FunctionSource(ModelSource):
 
 def build_function(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
     """Build the model that a function in a Python file returns; the file is run."""
-    location, _, function = name.rpartition(":")
-    path = Path(location).expanduser().resolve()
-    if not path.is_file():
-        raise UserError(f"model {name!r}: the file {location} does not exist")
-    with _importable_folder(path):
-        module = _import_file(path, name)
-        factory = getattr(module, function, None)
+    code = read_model_code(name)
+    trust_code(code.sha256)
+    with _importable_folder(code):
+        module = _import_file(code.file, name)
+        factory = getattr(module, code.function, None)
         if not callable(factory):
             values = vars(module).items()
             public_names = [n for n, v in values if getattr(v, "__module__", "") == module.__name__]
             raise UserError(
-                f"{location} has no function {function!r}; it has: {', '.join(public_names)}"
+                f"{name.rpartition(':')[0]} has no function {code.function!r}; it has: "
+                f"{', '.join(public_names)}"
             )
         net = call_factory(name, factory, shape, options)
     if not isinstance(net, nn.Module):
@@ -74,11 +75,30 @@ def _import_file(path: Path, name: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _importable_folder(path: Path) -> Iterator[None]:
-    """Make the file's folder importable, as ``python file.py`` does."""
-    folder = str(path.parent)
+def _importable_folder(code: ModelCode) -> Iterator[None]:
+    """Make the file's folder importable, as ``python file.py`` does.
+
+    Modules of the same names from folders of other models are forgotten first, and bytecode is
+    neither read nor written, so that nothing but the files decides what is executed.
+    """
+    folder = str(code.file.parent)
+    names = {Path(name).parts[0].removesuffix(".py") for name in code.files}
+    for known in [n for n in sys.modules if n.partition(".")[0] in names]:
+        if any(_is_loaded_from(sys.modules[known], other) for other in _folders - {folder}):
+            del sys.modules[known]
+    _folders.add(folder)
+    saved = sys.dont_write_bytecode, sys.pycache_prefix
+    sys.dont_write_bytecode, sys.pycache_prefix = True, os.devnull
     sys.path.insert(0, folder)
     try:
         yield
     finally:
         sys.path.remove(folder)
+        sys.dont_write_bytecode, sys.pycache_prefix = saved
+
+
+_folders: set[str] = set()  # of users' models that this process has imported
+
+
+def _is_loaded_from(module: ModuleType, folder: str) -> bool:
+    return Path(getattr(module, "__file__", None) or "/").is_relative_to(folder)

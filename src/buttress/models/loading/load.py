@@ -87,7 +87,7 @@ def build_trained_model(trained: TrainedWeights) -> Classifier:
     load_weights(
         model, trained.weights, trained.source_name, keep_normalization=trained.keep_normalization
     )
-    model.warnings = trained.warnings
+    model.warnings, model.training_images = trained.warnings, trained.training_images
     return model
 
 

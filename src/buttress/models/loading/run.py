@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from buttress.errors import UserError
+from buttress.errors import CorruptFileError, UserError
 from buttress.models.loading.checkpoint import load_checkpoint
 from buttress.models.loading.core import (
     DEFAULT_SHAPE,
@@ -14,10 +14,12 @@ from buttress.models.loading.core import (
     ModelRequest,
     ModelSource,
     TrainedWeights,
-    is_function_name,
 )
 from buttress.models.loading.weight_file import extract_state_dict
+from buttress.results.model_code import check_run_code
 from buttress.results.run import CheckpointName, Run
+from buttress.results.run_spec import RunSpec
+from buttress.results.training_images import read_training_images
 
 
 @SOURCES.register("run", form="RUN")
@@ -33,10 +35,15 @@ class RunSource(ModelSource):
 
 def load_run_weights(path: Path, request: ModelRequest) -> TrainedWeights:
     run = Run(path)
-    spec = run.spec
+    spec = load_run_spec(run)
     shape = {name: getattr(spec, name) for name in DEFAULT_SHAPE}
     request.reject_conflicts(f"{path} is a run and", shape)
-    reject_embedded_code(spec.model, path)
+    warnings = list(run.caveats)
+    try:
+        training_images = read_training_images(path, spec.dataset)
+    except CorruptFileError as error:
+        training_images = None
+        warnings.append(f"{error}; whether images were trained on cannot be checked")
     return TrainedWeights(
         read_run_checkpoint(run, request.checkpoint),
         str(run.checkpoint(request.checkpoint)),
@@ -45,7 +52,8 @@ def load_run_weights(path: Path, request: ModelRequest) -> TrainedWeights:
         spec.mean,
         spec.std,
         options=spec.model_args,
-        warnings=tuple(run.caveats),
+        warnings=tuple(warnings),
+        training_images=training_images,
     )
 
 
@@ -59,14 +67,8 @@ def read_run_checkpoint(
     return extract_state_dict(load_checkpoint(checkpoint), checkpoint)
 
 
-def reject_embedded_code(model: str, folder: Path) -> None:
-    """Raise `UserError` if a model refers to code inside the folder of its weights."""
-    if not is_function_name(model):
-        return
-    file = Path(model.rpartition(":")[0]).expanduser().resolve()
-    if file.is_relative_to(folder.resolve()):
-        raise UserError(
-            f"{folder} refers to code inside itself ({model}), which is never run "
-            "automatically; review it, move it elsewhere and pass it as --model "
-            "FILE.py:FUNCTION"
-        )
+def load_run_spec(run: Run) -> RunSpec:
+    """The specification of a run whose model may be built: its code is intact and trusted."""
+    spec = run.spec
+    check_run_code(run.path, spec.model, spec.model_sha256)
+    return spec

@@ -174,7 +174,7 @@ class MonotoneClaim(Predicate):
 class LinearEffectClaim(Predicate):
     """The main effect of a number of the rows on a column has a sign: the slope of a linear fit.
 
-    The fit has all of ``covariates`` in it too, so that effects of a grid are told apart.
+    The fit has all of ``covariates`` in it too, so that effects of a grid are separated.
     """
 
     column: str

@@ -1,7 +1,7 @@
 """Execute jobs on this machine, in one process or several.
 
 Several processes with one thread each finish small networks sooner than one process with several
-threads. A process that dies gives its run to another, which goes on from the last whole file.
+threads. A process that dies gives its run to another, which resumes from the last complete file.
 """
 
 from __future__ import annotations

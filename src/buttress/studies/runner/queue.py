@@ -40,7 +40,8 @@ def lock_path(job: RunJob) -> Path:
 def try_run(job: RunJob, *, device: str, progress: Progress) -> TryResult:
     """Complete a run, unless another process has locked it or it failed before."""
     if (earlier := _earlier_result(job)) is not None:
-        remove_stale_lock(lock_path(job))
+        for path in (lock_path(job), *(job.folder / "eval").glob(f"*{LOCK_SUFFIX}")):
+            remove_stale_lock(path)  # of a process that was killed after its last file
         return earlier
     lock = FileLock(lock_path(job))
     if not lock.acquire():

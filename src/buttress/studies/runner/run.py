@@ -1,4 +1,4 @@
-"""Run a study: options of execution, which do not affect results, and the entry point."""
+"""Run a study: options of execution, which do not affect results, the entry point, the status."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from buttress.errors import UserError
 from buttress.results.study_result import StudyResult
 from buttress.studies.answer import write_study_answer
 from buttress.studies.grid import ExpandedStudy, LabelFilter
-from buttress.studies.jobs import RunJob, make_jobs, read_statuses
+from buttress.studies.jobs import RunJob, RunStatus, make_jobs, read_statuses
+from buttress.studies.plan import ActiveRun, StudyStatus, build_plan
 from buttress.studies.runner.local import run_jobs
-from buttress.studies.runner.queue import FailedJob, select_shard
+from buttress.studies.runner.queue import FailedJob, lock_path, select_shard
+from buttress.studies.speed import fit_speed_model
 from buttress.system.cpu import available_cpus, threads_per_worker
 from buttress.system.interrupt import interrupt_on_sigterm
-from buttress.system.locks import wait_for_lock
+from buttress.system.locks import is_stale, read_holder, wait_for_lock
 from buttress.system.progress import Progress
 
 
@@ -103,3 +105,42 @@ def run_study(
         with wait_for_lock(expanded.result_path(root).parent.with_suffix(".lock")):
             answer = write_study_answer(expanded, root, progress=progress)
     return StudyOutcome(answer, failures, other_shards)
+
+
+def read_study_status(
+    expanded: ExpandedStudy, root: Path, *, progress: Progress | None = None
+) -> StudyStatus:
+    """Read counts, locked runs and the estimated remaining time."""
+    statuses = read_statuses(make_jobs(expanded, root), progress)
+    plan = build_plan(expanded, statuses, fit_speed_model(statuses))
+    active = active_runs(statuses)
+    active_workers = sum(not run.is_stale for run in active)
+    seconds_left = None
+    if plan.hours is not None:
+        seconds_left = 3600 * plan.hours / max(active_workers, 1)
+    return StudyStatus(plan=plan, active_runs=active, seconds_left=seconds_left)
+
+
+def active_runs(statuses: Sequence[RunStatus]) -> tuple[ActiveRun, ...]:
+    """Runs that are locked by a process."""
+    return tuple(active for run in statuses if (active := _active_run(run)) is not None)
+
+
+def _active_run(run: RunStatus) -> ActiveRun | None:
+    path = lock_path(run.job)
+    holder = read_holder(path)
+    if holder is None:
+        return None
+    return ActiveRun(
+        key=run.job.key, label=run.job.label(), host=holder.host, pid=holder.pid,
+        started_at=holder.since, epochs_done=_count_lines(run.job.folder / "train.jsonl"),
+        epochs_total=run.job.spec.recipe.epochs, tasks_done=len(run.tasks) - len(run.missing),
+        is_stale=is_stale(path, holder),
+    )  # fmt: skip
+
+
+def _count_lines(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b"\n")
+    except OSError:
+        return 0

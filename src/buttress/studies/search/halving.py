@@ -2,7 +2,7 @@
 
 Jamieson and Talwalkar (arXiv:1502.07943). Departures from the paper: a candidate that chance could
 put among the best stays as long as there are places; and each rung is a training of its own with
-the whole schedule, where the paper goes on with the same one.
+the whole schedule, where the paper continues the same one.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def run_search(
     """Run a search; finished runs are reused.
 
     Runs are kept by what they are, so that a search that was stopped comes to the same decisions
-    from the runs that are there and goes on where it was.
+    from the runs that are there and resumes where it stopped.
     """
     pool = build_candidates(
         settings.spec, settings.scale, settings.budget, settings.halving, settings.seed

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from buttress.config import PresetFolder, Spec
+from buttress.config import SEARCHES, Spec
 from buttress.errors import UserError
 from buttress.models.cost import ModelCost
 from buttress.studies.spec import Scale, ScaledStudy, StudySpec, value_at_scale
@@ -88,9 +88,6 @@ class SearchSpec(StudySpec):
         return HalvingSpec.parse(
             value_at_scale(self.halving, scale) or {}, f"{self.display_name}: halving"
         )
-
-
-SEARCHES = PresetFolder("search", "buttress.studies", "searches")
 
 
 def list_searches() -> list[str]:

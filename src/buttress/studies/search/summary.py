@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from buttress.analysis.figures import save_figure
+from buttress.analysis.figures import Axes, Figure, save_figure
 from buttress.results.study_result import (
     CANDIDATE_STATUSES,
     AxisValueResult,
@@ -22,10 +22,6 @@ from buttress.studies.search.halving import HalvingState
 from buttress.studies.search.spec import HalvingSpec, SearchBudget, SearchSpec
 from buttress.studies.spec import Scale
 from buttress.system.files import digest
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CostMetric = Literal["parameters", "macs"]
 COST_METRICS: tuple[CostMetric, ...] = ("parameters", "macs")

@@ -14,7 +14,7 @@ from buttress.data import Mixing
 from buttress.models.cost import PassCount
 from buttress.registry import Registry
 from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 
 
 @dataclass(frozen=True)

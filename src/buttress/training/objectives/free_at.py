@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import check_positive
+from buttress.errors import UserError
+from buttress.threats.core import SearchSet
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,
@@ -44,14 +46,14 @@ class FreeAT(Objective):
         check_positive(repeats=self.repeats)
 
     def find_adversarial(self, model: nn.Module, batch: TrainingBatch) -> AdversarialBatch:
-        assert batch.threat is not None
+        threat = _search_set(batch)
         stored = batch.memory.get(PERTURBATION_KEY)
         delta = (
             torch.zeros_like(batch.x)
             if stored is None
             else stored[_batch_positions(batch)].to(batch.x)
         )
-        x_adv = batch.threat.project(batch.x, batch.x + delta)
+        x_adv = threat.project(batch.x, batch.x + delta)
         return AdversarialBatch(x_adv.detach().requires_grad_(True))
 
     def loss(
@@ -61,15 +63,23 @@ class FreeAT(Objective):
         return LossOutput(cross_entropy(logits, batch), logits.detach())
 
     def after_backward(self, batch: TrainingBatch, adversarial: AdversarialBatch | None) -> None:
-        assert batch.threat is not None
+        threat = _search_set(batch)
         x_adv = adversarial_images(adversarial)
         assert x_adv.grad is not None
         with torch.no_grad():
-            direction = batch.threat.step_direction(x_adv, x_adv.grad)
-            next_x_adv = batch.threat.project(
-                batch.x, x_adv + self.rel_step * batch.threat.eps * direction
-            )
+            direction = threat.step_direction(x_adv, x_adv.grad)
+            next_x_adv = threat.project(batch.x, x_adv + self.rel_step * threat.radius * direction)
             _store_perturbations(batch, next_x_adv - batch.x)
+
+
+def _search_set(batch: TrainingBatch) -> SearchSet:
+    """The threat model, if its changes can be kept from one image to the next."""
+    if not isinstance(batch.threat, SearchSet):
+        raise UserError(
+            "objective free keeps changes of pixels, so the threat model must be one of Linf, L2, "
+            f"L1, L0 and patch, but got {batch.threat}; use pgd_at"
+        )
+    return batch.threat
 
 
 def _batch_positions(batch: TrainingBatch) -> Tensor:

@@ -16,7 +16,7 @@ from buttress.attacks.problem import Problem
 from buttress.engine.last_iterate import HoldRule, last_iterate
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 from buttress.training.objectives.core import (
     AdversarialBatch,
     LossOutput,
@@ -46,13 +46,13 @@ def run_inner_attack(
     """
     threat, batch = threat or batch.threat, batch.with_attack_labels()
     assert threat is not None
-    if threat.eps == 0:
+    if threat.is_trivial:
         return batch.x
     with eval_mode(model):
         attack_model = model if batch.attack_model is None else batch.attack_model
         with torch.no_grad():
             clean_logits = attack_model(batch.x) if needs_clean_logits(attack) else None
-        problem = Problem(attack_model, batch.x, batch.y, threat, batch.streams, clean_logits)
+        problem = Problem.pose(attack_model, batch.x, batch.y, threat, batch.streams, clean_logits)
         if freeze_samples is not None or batch.x.device.type != "cpu":
             return last_iterate(attack, problem, freeze_samples)
         return _run_in_threads(attack, problem)

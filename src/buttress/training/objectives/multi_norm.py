@@ -15,7 +15,7 @@ from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.system.rng import derive_seed
-from buttress.threats.norm_ball import Threat
+from buttress.threats.core import Threat
 from buttress.training.objectives.core import (
     OBJECTIVES,
     AdversarialBatch,

@@ -1,0 +1,258 @@
+"""What is registered and bundled, from an index, so that lists and typos need no torch.
+
+Rows of the index come from the registries. They are kept in the cache folder and used as long as
+the files that they were made from are unchanged, so that nothing has to be listed by hand.
+A distribution has an index of its own beside the package (``python -m buttress.cli.catalog``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from buttress import __version__
+from buttress.system.files import atomic_write, cache_dir
+
+if TYPE_CHECKING:
+    from buttress.models.catalog import PublishedSize
+    from buttress.registry import Registry
+
+Row = dict[str, Any]
+PACKAGE = Path(__file__).parents[1]
+BUNDLED_INDEX = PACKAGE / "catalog.json"
+
+
+class CatalogKind(NamedTuple):
+    """How the rows of a kind are made, and the files below the package that decide them."""
+
+    rows: Callable[[], list[Row]]
+    sources: tuple[str, ...]
+    packages: tuple[str, ...] = ()  # other packages whose version decides them
+
+    def fingerprint(self) -> str:
+        """A hash of the sources, the same on every machine."""
+        from importlib.metadata import version
+
+        state = hashlib.sha256(__version__.encode())
+        for name in self.packages:
+            state.update(f"{name} {version(name)}".encode())
+        for source in (*self.sources, "cli/catalog.py"):
+            path = PACKAGE / source
+            files = sorted(path.rglob("*")) if path.is_dir() else [path]
+            for file in files:
+                if file.suffix in (".py", ".yaml"):
+                    state.update(file.relative_to(PACKAGE).as_posix().encode())
+                    state.update(file.read_bytes())
+        return state.hexdigest()
+
+
+def catalog_rows(kind: str) -> list[Row]:
+    """The rows of a kind: from the index if it is current, else from the registries."""
+    fingerprint = CATALOG[kind].fingerprint()
+    for file in (BUNDLED_INDEX, _index_file()):
+        entry = _read_index(file).get(kind, {})
+        if entry.get("fingerprint") == fingerprint:
+            rows: list[Row] = entry["rows"]
+            return rows
+    rows = CATALOG[kind].rows()
+    # A cache that cannot be written only costs time.
+    with contextlib.suppress(OSError):
+        _write_index(_index_file(), {kind: {"fingerprint": fingerprint, "rows": rows}})
+    return rows
+
+
+def catalog_names(kind: str) -> list[str]:
+    return [row["name"] for row in catalog_rows(kind)]
+
+
+def _index_file() -> Path:
+    """One per installation, so that they do not replace each other's rows."""
+    place = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]
+    return cache_dir() / "catalog" / f"{place}.json"
+
+
+def _read_index(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write_index(file: Path, entries: dict[str, Any]) -> None:
+    with atomic_write(file) as temporary:
+        text = json.dumps({**_read_index(file), **entries})
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_bundled_index(file: Path = BUNDLED_INDEX) -> None:
+    """Write the index of all kinds, for a distribution."""
+    kinds = {k: {"fingerprint": v.fingerprint(), "rows": v.rows()} for k, v in CATALOG.items()}
+    _write_index(file, json.loads(json.dumps(kinds)))
+
+
+def _model_rows() -> list[Row]:
+    """The models; costs are per image at 32x32 with 10 classes, a MAC is two FLOPs."""
+    from buttress.models.catalog import describe_models
+
+    return [
+        {"name": m.name, "category": m.category, "size": m.size, "parameters": m.parameters,
+         "macs": m.macs, "flops": 2 * m.macs, "published": _published_size(m.published),
+         "paper": m.paper, "tags": " ".join(m.tags), "about": m.about}
+        for m in describe_models()
+    ]  # fmt: skip
+
+
+def _published_size(size: PublishedSize | None) -> Row | None:
+    if size is None:
+        return None
+    input_shape = {"num_classes": size.num_classes, "image_size": size.image_size}
+    return {"printed": size.published_millions, "ours": size.parameters, **input_shape}
+
+
+def _model_name_rows() -> list[Row]:
+    """Names alone, without their costs, and the first words of names that a family parses."""
+    from buttress.models import MODELS, PATTERNS
+
+    names = [{"name": name, "is_pattern": False} for name in MODELS.names()]
+    return names + [{"name": p.name.split("_")[0] + "_", "is_pattern": True} for p in PATTERNS]
+
+
+def _timm_rows() -> list[Row]:
+    importlib.import_module("buttress.models")  # timm may need it to be imported first
+    timm = importlib.import_module("timm")
+    return [{"name": name} for name in timm.list_models()]
+
+
+def _source_rows() -> list[Row]:
+    from buttress.models import SOURCES
+
+    return [
+        {"name": e.name, "written": e.metadata["form"], "description": e.summary} for e in SOURCES
+    ]
+
+
+def _registry_rows(registry: Registry[Any]) -> list[Row]:
+    return [
+        {"name": e.name, "tags": " ".join(e.tags), "paper": e.paper, "description": e.summary}
+        for e in registry
+    ]
+
+
+def _attack_rows() -> list[Row]:
+    from buttress.attacks import ATTACKS
+
+    return _registry_rows(ATTACKS)
+
+
+def _threat_rows() -> list[Row]:
+    from buttress.threats import THREATS
+
+    return _registry_rows(THREATS)
+
+
+def _objective_rows() -> list[Row]:
+    from buttress.training import OBJECTIVES
+
+    return _registry_rows(OBJECTIVES)
+
+
+def _dataset_rows() -> list[Row]:
+    from buttress.data import DATASETS
+
+    return _registry_rows(DATASETS)
+
+
+def _reader_rows() -> list[Row]:
+    from buttress.data.core import READERS
+
+    return _registry_rows(READERS)
+
+
+def _corruption_rows() -> list[Row]:
+    from buttress.data import CORRUPTIONS
+
+    return _registry_rows(CORRUPTIONS)
+
+
+def _check_rows() -> list[Row]:
+    from buttress.evaluation import CHECKS
+
+    return _registry_rows(CHECKS)
+
+
+def _analysis_rows() -> list[Row]:
+    from buttress.analysis import ANALYSES
+
+    return _registry_rows(ANALYSES)
+
+
+def _augmentation_rows() -> list[Row]:
+    from buttress.results.run_spec import AUGMENTATION_PRESETS
+
+    return [
+        {"name": name, "description": preset.description}
+        for name, preset in AUGMENTATION_PRESETS.items()
+    ]
+
+
+def _recipe_rows() -> list[Row]:
+    from buttress.training import list_recipes, load_recipe
+
+    fields = ("name", "epochs", "description", "source", "cost", "expected")
+    return [{f: getattr(load_recipe(name), f) for f in fields} for name in list_recipes()]
+
+
+def _suite_rows() -> list[Row]:
+    from buttress.evaluation import list_suites, load_suite
+
+    return [
+        {"name": s.name, "holds": s.entry_names, "source": s.source, "description": s.description}
+        for s in map(load_suite, list_suites())
+    ]
+
+
+def _study_rows() -> list[Row]:
+    from buttress.studies import list_studies, load_study
+
+    return [
+        {"name": s.name, "question": s.question, "source": s.source}
+        for s in map(load_study, list_studies())
+    ]
+
+
+def _search_rows() -> list[Row]:
+    from buttress.studies import list_searches, load_search
+
+    return [{"name": s.name, "question": s.question} for s in map(load_search, list_searches())]
+
+
+CATALOG = {
+    "models": CatalogKind(_model_rows, ("models",), ("timm",)),
+    "sources": CatalogKind(_source_rows, ("models/loading",)),
+    "attacks": CatalogKind(_attack_rows, ("attacks",)),
+    "threats": CatalogKind(_threat_rows, ("threats",)),
+    "objectives": CatalogKind(_objective_rows, ("training/objectives",)),
+    "datasets": CatalogKind(_dataset_rows, ("data/datasets",)),
+    "augmentations": CatalogKind(_augmentation_rows, ("results/run_spec.py",)),
+    "corruptions": CatalogKind(_corruption_rows, ("data/corruptions",)),
+    "recipes": CatalogKind(_recipe_rows, ("training/recipes", "results/run_spec.py")),
+    "suites": CatalogKind(_suite_rows, ("evaluation/suites", "results/suite_spec.py")),
+    "checks": CatalogKind(_check_rows, ("evaluation/doctor",)),
+    "analyses": CatalogKind(_analysis_rows, ("analysis",)),
+    "studies": CatalogKind(_study_rows, ("studies/studies", "studies/spec.py")),
+    "searches": CatalogKind(_search_rows, ("studies/searches", "studies/search")),
+    # Only to check names:
+    "model names": CatalogKind(_model_name_rows, ("models/families",)),
+    "timm": CatalogKind(_timm_rows, (), ("timm",)),
+    "readers": CatalogKind(_reader_rows, ("data/readers",)),
+}
+
+if __name__ == "__main__":
+    write_bundled_index(*map(Path, sys.argv[1:]))
