@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -56,5 +57,12 @@ def leave_network() -> None:
     no_network.install()
 
 
+def heed_interrupts() -> None:
+    """A shell makes what it starts in the background ignore SIGINT, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 enter_empty_home()
 leave_network()
+heed_interrupts()

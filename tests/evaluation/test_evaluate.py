@@ -220,7 +220,7 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
     with pytest.raises(UserError, match="unknown suite or attack 'generalisation'"):
         bt.evaluate(model, tiny_data, "generalisation")
     with pytest.raises(UserError, match="needs a threat"):
-        bt.evaluate(model, tiny_data, ["pgd"])
+        bt.evaluate(model, tiny_data, ["sparse_pgd"])
     with pytest.raises(UserError, match="two entries"):
         bt.evaluate(model, tiny_data, ["pgd-linf", "pgd-linf"])
     with pytest.raises(UserError, match=r"unknown key 'entries\.0\.stepz'"):
