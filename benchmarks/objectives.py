@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def write_extra_data(place: Path) -> str:
-    """Training images with a little noise: they stand for pseudo-labelled ones."""
+    """Training images with a little noise: they stand for pseudo-labeled ones."""
     data = load_dataset("digits", "train")
     noise = np.random.default_rng(0).normal(0, 0.03, data.images.shape)
     images = (data.images.numpy() + noise).clip(0, 1).transpose(0, 2, 3, 1)

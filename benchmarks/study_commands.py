@@ -2,7 +2,7 @@
 
     python benchmarks/study_commands.py --runs 250,1000 --out docs/measured/scale.md
 
-Makes up finished runs (valid files, random verdicts) and measures the commands on them, each in a
+Makes up finished runs (valid files, random results) and measures the commands on them, each in a
 process of its own: wall time, CPU time and peak memory, the start of Python included.
 """
 

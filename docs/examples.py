@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from buttress.results.study_result import TableValue
 
 
-def write_sites(kept: Path, target: Path) -> None:
+def write_sites(folder: Path, target: Path) -> None:
     """Each study below ``kept`` as pages below ``target``."""
     from buttress.report import write_report
     from buttress.results.study_result import read_study_result
 
-    for place in sorted(path.parent for path in kept.glob("*/answer.json")):
-        found = read_study_result(place / "answer.json")
+    for place in sorted(path.parent for path in folder.glob("*/answer.json")):
+        result = read_study_result(place / "answer.json")
         folders = sorted((place / "runs").iterdir())
         write_report(
-            folders, target / place.name, title=found.title, subtitle=found.question,
+            folders, target / place.name, title=result.title, subtitle=result.question,
             study_results=[place / "answer.json"],
         )  # fmt: skip
 
@@ -27,11 +27,11 @@ def table_of(answer: Path) -> str:
     """The measured lines of a kept answer, published numbers in brackets."""
     from buttress.results.study_result import read_study_result
 
-    found = read_study_result(answer)
-    names = [name for name in found.columns if found.units[name] == "percent"]
-    rows = [[*found.axes, *(name.replace("_", " ") for name in names)]]
+    result = read_study_result(answer)
+    names = [name for name in result.columns if result.units[name] == "percent"]
+    rows = [[*result.axes, *(name.replace("_", " ") for name in names)]]
     rows.append(["---"] * len(rows[0]))
-    for line in found.rows:
+    for line in result.rows:
         numbers = [line.values[name] for name in names]
         if any(number.value is not None for number in numbers):
             rows.append([*line.labels, *map(_cell, numbers)])

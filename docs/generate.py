@@ -77,21 +77,21 @@ def attack_pages() -> str:
     pieces = []
     for entry in ATTACKS:
         fields = dataclasses.fields(entry.value)
-        given = ", ".join(f"`{f.name}={default_of(f)!r}`" for f in fields)
-        facts = [", ".join(entry.value.kinds or entry.value.spaces), linked(entry.paper), given]
+        defaults = ", ".join(f"`{f.name}={default_of(f)!r}`" for f in fields)
+        facts = [", ".join(entry.value.kinds or entry.value.spaces), linked(entry.paper), defaults]
         text = inspect.cleandoc(entry.value.__doc__ or "")
         pieces.append(f"### `{entry.name}`\n\n{'; '.join(f for f in facts if f)}.\n\n")
         pieces.append(f"```{{eval-rst}}\n{text}\n```\n\n")
     return "".join(pieces)
 
 
-def analysis_pages(written: Path) -> str:
+def analysis_pages(pages_dir: Path) -> str:
     """The docstring of each analysis that has no page of its own."""
     from buttress.analysis import ANALYSES
 
     pieces = []
     for entry in ANALYSES:
-        if not (written / f"{entry.name}.md").is_file():
+        if not (pages_dir / f"{entry.name}.md").is_file():
             text = inspect.cleandoc(entry.value.__doc__ or "")
             command = f"```\nbuttress analyze {entry.name} runs/r1\n```"
             pieces.append(f"### `{entry.name}`\n\n{command}\n\n")
@@ -210,7 +210,7 @@ def predicate_table() -> str:
 
 
 def claim_table() -> str:
-    """Each claim with its verdicts in the published table and in tables by other authors."""
+    """Each claim with its outcomes in the published table and in tables by other authors."""
     from buttress.studies import list_studies, load_study
     from buttress.studies.answer import claim_results
     from buttress.studies.table import StudyTable
@@ -263,15 +263,15 @@ def tables() -> dict[str, list[Row]]:
         "checks": CHECKS,
         "analyses": ANALYSES,
     }
-    found = {
+    tables = {
         kind: [Row(entry.name, entry.summary, entry.paper) for entry in registry]
         for kind, registry in registries.items()
     }
-    found["sources"] = [Row(entry.metadata["form"], entry.summary) for entry in SOURCES]
-    found["augmentations"] = [
+    tables["sources"] = [Row(entry.metadata["form"], entry.summary) for entry in SOURCES]
+    tables["augmentations"] = [
         Row(name, named.description) for name, named in AUGMENTATION_PRESETS.items()
     ]
-    return found
+    return tables
 
 
 def table(rows: Iterable[Row]) -> str:

@@ -49,14 +49,14 @@ def draw(path: Path) -> None:
 def augmented(how: Augmentation) -> list[Image.Image]:
     """The photographs as the first epochs see them; partners of a mixture change places."""
     first, second = photograph("flower.jpg"), photograph("china.jpg")
-    found = []
+    pictures = []
     for epoch in range(DRAWS):
         x = torch.stack([first, second])
         streams = SampleRNG(1, "pictures", torch.arange(2))
         x = how.mix(how(x, streams, epoch), streams, epoch).x
         array = x[0].mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
-        found.append(Image.fromarray(array))
-    return found
+        pictures.append(Image.fromarray(array))
+    return pictures
 
 
 def draw_corruptions(path: Path) -> None:

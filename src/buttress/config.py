@@ -152,8 +152,8 @@ def validation_message(error: ValidationError, cls: type[BaseModel], source: str
             )
             lines.append(f"unknown key {path!r}{suggestion}")
         else:
-            given = f" (got {short_repr(item['input'])})" if item["type"] != "missing" else ""
-            lines.append(f"{path}: {item['msg'].removeprefix('Value error, ')}{given}")
+            got_note = f" (got {short_repr(item['input'])})" if item["type"] != "missing" else ""
+            lines.append(f"{path}: {item['msg'].removeprefix('Value error, ')}{got_note}")
     return " ".join(f"{source}: {'; '.join(lines)}".split())
 
 

@@ -17,7 +17,7 @@ from buttress.data.augment import color as colour
 from buttress.data.augment import geometry
 from buttress.data.augment.crops import (
     DRAWS_PER_BOX,
-    Boxes,
+    CropBoxes,
     Interpolation,
     random_resized_crop,
     resize_boxes,
@@ -157,14 +157,14 @@ def test_floats_move_as_bytes_do() -> None:
     )
 
 
-def some_boxes() -> Boxes:
+def some_boxes() -> CropBoxes:
     source = torch.Generator().manual_seed(2)
     height = torch.randint(3, HEIGHT + 1, (N,), generator=source)
     width = torch.randint(3, WIDTH + 1, (N,), generator=source)
     height[0], width[0] = HEIGHT, WIDTH
     top = (torch.rand(N, generator=source) * (HEIGHT - height + 1)).long()
     left = (torch.rand(N, generator=source) * (WIDTH - width + 1)).long()
-    return Boxes(top, left, height, width, torch.ones(N, dtype=torch.bool))
+    return CropBoxes(top, left, height, width, torch.ones(N, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(
@@ -211,5 +211,5 @@ def test_a_part_that_never_fits_is_the_largest_in_the_middle(shape: tuple[int, i
     streams = SampleRNG(0, "a", torch.arange(4))
     out = random_resized_crop(x, streams, scale=(2.0, 3.0), ratio=(1.0, 1.0))
     top, left, side = (torch.full((4,), n) for n in ((shape[0] - 8) // 2, (shape[1] - 8) // 2, 8))
-    box = Boxes(top, left, side, side, torch.ones(4, dtype=torch.bool))
+    box = CropBoxes(top, left, side, side, torch.ones(4, dtype=torch.bool))
     assert torch.equal(out, resize_boxes(x, box))

@@ -204,9 +204,9 @@ def attention(
         rollouts.append(_rollouts(clean, attacked, len(part), size[0] / size[1]))
         task.advance(len(part))
     task.close()
-    known = [r for r in rollouts if r is not None]
-    has_rollout = len(known) == len(rollouts)
-    pair = [torch.cat([r[k] for r in known]) for k in (0, 1)] if has_rollout else []
+    available = [r for r in rollouts if r is not None]
+    has_rollout = len(available) == len(rollouts)
+    pair = [torch.cat([r[k] for r in available]) for k in (0, 1)] if has_rollout else []
     changes = attention_changes(pair[0], pair[1], len(sample)) if has_rollout else None
     units = SampleUnits(sample.ids)
     samples = {} if changes is None else {"rollout_change": units.store(changes)}

@@ -138,8 +138,8 @@ def feature(
         _targeted_image(subject, x, k, lengths, task)
         for k, x in zip(targets, noise.split(1), strict=True)
     ]
-    wanted = range(len(names)) if block else targets  # a block has channels, not classes
-    unit_names, direct = _maximize_units(units, noise, wanted, steps, smoothness)
+    unit_indices = range(len(names)) if block else targets  # a block has channels, not classes
+    unit_names, direct = _maximize_units(units, noise, unit_indices, steps, smoothness)
     task.advance(len(names) * steps)
     task.close()
     with eval_mode(subject.model), torch.no_grad():
@@ -190,18 +190,22 @@ def _pictures(
 
 def _target_classes(subject: AnalysisSubject, classes: int | str | Sequence[str]) -> list[int]:
     """The indices of the classes: by names, the first ones, or some drawn by the seed."""
-    known, order = subject.data.classes, list(range(len(subject.data.classes)))
+    class_names, order = subject.data.classes, list(range(len(subject.data.classes)))
     if isinstance(classes, str) and (match := RANDOM_CLASSES.fullmatch(classes)):
         generator = torch.Generator().manual_seed(derive_seed(subject.seed, "classes") % 2**63)
-        order, classes = torch.randperm(len(known), generator=generator).tolist(), int(match[1])
+        order, classes = (
+            torch.randperm(len(class_names), generator=generator).tolist(),
+            int(match[1]),
+        )
     if isinstance(classes, int) and classes > 0:
         return sorted(order[:classes])
     names = [classes] if isinstance(classes, str | int) else classes
-    if not names or not set(names) <= set(known):
+    if not names or not set(names) <= set(class_names):
         raise UserError(
-            f"`classes` must be a number, random:N or among {', '.join(known)}, but got {classes!r}"
+            f"`classes` must be a number, random:N or among {', '.join(class_names)}, "
+            f"but got {classes!r}"
         )
-    return [known.index(name) for name in names]
+    return [class_names.index(name) for name in names]
 
 
 def _start_images(subject: AnalysisSubject, targets: Sequence[int]) -> Tensor:
@@ -252,12 +256,12 @@ def _targeted_image(
 
 
 def _maximize_units(
-    units: NetworkUnits, noise: Tensor, wanted: Sequence[int], steps: int, smoothness: float
+    units: NetworkUnits, noise: Tensor, unit_indices: Sequence[int], steps: int, smoothness: float
 ) -> tuple[list[str], Tensor]:
     """The names of units and images that raise them, all at once."""
     with eval_mode(units.model):
         available = units.activations(noise[:1]).shape[1]
-        numbers = [k for k in wanted if k < available]
+        numbers = [k for k in unit_indices if k < available]
         point = (0.2 * (noise - 0.5)).clone().requires_grad_(True)  # nearly gray
         optimizer = torch.optim.Adam([point], lr=LEARNING_RATE)
         for _ in range(steps):

@@ -107,7 +107,7 @@ def gallery(
     delta = x_adv - x
     scale = delta.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
     distances = subject.threat.perturbation_size(x, x_adv)
-    shown = [
+    gallery_examples = [
         GalleryExample(
             id=int(sample.ids[i]),
             label=int(sample.y[i]),
@@ -126,7 +126,7 @@ def gallery(
         attack=attack,
         threat=str(subject.threat),
         classes=subject.data.classes,
-        examples=tuple(shown),
+        examples=tuple(gallery_examples),
     )
 
 

@@ -64,7 +64,7 @@ class PredictionResult(AnalysisResult):
     def summary(self) -> str:
         """Summarize the significant correlations and the notes."""
         real = [c for c in self.correlations if c.is_significant]
-        named = "; ".join(
+        significant = "; ".join(
             f"{c.metric} {c.value:+.2f} (95%: {c.low:+.2f} to {c.high:+.2f}, p {c.p_holm:.2g})"
             for c in real
         )
@@ -75,7 +75,7 @@ class PredictionResult(AnalysisResult):
             f"{self.attack.replace('_', ' ')} accuracy after Holm's correction"
         )
         tail = (
-            f": {named}."
+            f": {significant}."
             if real
             else f"; the strongest, {strongest.metric}, has {strongest.value:+.2f} (95%: "
             f"{strongest.low:+.2f} to {strongest.high:+.2f}, corrected p {strongest.p_holm:.2g})."

@@ -96,15 +96,15 @@ class SparsityResult(SparsityMeasures, AnalysisResult):
 
     def summary(self) -> str:
         """Summarize the fraction of weights near zero, by each largest, trained and initial."""
-        chosen = largest_kind(self.largest)
+        own_kind = largest_kind(self.largest)
         others = " and ".join(
             f"{value:.1%} by {self._words(kind)}"
             for kind, value in self.by_largest.items()
-            if kind != chosen
+            if kind != own_kind
         )
         text = (
             f"{self.sparsity:.1%} of {self.weights:,} weights are below {self.threshold:g} of "
-            f"{self._words(chosen)} ({self.largest_weight:.3g}){'; ' if others else ''}{others}"
+            f"{self._words(own_kind)} ({self.largest_weight:.3g}){'; ' if others else ''}{others}"
         )
         initial = self.initial
         if initial is None:

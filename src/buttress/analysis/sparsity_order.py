@@ -41,8 +41,8 @@ class SparsityOrderResult(AnalysisResult):
         """Say whether the choice of the largest weight changes the order of the models."""
         if not self.order_changes:
             return "The order by sparsity is the same for every choice of `largest`."
-        listed = "; ".join(f"by {k}: {' > '.join(order)}" for k, order in self.orders.items())
-        return f"The order by sparsity depends on the choice of `largest`: {listed}."
+        orders = "; ".join(f"by {k}: {' > '.join(order)}" for k, order in self.orders.items())
+        return f"The order by sparsity depends on the choice of `largest`: {orders}."
 
     @staticmethod
     def plot(results: Mapping[str, SparsityOrderResult], figure: Figure) -> None:

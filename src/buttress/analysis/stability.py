@@ -86,7 +86,7 @@ class StabilityResult(AnalysisResult):
         )
 
 
-# What is drawn: field, words, colour.
+# What is drawn: field, words, color.
 STABILITY_PARTS = (
     ("correct_and_stable", "correct and stable (robust accuracy)", "#3a7d44"),
     ("correct_and_unstable", "correct, unstable", "#b7d7b9"),

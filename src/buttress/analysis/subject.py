@@ -74,8 +74,8 @@ class AnalysisSubject:
         checkpoints: dict[str, CheckpointName | int] = {"best": "best"}
         if best != last and run.checkpoint("last").is_file():
             checkpoints["last"] = "last"
-        kept = [n for n in run.kept_epochs if n not in (best, last)]
-        return checkpoints | {f"{EPOCH_PREFIX}{n}": n for n in kept}
+        kept_epochs = [n for n in run.kept_epochs if n not in (best, last)]
+        return checkpoints | {f"{EPOCH_PREFIX}{n}": n for n in kept_epochs}
 
     def first_images(self, count: int) -> Dataset:
         """The first images, or all where there are fewer."""

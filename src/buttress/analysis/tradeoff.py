@@ -77,7 +77,7 @@ class TradeoffResult(AnalysisResult):
         """Summarize the Pareto front of robust and clean accuracy, and the smallest model."""
         best, clean = self.points[0], self.front("clean_accuracy")
         robust = best.robust_accuracy
-        named = ", ".join(
+        members = ", ".join(
             f"{p.label} ({p.robust_accuracy.value:.1%} / {p.clean_accuracy.value:.1%})"
             for p in self.points
             if p.label in clean.runs
@@ -87,7 +87,7 @@ class TradeoffResult(AnalysisResult):
             f"{best.label} is the most robust of {len(self.points)} runs: "
             f"{robust.value:.1%} (95%: {robust.low:.1%} to {robust.high:.1%}) "
             f"{self.attack.replace('_', ' ')} accuracy under {self.suite}. The Pareto front "
-            f"of robust and clean accuracy: {named}"
+            f"of robust and clean accuracy: {members}"
             + (
                 f"; within chance of it: {', '.join(clean.not_significantly_worse)}"
                 * bool(clean.not_significantly_worse)

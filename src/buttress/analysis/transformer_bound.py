@@ -93,13 +93,13 @@ class TransformerBoundResult(AnalysisResult):
     def plot(results: Mapping[str, TransformerBoundResult], figure: Figure) -> None:
         """The terms of each block as bars on a log scale, and the bound against gamma."""
         left, right = figure.subplots(1, 2)
-        shown = [
+        rows = [
             (f"{label} l1 {block.penalty:g}".strip(), block)
             for label, result in results.items()
             for block in result.blocks
         ]
-        width = 0.8 / len(shown)
-        for index, (label, block) in enumerate(shown):
+        width = 0.8 / len(rows)
+        for index, (label, block) in enumerate(rows):
             values = {**block.terms, "bound": block.bound}
             places = [i + index * width for i in range(len(values))]
             left.bar(places, [max(v, 1e-6) for v in values.values()], width, label=label)

@@ -99,9 +99,9 @@ def _find_runs(
     names = []
     for source in sources:
         folder = Path(source).expanduser()
-        found = find_runs(folder) if folder.is_dir() else []
-        if found:
-            runs += found
+        runs_below = find_runs(folder) if folder.is_dir() else []
+        if runs_below:
+            runs += runs_below
             continue
         if folder.is_dir() and not any((folder / f).is_file() for f in WEIGHT_FILES):
             raise UserError(f"no run found in {source}; train one with `buttress train`")

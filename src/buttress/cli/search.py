@@ -81,7 +81,8 @@ def _print_search(result: SearchResult, file: Path, out: Path) -> None:
     axes = list(result.candidates[0].labels)
     rungs = [f"rung {number + 1}" for number in range(len(result.rungs))]
     rows = [
-        [str(i + 1), *_candidate_row(result, tried)] for i, tried in enumerate(result.candidates)
+        [str(i + 1), *_candidate_row(result, candidate)]
+        for i, candidate in enumerate(result.candidates)
     ]
     print_line(format_table(["", *axes, "parameters", "MACs", *rungs, "outcome"], rows) + "\n")
     _print_axis_summaries(result)

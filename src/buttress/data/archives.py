@@ -116,18 +116,18 @@ def _iterate_members(path: Path) -> Iterator[ArchiveMember]:
 
 def _write_member(member: ArchiveMember, folder: Path, bytes_left: int, archive: str) -> int:
     assert member.stream is not None
-    written = 0
+    num_bytes = 0
     with _open_for_writing(member.name, folder / member.name, archive) as out:
         # What is written counts: the sizes in an archive may be wrong.
         while piece := member.stream.read(CHUNK_BYTES):
-            written += len(piece)
-            if written > bytes_left:
+            num_bytes += len(piece)
+            if num_bytes > bytes_left:
                 raise DataError(
                     f"{archive} unpacks to far more than its own size and was stopped; "
                     "download it again"
                 )
             out.write(piece)
-    return written
+    return num_bytes
 
 
 def _open_for_writing(name: str, path: Path, archive: str) -> IO[bytes]:

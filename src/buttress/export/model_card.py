@@ -138,7 +138,7 @@ def card_warnings(content: ExportContent) -> list[str]:
 
 def model_facts(content: ExportContent) -> dict[str, str]:
     facts = content.description
-    shown = {
+    settings = {
         "architecture": str(facts["model"]),
         "category": content.run.category,
         "arguments": json.dumps(facts["model_args"]) if facts["model_args"] else "",
@@ -149,7 +149,7 @@ def model_facts(content: ExportContent) -> dict[str, str]:
         "classes": ", ".join(facts["classes"][:20])
         + (" ..." if len(facts["classes"]) > 20 else ""),
     }
-    return {k: v for k, v in shown.items() if v}
+    return {k: v for k, v in settings.items() if v}
 
 
 def training_facts(run: RunResults) -> dict[str, str]:

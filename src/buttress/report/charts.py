@@ -57,7 +57,7 @@ class ScatterPoint:
     y: float
     low: float
     high: float
-    color: int | None = None  # None: grey
+    color: int | None = None  # None: gray
     is_hollow: bool = False
 
 
@@ -134,15 +134,15 @@ def draw_lines(series: Sequence[LineSeries], frame: ChartFrame, label: str) -> s
     y = LinearScale(low, high, frame.height - 40, 12)
     parts = draw_axes(x, y, frame)
     for s in series:
-        colour = f"c{s.color % NUM_COLORS}"
+        color = f"c{s.color % NUM_COLORS}"
         if s.low and s.high:
             edge = [*zip(s.x, s.high, strict=True), *reversed(list(zip(s.x, s.low, strict=True)))]
-            parts.append(svg_path([(x(a), y(b)) for a, b in edge], f"band {colour}"))
+            parts.append(svg_path([(x(a), y(b)) for a, b in edge], f"band {color}"))
     for s in series:
-        colour = f"c{s.color % NUM_COLORS}"
+        color = f"c{s.color % NUM_COLORS}"
         points = [(x(a), y(b)) for a, b in zip(s.x, s.y, strict=True)]
         style = "line dashed" if s.is_dashed else "line"
-        parts.append(svg_path(points, f"{style} {colour}", svg_tooltip(s.name)))
+        parts.append(svg_path(points, f"{style} {color}", svg_tooltip(s.name)))
         parts += [
             draw_point(s, i, at, frame)
             for i, at in enumerate(points)
@@ -180,13 +180,13 @@ def draw_scatter(points: Sequence[ScatterPoint], frame: ChartFrame, label: str) 
     x_text = format_percent if frame.is_x_percent else format_compact
     parts = draw_axes(x, y, frame, x_text)
     for p in points:
-        colour = "grey" if p.color is None else f"c{p.color % NUM_COLORS}"
-        css = f"dot {'hollow ' if p.is_hollow else ''}{colour}"
+        color = "gray" if p.color is None else f"c{p.color % NUM_COLORS}"
+        css = f"dot {'hollow ' if p.is_hollow else ''}{color}"
         tooltip = svg_tooltip(
             f"{p.name}: {frame.x_label} {format_axis_value(p.x, frame.is_x_percent)}, "
             f"{frame.y_label} {format_axis_value(p.y, frame.is_percent)}"
         )
-        whisker = svg_line(x(p.x), y(p.low), x(p.x), y(p.high), f"whisker {colour}")
+        whisker = svg_line(x(p.x), y(p.low), x(p.x), y(p.high), f"whisker {color}")
         parts.append(
             svg_element(
                 "g", tooltip, whisker, svg_element("circle", css=css, cx=x(p.x), cy=y(p.y), r=5)
@@ -256,7 +256,7 @@ def draw_histogram(
             height = y(math.log10(count)) if count else y.start
             outline += [(x(edges[k]), height), (x(edges[k + 1]), height)]
         outline.append((x(edges[-1]), y.start))
-        css = "area grey" if index == 0 else f"line thin c{(index - 1) % NUM_COLORS}"
+        css = "area gray" if index == 0 else f"line thin c{(index - 1) % NUM_COLORS}"
         parts.append(svg_path(outline, css, svg_tooltip(name)))
     description = f"Weights by size, {edges[0]:.3g} to {edges[-1]:.3g}, counts on a log axis"
     return svg_root(frame.width, frame.height, description, *parts)

@@ -71,38 +71,45 @@ def select_drawn_rows(board: Leaderboard) -> DrawnRows:
     if standard is not None and all(r is not standard for r in rows):
         rows[-1] = standard
     models = list(dict.fromkeys(r.run.model for r in rows))
-    colours = {model: index for index, model in enumerate(models)}
-    return DrawnRows(tuple(rows), colours, len(board.rows) - len(rows))
+    color_by_model = {model: index for index, model in enumerate(models)}
+    return DrawnRows(tuple(rows), color_by_model, len(board.rows) - len(rows))
 
 
 def run_caption(run: RunPage) -> str:
     return f"{run.label} · {run.objective}"
 
 
-def attack_figures(board: Leaderboard, drawn: DrawnRows) -> list[ReportFigure]:
+def attack_figures(board: Leaderboard, selection: DrawnRows) -> list[ReportFigure]:
     """One panel of bars per attack; worst-case robust accuracy first."""
-    title, worst_case = "Worst-case robust accuracy", [r.worst_case.estimate for r in drawn.rows]
+    title, worst_case = (
+        "Worst-case robust accuracy",
+        [r.worst_case.estimate for r in selection.rows],
+    )
     panels = [
-        ReportFigure(title, attack_panel(drawn, worst_case, title), "robust to every attack below")
+        ReportFigure(
+            title, attack_panel(selection, worst_case, title), "robust to every attack below"
+        )
     ]
     for index, column in enumerate(board.columns):
-        estimates = [r.cells[index].estimate for r in drawn.rows]
+        estimates = [r.cells[index].estimate for r in selection.rows]
         title = "Clean" if column.definition.is_clean else column.title
         about = [format_threat(column.definition.threat), column.relation]
         text = " · ".join(a for a in about if a) or "unperturbed images"
-        panels.append(ReportFigure(title, attack_panel(drawn, estimates, title), text))
+        panels.append(ReportFigure(title, attack_panel(selection, estimates, title), text))
     return panels
 
 
-def attack_panel(drawn: DrawnRows, estimates: Sequence[AccuracyEstimate | None], title: str) -> str:
+def attack_panel(
+    selection: DrawnRows, estimates: Sequence[AccuracyEstimate | None], title: str
+) -> str:
     items = [
         replace(
             accuracy_bar(
-                r.run.label, estimate, drawn.color_by_model[r.run.model], r.run.is_standard
+                r.run.label, estimate, selection.color_by_model[r.run.model], r.run.is_standard
             ),
             tooltip_detail=r.run.objective,
         )
-        for r, estimate in zip(drawn.rows, estimates, strict=True)
+        for r, estimate in zip(selection.rows, estimates, strict=True)
     ]
     return draw_bars(items, f"{title}: accuracy of {len(items)} models")
 
@@ -116,22 +123,22 @@ def accuracy_bar(
     return BarItem(name, estimate.accuracy, low=low, high=high, color=color, is_hollow=is_hollow)
 
 
-def curve_figures(drawn: DrawnRows) -> list[ReportFigure]:
+def curve_figures(selection: DrawnRows) -> list[ReportFigure]:
     """Accuracy against eps, one figure per attack and norm."""
     groups: dict[tuple[str, str], list[tuple[RunPage, EpsCurveResult]]] = {}
-    for row in drawn.rows:
+    for row in selection.rows:
         for curve in row.run.curves:
             groups.setdefault((curve.norm, curve.attack), []).append((row.run, curve))
-    return [curve_figure(members, drawn.color_by_model) for members in groups.values()]
+    return [curve_figure(members, selection.color_by_model) for members in groups.values()]
 
 
 def curve_figure(
-    members: Sequence[tuple[RunPage, EpsCurveResult]], colours: Mapping[str, int]
+    members: Sequence[tuple[RunPage, EpsCurveResult]], color_by_model: Mapping[str, int]
 ) -> ReportFigure:
     curve = members[0][1]
     series = [
         LineSeries(
-            run_caption(r), c.eps, c.accuracy, c.low, c.high, colours[r.model], r.is_standard
+            run_caption(r), c.eps, c.accuracy, c.low, c.high, color_by_model[r.model], r.is_standard
         )
         for r, c in members
     ]
@@ -150,9 +157,9 @@ def curve_figure(
     )
 
 
-def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None:
+def sparsity_figure(board: Leaderboard, selection: DrawnRows) -> ReportFigure | None:
     """Worst-case robust accuracy against weight sparsity, for every ranked model."""
-    drawn_slugs = {r.run.slug for r in drawn.rows}
+    drawn_slugs = {r.run.slug for r in selection.rows}
     points = [
         ScatterPoint(
             name=run_caption(r.run),
@@ -160,7 +167,7 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
             y=r.worst_case.estimate.accuracy,
             low=r.worst_case.estimate.interval.low,
             high=r.worst_case.estimate.interval.high,
-            color=drawn.color_by_model[r.run.model] if r.run.slug in drawn_slugs else None,
+            color=selection.color_by_model[r.run.model] if r.run.slug in drawn_slugs else None,
             is_hollow=r.run.is_standard,
         )
         for r in board.ranked
@@ -177,7 +184,7 @@ def sparsity_figure(board: Leaderboard, drawn: DrawnRows) -> ReportFigure | None
     svg = draw_scatter(
         points, frame, f"Weight sparsity and worst-case robust accuracy. {description}"
     )
-    keys = drawn.legend if len(drawn.rows) else ()
+    keys = selection.legend if len(selection.rows) else ()
     return ReportFigure("Robustness against weight sparsity", svg, "one point per model", keys)
 
 
@@ -262,7 +269,7 @@ def weight_figure(sparsity: SparsityView) -> ReportFigure:
 
 
 def epoch_series(
-    history: Sequence[Mapping[str, Any]], key: str, name: str, colour: int
+    history: Sequence[Mapping[str, Any]], key: str, name: str, color: int
 ) -> LineSeries:
     """A quantity at the epochs where it was measured; with a band if it is an accuracy."""
     measured_epochs = [e for e in history if is_number(e.get("epoch")) and is_number(e.get(key))]
@@ -274,7 +281,7 @@ def epoch_series(
     if len(images) == len(values):
         spans = [wilson_interval(round(v * n), n) for v, n in zip(values, images, strict=True)]
         low, high = [s.low for s in spans], [s.high for s in spans]
-    return LineSeries(name, epochs, values, low, high, colour, key == "train_accuracy")
+    return LineSeries(name, epochs, values, low, high, color, key == "train_accuracy")
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -17,9 +17,9 @@ def format_percent(value: float, sign: str = "%") -> str:
     """Format as whole percent; one more digit where rounding gives 0% or 100%."""
     if not math.isfinite(value):
         return "unknown"
-    whole = round(100 * value)
-    is_extreme = whole in (0, 100) and value not in (0.0, 1.0)
-    return f"{100 * value:.1f}{sign}" if is_extreme else f"{whole}{sign}"
+    percent = round(100 * value)
+    is_extreme = percent in (0, 100) and value not in (0.0, 1.0)
+    return f"{100 * value:.1f}{sign}" if is_extreme else f"{percent}{sign}"
 
 
 def format_percent_pair(a: float, b: float) -> tuple[str, str]:
@@ -59,9 +59,9 @@ def format_duration(seconds: float) -> str:
         return "unknown"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    whole = timedelta(seconds=round(seconds))
-    hours, rest = divmod(whole.seconds, 3600)
-    parts = [(whole.days, "d"), (hours, "h"), (rest // 60, "min"), (rest % 60, "s")]
+    duration = timedelta(seconds=round(seconds))
+    hours, rest = divmod(duration.seconds, 3600)
+    parts = [(duration.days, "d"), (hours, "h"), (rest // 60, "min"), (rest % 60, "s")]
     start = next(i for i, (n, _) in enumerate(parts) if n)
     return " ".join(f"{n} {unit}" for n, unit in parts[start : start + 2] if n)
 

@@ -88,7 +88,7 @@ NO_ENTRIES = LeaderboardEntries((), ())
 
 
 @dataclass(frozen=True)
-class Script:
+class PageScript:
     """A script and its hash for the content security policy."""
 
     text: Markup
@@ -228,9 +228,9 @@ def read_asset(name: str) -> Markup:
     return Markup((folder / name).read_text(encoding="utf-8"))
 
 
-def load_script(name: str) -> Script:
+def load_script(name: str) -> PageScript:
     text = read_asset(name)
-    return Script(text, base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
+    return PageScript(text, base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
 
 
 def filter_choices(boards: Sequence[Leaderboard]) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def place_evenly(series: Sequence[LineSeries]) -> tuple[list[LineSeries], dict[f
     """Series with their x values at equal distances, and the values to write there."""
     values = sorted({x for s in series for x in s.x})
     place = {value: float(index) for index, value in enumerate(values)}
-    moved = [replace(s, x=[place[x] for x in s.x]) for s in series]
-    return moved, {place[value]: f"{value:g}" for value in values}
+    shifted_series = [replace(s, x=[place[x] for x in s.x]) for s in series]
+    return shifted_series, {place[value]: f"{value:g}" for value in values}
 
 
 def column_curve(

@@ -172,13 +172,13 @@ def _training_differences(a: EvaluatedRun, b: EvaluatedRun) -> list[str]:
 
 
 def _side_warnings(a: ComparisonSide, b: ComparisonSide) -> list[str]:
-    labelled = [
+    labeled = [
         (warning, letter)
         for letter, side in (("A", a), ("B", b))
         for member in side.members
         for warning in member.evaluation.warnings
     ]
-    return [f"{letter}: {warning}" for warning, letter in dict.fromkeys(labelled)]
+    return [f"{letter}: {warning}" for warning, letter in dict.fromkeys(labeled)]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class StudyTableRow(Spec):
 ClaimOutcome = Literal["holds", "does not hold", "undecided"]
 
 
-class OtherVerdict(Spec):
+class OtherTableOutcome(Spec):
     """Whether a claim holds in a table by other authors."""
 
     table: str
@@ -57,7 +57,7 @@ class ClaimResult(Spec):
     statement: str
     published: str  # holds, does not hold, or why there is no published table
     published_evidence: str = ""
-    other_tables: tuple[OtherVerdict, ...] = ()
+    other_tables: tuple[OtherTableOutcome, ...] = ()
     outcome: ClaimOutcome
     evidence: str
     reason: str = ""  # why it is undecided

@@ -138,13 +138,13 @@ class SuiteSpec(Spec):
 def with_threat(spec: SuiteSpec, threat: str) -> SuiteSpec:
     """The suite with all attacks in one threat model, ``L2:0.5`` or ``L2`` at the usual eps."""
     attacks = [e for e in spec.entries if e.attack and normalize_name(e.attack) != CLEAN]
-    if len(given := {e.threat or DEFAULT_NORM for e in attacks}) > 1:
+    if len(threats := {e.threat or DEFAULT_NORM for e in attacks}) > 1:
         raise UserError(
-            f"suite {spec.name!r} has attacks under {', '.join(sorted(given))}; one threat model "
+            f"suite {spec.name!r} has attacks under {', '.join(sorted(threats))}; one threat model "
             "for all needs a suite with one, such as fast-linf or pgd,square"
         )
     kind = parse_kind(threat.partition(":")[0])
-    is_same_kind = all(parse_kind(t.partition(":")[0]) == kind for t in given)
+    is_same_kind = all(parse_kind(t.partition(":")[0]) == kind for t in threats)
     entries = [
         e.model_copy(update={"threat": threat, "name": e.name if is_same_kind else ""})
         if e in attacks

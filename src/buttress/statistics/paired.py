@@ -220,8 +220,8 @@ def critical_losses(least: int, largest: int, level: float) -> NDArray[np.int64]
         return outside
 
     # The normal limit is off by less than two images; four are searched to each side.
-    centre = np.floor((discordant + ndtri(level / 2) * np.sqrt(discordant)) / 2).astype(np.int64)
-    low, high = np.maximum(centre - 4, -1), np.maximum(np.minimum(centre + 4, discordant // 2), -1)
+    center = np.floor((discordant + ndtri(level / 2) * np.sqrt(discordant)) / 2).astype(np.int64)
+    low, high = np.maximum(center - 4, -1), np.maximum(np.minimum(center + 4, discordant // 2), -1)
     while (low < high).any():
         middle = (low + high + 1) // 2
         bad = is_not_significant(middle)

@@ -52,7 +52,7 @@ def spearman(x: ArrayLike, y: ArrayLike, z: float = Z95) -> EstimateWithInterval
     r = max(-1.0, min(1.0, r))
     if n < 4:
         return EstimateWithInterval(r, Interval(-1.0, 1.0))
-    max_correlation = 1 - 12 / (n**3 - n)  # the order with two neighbours swapped
+    max_correlation = 1 - 12 / (n**3 - n)  # the order with two neighbors swapped
     clipped = max(-max_correlation, min(max_correlation, r))
     half = z * math.sqrt((1 + clipped * clipped / 2) / (n - 3))
     low, high = (math.tanh(math.atanh(clipped) + sign * half) for sign in (-1, 1))

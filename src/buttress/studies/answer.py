@@ -22,7 +22,7 @@ from buttress.results.run import Run
 from buttress.results.study_result import (
     ClaimOutcome,
     ClaimResult,
-    OtherVerdict,
+    OtherTableOutcome,
     RankAgreement,
     StudyFigure,
     StudyResult,
@@ -117,7 +117,7 @@ def answer_study(expanded: ExpandedStudy, root: Path) -> StudyResult:
 def claim_results(study: StudySpec, scale: Scale, measured: ValueTable) -> tuple[ClaimResult, ...]:
     """Assess each claim on the published table, on tables by other authors and on ours.
 
-    The published verdict is that of all printed values, at every scale. In other tables only
+    The published outcome is that of all printed values, at every scale. In other tables only
     rows are redrawn, where a claim takes them as a sample: their images and seeds are not known.
     """
     largest = study.at_scale(study.scales[-1])
@@ -133,12 +133,12 @@ def claim_results(study: StudySpec, scale: Scale, measured: ValueTable) -> tuple
     results = []
     for claim in study.claims:
         predicate = CLAIMS.create(claim.predicate.name, claim.predicate.args)
-        verdict = assess_claim(predicate, measured)
-        if scale == "smoke" and verdict.outcome != "undecided":
-            verdict = verdict._replace(outcome="undecided", reason=SMOKE_REASON)
+        assessment = assess_claim(predicate, measured)
+        if scale == "smoke" and assessment.outcome != "undecided":
+            assessment = assessment._replace(outcome="undecided", reason=SMOKE_REASON)
         outcome, evidence = claim.published, ""
         if published is not None and not claim.published:
-            outcome, evidence = printed_verdict(predicate, published)
+            outcome, evidence = printed_outcome(predicate, published)
         results.append(
             ClaimResult(
                 id=claim.id,
@@ -146,32 +146,32 @@ def claim_results(study: StudySpec, scale: Scale, measured: ValueTable) -> tuple
                 published=outcome,
                 published_evidence=evidence,
                 other_tables=tuple(
-                    _other_verdict(study, claim, check, others)
+                    _other_table_outcome(study, claim, check, others)
                     for check in claim.other_tables
                     if check.table in others
                 ),
-                **verdict._asdict(),
+                **assessment._asdict(),
             )
         )
     return tuple(results)
 
 
-def _other_verdict(
+def _other_table_outcome(
     study: StudySpec, claim: ClaimSpec, check: OtherCheck, tables: Mapping[str, ValueTable]
-) -> OtherVerdict:
+) -> OtherTableOutcome:
     table, spec = study.other_tables[check.table], check.predicate or claim.predicate
-    verdict = assess_claim(CLAIMS.create(spec.name, spec.args), tables[check.table])
-    return OtherVerdict(
+    assessment = assess_claim(CLAIMS.create(spec.name, spec.args), tables[check.table])
+    return OtherTableOutcome(
         table=check.table,
         source=table.source,
-        outcome=verdict.outcome,
-        evidence=verdict.evidence,
-        reason=verdict.reason,
+        outcome=assessment.outcome,
+        evidence=assessment.evidence,
+        reason=assessment.reason,
         limits=" ".join(filter(None, (table.limits, check.limits))),
     )
 
 
-def printed_verdict(predicate: Predicate, table: ValueTable) -> tuple[ClaimOutcome, str]:
+def printed_outcome(predicate: Predicate, table: ValueTable) -> tuple[ClaimOutcome, str]:
     """Whether printed values satisfy a claim, with the values; their uncertainty is not known."""
     try:
         outcome: ClaimOutcome = "holds" if predicate.holds(table) else "does not hold"

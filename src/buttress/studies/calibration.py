@@ -73,9 +73,9 @@ def calibrate(
     for index, family in enumerate(untimed):
         seconds_left = MAX_SECONDS - (time.perf_counter() - started)
         budget = min(MAX_FAMILY_SECONDS, seconds_left / (len(untimed) - index))
-        chosen = _choose_model(specs_by_family[family], device_type, budget, seconds_left)
-        if chosen is not None:
-            speeds[family] = time_model(*chosen, device_type, budget)
+        model_and_size = _choose_model(specs_by_family[family], device_type, budget, seconds_left)
+        if model_and_size is not None:
+            speeds[family] = time_model(*model_and_size, device_type, budget)
         bar.advance(1, family)
     bar.close()
     if untimed:

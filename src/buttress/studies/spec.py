@@ -251,8 +251,8 @@ class StudySpec(Spec):
     def at_scale(self, scale: Scale) -> ScaledStudy:
         """The study at one scale, fully checked."""
         self.check_scale(scale)
-        full = self._full_grid(scale)
-        return full.model_copy(update={"axes": _select_labels(full, self.display_name)})
+        full_grid = self._full_grid(scale)
+        return full_grid.model_copy(update={"axes": _select_labels(full_grid, self.display_name)})
 
     def all_labels(self, scale: Scale) -> dict[str, set[str]]:
         """All labels of each axis, also those that a scale excludes."""

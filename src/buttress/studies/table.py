@@ -245,9 +245,9 @@ class StudyTable:
                         for key in keys
                     ]
                 )
-            for key, drawn in zip(keys, np.concatenate(parts, axis=1), strict=True):
+            for key, replicate in zip(keys, np.concatenate(parts, axis=1), strict=True):
                 scale = IMAGE_NOISE / size if self.values[key].scores else 0.0
-                samples[key] = drawn + scale * generator.standard_normal(count)
+                samples[key] = replicate + scale * generator.standard_normal(count)
         return samples
 
     def intervals(self, table: ValueTable) -> dict[CellKey, Interval]:
@@ -286,8 +286,8 @@ def _resampling_weights(
     size: int, count: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """(count, size) how often each unit is drawn, as a share."""
-    drawn = generator.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
-    return np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size) / size
+    draws = generator.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
+    return np.bincount(draws.ravel(), minlength=count * size).reshape(count, size) / size
 
 
 def _seed_noise(

@@ -103,10 +103,10 @@ def _choose_recipe(
     recipe: str | Path | Recipe | None, initial: InitialWeights, source: str | Path
 ) -> str | Path | Recipe:
     """The given recipe, or that of the source run."""
-    chosen = initial.recipe if recipe is None else recipe
-    if chosen is None:
+    start_recipe = initial.recipe if recipe is None else recipe
+    if start_recipe is None:
         raise UserError(f"{source} is not a run with a recipe; pass --recipe")
-    return chosen
+    return start_recipe
 
 
 def build_initial_state(

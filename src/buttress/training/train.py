@@ -312,9 +312,9 @@ def record_training_images(run: Run, sampler: BatchSampler, val_data: Dataset) -
         if read_training_images(run.path, sampler.data.name) is not None:
             return
     datasets = [sampler.data, *([sampler.mixed_dataset.extra] if sampler.mixed_dataset else [])]
-    found = [data.image_hashes for data in datasets]
+    hashes_by_dataset = [data.image_hashes for data in datasets]
     hashes = np.unique(
-        np.concatenate([np.zeros(0, np.uint64), *(h for h in found if h is not None)])
+        np.concatenate([np.zeros(0, np.uint64), *(h for h in hashes_by_dataset if h is not None)])
     )
     images = TrainingImages(sampler.data.name, sampler.data.split, hashes)
     copies = 0 if val_data.image_hashes is None else images.contains(val_data.image_hashes).sum()

@@ -83,8 +83,8 @@ def _has_class_name(name: str, module: nn.Module) -> bool:
 
 def _query_key_kwargs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    named = {**dict(zip(names[2:], args[2:], strict=False)), **kwargs}
-    return {k: v for k, v in named.items() if k not in ("value", "dropout_p", "enable_gqa")}
+    arguments = {**dict(zip(names[2:], args[2:], strict=False)), **kwargs}
+    return {k: v for k, v in arguments.items() if k not in ("value", "dropout_p", "enable_gqa")}
 
 
 def attention_weights(

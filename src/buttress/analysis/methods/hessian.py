@@ -69,15 +69,15 @@ class LossHessian:
         To first order in the weights of the images this is what each one adds to an eigenvalue
         with the eigenvector v.
         """
-        whole, curvatures = self.sample, []
+        all_images, curvatures = self.sample, []
         try:
-            for k in range(len(whole)):
-                self.sample = whole.select(slice(k, k + 1))
+            for k in range(len(all_images)):
+                self.sample = all_images.select(slice(k, k + 1))
                 self.__dict__.pop("_single_graph", None)
                 product = self.hessian_vector_product(vector)
                 curvatures.append(float(vector.double() @ product.double()))
         finally:
-            self.sample = whole
+            self.sample = all_images
             self.__dict__.pop("_single_graph", None)
         return torch.tensor(curvatures, dtype=torch.float64)
 

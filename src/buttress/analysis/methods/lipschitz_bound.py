@@ -222,11 +222,11 @@ class LipschitzInterpreter(fx.Interpreter):
 
 
 def _normalization_args(
-    rest: Any, given: Any, weight: int, eps: int
+    rest: Any, kwargs: Any, weight: int, eps: int
 ) -> tuple[Tensor | None, float]:
     """Weight and eps of a call to a normalization function."""
-    weight_value = given.get("weight", rest[weight] if len(rest) > weight else None)
-    return weight_value, float(given.get("eps", rest[eps] if len(rest) > eps else 1e-5))
+    weight_value = kwargs.get("weight", rest[weight] if len(rest) > weight else None)
+    return weight_value, float(kwargs.get("eps", rest[eps] if len(rest) > eps else 1e-5))
 
 
 def normalization_constant(weight: Tensor | None, eps: float) -> float:

@@ -40,7 +40,7 @@ DRAWS_PER_BOX = 2 * MAX_TRIES + 2  # numbers of a box: area and ratio per try, t
 Range = tuple[float, float]
 
 
-class Boxes(NamedTuple):
+class CropBoxes(NamedTuple):
     """One rectangle for each sample, in pixels."""
 
     top: Tensor  # (N,) int64
@@ -52,7 +52,7 @@ class Boxes(NamedTuple):
 
 def sample_boxes(
     fractions: Tensor, size: tuple[int, int], *, area: Range, ratio: Range, size_slack: int = 0
-) -> Boxes:
+) -> CropBoxes:
     """The first of ten tries that fits into the image, at a place where it fits.
 
     Args:
@@ -76,7 +76,7 @@ def sample_boxes(
     w = torch.where(fits, widths.gather(1, first).squeeze(1), width)
     top = (fractions[:, -2] * (height - h + 1)).long()
     left = (fractions[:, -1] * (width - w + 1)).long()
-    return Boxes(top, left, h, w, fits)
+    return CropBoxes(top, left, h, w, fits)
 
 
 Interpolation = Literal["bicubic", "bilinear"]
@@ -103,12 +103,12 @@ def random_resized_crop(
     return resize_boxes(x, _center_fallback(boxes, size, ratio), interpolation)
 
 
-def _center_fallback(boxes: Boxes, size: tuple[int, int], ratio: Range) -> Boxes:
+def _center_fallback(boxes: CropBoxes, size: tuple[int, int], ratio: Range) -> CropBoxes:
     """Boxes that did not fit become the largest central part with an allowed ratio."""
     height, width = size
     h = min(height, round(width / ratio[0]))
     w = min(width, round(height * ratio[1]))
-    return Boxes(
+    return CropBoxes(
         torch.where(boxes.fits, boxes.top, (height - h) // 2),
         torch.where(boxes.fits, boxes.left, (width - w) // 2),
         torch.where(boxes.fits, boxes.height, h),
@@ -117,7 +117,7 @@ def _center_fallback(boxes: Boxes, size: tuple[int, int], ratio: Range) -> Boxes
     )
 
 
-def resize_boxes(x: Tensor, boxes: Boxes, interpolation: Interpolation = "bicubic") -> Tensor:
+def resize_boxes(x: Tensor, boxes: CropBoxes, interpolation: Interpolation = "bicubic") -> Tensor:
     """The part of each uint8 image (N, C, H, W) inside its box, enlarged to (H, W)."""
     n, c, height, width = x.shape
     across = _resampling_weights(boxes.left, boxes.width, width, interpolation).to(x.device)

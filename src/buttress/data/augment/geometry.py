@@ -60,7 +60,7 @@ def translate_y(share: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def rotate(degrees: Tensor, size: tuple[int, int]) -> Tensor:
-    """The image turns counterclockwise about its centre."""
+    """The image turns counterclockwise about its center."""
     height, width = size
     angle = degrees.double() * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()

@@ -188,9 +188,9 @@ def rand_augment(
         # A draw of exactly zero would be minus infinity; it is cut to 0 like any other.
         levels = (magnitude + std * torch.special.ndtri(level)).clamp_(0, MAX_MAGNITUDE)
         amounts = operation_amounts(numbers, levels, torch.sign(side - 0.5))
-        drawn = zip(numbers.tolist(), chances.tolist(), strict=True)
+        draws = zip(numbers.tolist(), chances.tolist(), strict=True)
         names = [
-            OPERATION_NAMES[number] if chance < probability else None for number, chance in drawn
+            OPERATION_NAMES[number] if chance < probability else None for number, chance in draws
         ]
         x = apply_operations(x, names, amounts)
     return x

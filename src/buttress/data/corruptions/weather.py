@@ -60,11 +60,11 @@ def plasma_fractal(side: int, decay: float, u: Tensor) -> Tensor:
         half = step // 2
         corners = heights[:, ::step, ::step]
         pairs = corners + corners.roll(-1, 1)
-        centres = displaced_mean(pairs + pairs.roll(-1, 2))
-        heights[:, half::step, half::step] = centres
-        upper = centres + centres.roll(1, 1) + corners + corners.roll(-1, 2)
+        centers = displaced_mean(pairs + pairs.roll(-1, 2))
+        heights[:, half::step, half::step] = centers
+        upper = centers + centers.roll(1, 1) + corners + corners.roll(-1, 2)
         heights[:, ::step, half::step] = displaced_mean(upper)
-        left = centres + centres.roll(1, 2) + corners + corners.roll(-1, 1)
+        left = centers + centers.roll(1, 2) + corners + corners.roll(-1, 1)
         heights[:, half::step, ::step] = displaced_mean(left)
         step, noise_scale = half, noise_scale / decay
     heights -= heights.amin((1, 2), keepdim=True)

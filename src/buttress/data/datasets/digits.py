@@ -46,7 +46,7 @@ def get_digits(progress: Progress) -> Path:
 
 @DATASETS.register(
     "digits",
-    tags=("bundled", "grey"),
+    tags=("bundled", "gray"),
     get=get_digits,
     facts=DatasetFacts(
         NUM_IMAGES - NUM_TEST - NUM_VAL,

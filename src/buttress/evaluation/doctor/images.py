@@ -69,8 +69,8 @@ def find_training_images(model: nn.Module, data: Dataset) -> TrainingImages | No
             train = load_dataset(data.name, "train", image_size=data.shape[1])
         except (ButtressError, OSError):  # it has no train split
             return None
-        found = hash_images(train.pixels)
-        hashes = hashes if found is None else np.unique(found)
+        split_hashes = hash_images(train.pixels)
+        hashes = hashes if split_hashes is None else np.unique(split_hashes)
     return TrainingImages(data.name, "train", hashes, is_recorded=False)
 
 
@@ -120,27 +120,27 @@ def training_images(subject: EvaluatedImages) -> Finding | None:
     if training is None:
         return None
     hashes, n = data.image_hashes, len(data)
-    found = 0 if hashes is None else int(training.contains(hashes).sum())
+    num_seen = 0 if hashes is None else int(training.contains(hashes).sum())
     is_training_split = data.name == training.dataset and bool(
         {*data.split.split("+")} & {*training.split.split("+")}
     )
     if is_training_split and not len(training.hashes):
-        found = n
-    if not found:
+        num_seen = n
+    if not num_seen:
         return None
     if training.is_recorded:
-        what, severity = "training images of this run", _severity_of_fraction(found / n)
+        what, severity = "training images of this run", _severity_of_fraction(num_seen / n)
     else:
         what = "in the train split of the dataset, which the model was probably trained on"
-        severity = _severity_of_fraction(found / n, "warning")
+        severity = _severity_of_fraction(num_seen / n, "warning")
     return make_finding(
         training_images,
         severity,
-        f"{found} of the {n} evaluated images ({data.split} split) are {what}: accuracy on images "
-        "that a model was trained on says little about others",
+        f"{num_seen} of the {n} evaluated images ({data.split} split) are {what}: accuracy on "
+        "images that a model was trained on says little about others",
         "evaluate on images that were not trained on, such as --split test; remove copies of "
         "training images from the other splits",
-        {"images": n, "training_images": found, "split": data.split},
+        {"images": n, "training_images": num_seen, "split": data.split},
     )
 
 

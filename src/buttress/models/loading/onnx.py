@@ -61,9 +61,9 @@ class OnnxModel(nn.Module):
         pieces = []
         for start in range(0, max(len(values), 1), rows):
             piece = values[start : start + rows]
-            full = np.zeros((rows, *values.shape[1:]), values.dtype)
-            full[: len(piece)] = piece
-            pieces.append(self._run(full)[: len(piece)])
+            padded = np.zeros((rows, *values.shape[1:]), values.dtype)
+            padded[: len(piece)] = piece
+            pieces.append(self._run(padded)[: len(piece)])
         return np.concatenate(pieces)
 
     def _run(self, values: Any) -> Any:

@@ -66,7 +66,7 @@ const cells = (column, a, b, images) => {
   ];
 };
 
-const verdict = (a, b, images) => {
+const compareRuns = (a, b, images) => {
   if (!a.flags[0] || !b.flags[0]) return "One of the two evaluations is incomplete: there is no worst-case robust accuracy to compare.";
   const s = split(bytes(a.flags[0]), bytes(b.flags[0]), images);
   if (mcnemar(s.onlyA, s.onlyB) > 0.05) return "The worst-case robust accuracies do not differ significantly on these images.";
@@ -86,7 +86,7 @@ const show = () => {
   const [a, b] = [group.rows[first.value], group.rows[second.value]];
   document.getElementById("name-a").replaceChildren("A: ", link(a));
   document.getElementById("name-b").replaceChildren("B: ", link(b));
-  document.getElementById("verdict").textContent = verdict(a, b, group.images);
+  document.getElementById("comparison").textContent = compareRuns(a, b, group.images);
   const body = document.getElementById("numbers");
   body.replaceChildren();
   group.columns.forEach((column, k) => {

@@ -50,7 +50,7 @@ class Predicate(ABC):
 CLAIMS: Registry[type[Predicate]] = Registry("claim")
 
 
-class ClaimVerdict(NamedTuple):
+class ClaimAssessment(NamedTuple):
     """Outcome of a claim with its evidence."""
 
     outcome: ClaimOutcome
@@ -59,8 +59,8 @@ class ClaimVerdict(NamedTuple):
     replicate_share: float | None = None  # of the redrawn tables in which it is true
 
 
-def assess_claim(predicate: Predicate, table: ValueTable) -> ClaimVerdict:
-    """Assess a claim: a firm verdict is wrong with a probability of 5% at most.
+def assess_claim(predicate: Predicate, table: ValueTable) -> ClaimAssessment:
+    """Assess a claim: a firm outcome is wrong with a probability of 5% at most.
 
     It is undecided, with the reason, if a value is missing, not trustworthy or without uncertainty,
     if all accuracies are at the floor or the ceiling, or if rows tie within their uncertainty.
@@ -73,14 +73,14 @@ def assess_claim(predicate: Predicate, table: ValueTable) -> ClaimVerdict:
         _check_values(table)
         condition = predicate.condition(table)
     except UndecidableClaim as reason:
-        return ClaimVerdict("undecided", evidence, str(reason))
+        return ClaimAssessment("undecided", evidence, str(reason))
     redraws = condition.truth()[1:]
     share = float(redraws.mean()) if len(redraws) else None
     if condition.is_firm(True):
-        return ClaimVerdict("holds", evidence, "", share)
+        return ClaimAssessment("holds", evidence, "", share)
     if condition.is_firm(False):
-        return ClaimVerdict("does not hold", evidence, "", share)
-    return ClaimVerdict("undecided", evidence, _tie_reason(condition), share)
+        return ClaimAssessment("does not hold", evidence, "", share)
+    return ClaimAssessment("undecided", evidence, _tie_reason(condition), share)
 
 
 def _check_values(table: ValueTable) -> None:

@@ -74,13 +74,15 @@ class TopRowsClaim(Predicate):
         values = measured_values(table, self.column)
         best = np.argsort(-values, kind="stable")
         cut = values[best[min(self.count, len(best)) - 1]]
-        shown = [int(i) for i in best if values[i] >= cut]  # rows that tie with the last are there
-        listed = [
+        top_rows = [
+            int(i) for i in best if values[i] >= cut
+        ]  # rows that tie with the last are there
+        row_labels = [
             f"{table.row_name(i)} {table.format(self.column, float(values[i]))}"
-            for i in shown[: max(self.count, MAX_ROWS_SHOWN)]
+            for i in top_rows[: max(self.count, MAX_ROWS_SHOWN)]
         ]
-        more = " ..." if len(shown) > len(listed) else ""
-        return f"highest in {self.column}: {', '.join(listed)}{more}"
+        more = " ..." if len(top_rows) > len(row_labels) else ""
+        return f"highest in {self.column}: {', '.join(row_labels)}{more}"
 
 
 @CLAIMS.register("different_best_rows")

@@ -335,11 +335,11 @@ class PeakClaim(Predicate):
 
     def evidence(self, table: ValueTable) -> str:
         _, positions, draws = self._sorted_rows(table)
-        listed = ", ".join(
+        row_list = ", ".join(
             f"{p:g}: {table.format(self.column, float(v))}"
             for p, v in zip(positions, draws[:, 0], strict=True)
         )
-        return f"{self.column} by {self.along} {listed}"
+        return f"{self.column} by {self.along} {row_list}"
 
     def _sorted_rows(self, table: ValueTable) -> tuple[list[int], np.ndarray, np.ndarray]:
         mask = table.mask(self.where)
@@ -379,10 +379,13 @@ class RangeClaim(Predicate):
 
     def _differences(self, table: ValueTable, margin: float) -> list[ValueComparison]:
         """Every row minus every other row that is near it."""
-        draws, near, unit = *self._rows(table), table.unit(self.column)
+        draws, is_neighbor, unit = *self._rows(table), table.unit(self.column)
         names = [table.row_name(int(i)) for i in np.flatnonzero(table.mask(self.where))]
         pairs = [
-            (i, j) for i in range(len(draws)) for j in range(len(draws)) if i != j and near[i, j]
+            (i, j)
+            for i in range(len(draws))
+            for j in range(len(draws))
+            if i != j and is_neighbor[i, j]
         ]
         if not pairs:
             raise UndecidableClaim("too few rows: no two rows can be compared")
@@ -394,8 +397,8 @@ class RangeClaim(Predicate):
         ]
 
     def evidence(self, table: ValueTable) -> str:
-        draws, near = self._rows(table)
-        gaps = np.where(near, draws[:, :1] - draws[:, 0], 0.0)
+        draws, is_neighbor = self._rows(table)
+        gaps = np.where(is_neighbor, draws[:, :1] - draws[:, 0], 0.0)
         scope = f" among rows alike in {self.match_column}" if self.match_column else ""
         width = table.format_difference(self.column, float(gaps.max())).removeprefix("+")
         return f"{self.column} spans {width}{scope}"

@@ -87,9 +87,11 @@ def rung_warnings(
     for number, rung in enumerate(rungs):
         scores = [t.scores[number] for t in candidates if len(t.scores) > number]
         ranked = sorted(scores, key=lambda score: -score.robust_accuracy)
-        kept = 1 if rung.epoch_fraction == 1 else rung.target_survivors  # the last rung prunes none
-        if ranked and ranked[kept - 1].low <= 1 / classes:
-            how_many = "no candidate" if kept == 1 else f"fewer than {kept} candidates"
+        num_survivors = 1 if rung.epoch_fraction == 1 else rung.target_survivors
+        if ranked and ranked[num_survivors - 1].low <= 1 / classes:
+            how_many = (
+                "no candidate" if num_survivors == 1 else f"fewer than {num_survivors} candidates"
+            )
             warnings.append(
                 f"rung {number + 1}: {how_many} significantly above chance level "
                 f"({1 / classes:.0%}), so its ranking is mostly noise; "
@@ -98,9 +100,11 @@ def rung_warnings(
     return tuple(warnings)
 
 
-def candidate_label(tried: CandidateResult) -> str:
+def candidate_label(candidate: CandidateResult) -> str:
     """``d1 1, d2 3``, or the model where there is no axis."""
-    return ", ".join(f"{axis} {label}" for axis, label in tried.labels.items()) or tried.model
+    return (
+        ", ".join(f"{axis} {label}" for axis, label in candidate.labels.items()) or candidate.model
+    )
 
 
 def _candidate_result(candidate: Candidate, state: HalvingState, index: int) -> CandidateResult:
@@ -112,24 +116,24 @@ def _candidate_result(candidate: Candidate, state: HalvingState, index: int) -> 
     )  # fmt: skip
 
 
-def _rank_key(tried: CandidateResult) -> tuple[int, float, float, int]:
+def _rank_key(candidate: CandidateResult) -> tuple[int, float, float, int]:
     """Rank by the last rung reached, then by accuracy."""
-    if not tried.scores:
-        return (0, 0.0, 0.0, list(CANDIDATE_STATUSES).index(tried.status))
-    last = tried.scores[-1]
+    if not candidate.scores:
+        return (0, 0.0, 0.0, list(CANDIDATE_STATUSES).index(candidate.status))
+    last = candidate.scores[-1]
     return (
-        -len(tried.scores),
+        -len(candidate.scores),
         -last.robust_accuracy,
         -last.clean_accuracy,
-        list(CANDIDATE_STATUSES).index(tried.status),
+        list(CANDIDATE_STATUSES).index(candidate.status),
     )
 
 
 def _axis_summaries(ranking: Sequence[CandidateResult]) -> tuple[AxisValueResult, ...]:
     groups: dict[tuple[str, str], list[CandidateResult]] = {}
-    for tried in ranking:
-        for axis_label in tried.labels.items():
-            groups.setdefault(axis_label, []).append(tried)
+    for candidate in ranking:
+        for axis_label in candidate.labels.items():
+            groups.setdefault(axis_label, []).append(candidate)
     axes = list(ranking[0].labels) if ranking else []
     summaries = []
     for (axis, label), members in sorted(groups.items(), key=lambda g: axes.index(g[0][0])):
@@ -148,7 +152,7 @@ def _axis_summaries(ranking: Sequence[CandidateResult]) -> tuple[AxisValueResult
 
 def _pareto_front(ranking: Sequence[CandidateResult], price: CostMetric) -> SearchFront:
     """Pareto fronts of accuracy and cost, and candidates within chance of them."""
-    trained = [i for i, tried in enumerate(ranking) if tried.status in FULLY_TRAINED]
+    trained = [i for i, candidate in enumerate(ranking) if candidate.status in FULLY_TRAINED]
 
     def points(end: str) -> list[pareto.ParetoPoint]:
         return [
@@ -188,7 +192,7 @@ def _plot_front(result: SearchResult, front: SearchFront, axes: Axes) -> None:
         is_last = number == len(result.rungs) - 1
         if not candidates:
             continue
-        grey = 0.8 - 0.6 * number / len(result.rungs)
+        gray = 0.8 - 0.6 * number / len(result.rungs)
         axes.errorbar(
             [getattr(t, front.cost_metric) for t in candidates],
             [t.scores[-1].robust_accuracy for t in candidates],
@@ -197,7 +201,7 @@ def _plot_front(result: SearchResult, front: SearchFront, axes: Axes) -> None:
                 [t.scores[-1].high - t.scores[-1].robust_accuracy for t in candidates],
             ],
             fmt="o" if is_last else "x",
-            color="C0" if is_last else f"{grey:.2f}",
+            color="C0" if is_last else f"{gray:.2f}",
             linewidth=1,
             capsize=2,
             label=_epochs_label(candidates, rung.epoch_fraction),

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from buttress.analysis.uncertainty import FigureSamples
-from buttress.studies.claims import CLAIMS, ClaimVerdict, assess_claim
+from buttress.studies.claims import CLAIMS, ClaimAssessment, assess_claim
 from buttress.studies.claims.conditions import AtLeast, Negation, ValueComparison, all_of, any_of
 from buttress.studies.table import CellKey, MeasuredValue, StudyTable, ValueTable
 
 
 def load_simulation() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "claim_verdicts.py"
+    path = Path(__file__).parents[2] / "benchmarks" / "claim_outcomes.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -44,7 +44,7 @@ def planted(effect: float, *, base: float = 0.4, images: int = 4000, seed: int =
     return table
 
 
-def verdict(table: ValueTable, title: str) -> ClaimVerdict:
+def assess(table: ValueTable, title: str) -> ClaimAssessment:
     name, args = CLAIM_CASES[title]
     return assess_claim(CLAIMS.create(name, args), table)
 
@@ -63,25 +63,25 @@ def test_every_predicate_is_tested() -> None:
 
 @pytest.mark.parametrize("title", [t for t in CLAIM_CASES if t not in (*NARROW, *ALSO_TRUE)])
 def test_what_is_true_holds(title: str) -> None:
-    assert verdict(TRUE_VALUES, title).outcome == "holds"
+    assert assess(TRUE_VALUES, title).outcome == "holds"
 
 
 @pytest.mark.parametrize(
     "title", [t for t in CLAIM_CASES if t not in (*ALSO_TRUE, "different_best_rows", "peak")]
 )
 def test_what_is_false_does_not_hold(title: str) -> None:
-    assert verdict(FALSE_VALUES, title).outcome == "does not hold"
+    assert assess(FALSE_VALUES, title).outcome == "does not hold"
 
 
 def test_ranges_and_correlations() -> None:
-    assert verdict(TRUE_VALUES, "value_range, above").outcome == "holds"
-    assert verdict(TRUE_VALUES, "value_range, below").outcome == "does not hold"
+    assert assess(TRUE_VALUES, "value_range, above").outcome == "holds"
+    assert assess(TRUE_VALUES, "value_range, below").outcome == "does not hold"
     flat = planted(0.0).as_values(500)
-    assert verdict(flat, "value_range, above").outcome in ("undecided", "does not hold")
-    assert verdict(flat, "value_range, below").outcome in ("undecided", "holds")
-    perfect = verdict(TRUE_VALUES, CORRELATION)  # of eight rows
+    assert assess(flat, "value_range, above").outcome in ("undecided", "does not hold")
+    assert assess(flat, "value_range, below").outcome in ("undecided", "holds")
+    perfect = assess(TRUE_VALUES, CORRELATION)  # of eight rows
     assert perfect.outcome == "holds"
-    assert verdict(TRUE_VALUES, "correlation, below").outcome == "does not hold"
+    assert assess(TRUE_VALUES, "correlation, below").outcome == "does not hold"
 
 
 @cache
@@ -113,7 +113,7 @@ WITHIN = ("value_range, above", "value_range, below", "best_within_margin")
 
 @pytest.mark.parametrize("title", [t for t in CLAIM_CASES if t not in WITHIN])
 def test_rows_that_tie_are_undecided_and_said_to_tie(title: str) -> None:
-    found = verdict(changed("tied"), title)
+    found = assess(changed("tied"), title)
     assert found.outcome == "undecided"
     assert "tied within their uncertainty" in found.reason or "constant" in found.reason
 
@@ -121,14 +121,14 @@ def test_rows_that_tie_are_undecided_and_said_to_tie(title: str) -> None:
 @pytest.mark.parametrize("title", CLAIM_CASES)
 @pytest.mark.parametrize("place", ["floor", "ceiling"])
 def test_the_floor_and_the_ceiling_decide_nothing(title: str, place: str) -> None:
-    found = verdict(changed(place), title)
+    found = assess(changed(place), title)
     assert found.outcome == "undecided"
     assert f"at the {place} in all" in found.reason or "constant" in found.reason
 
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_a_failed_training_decides_nothing(title: str) -> None:
-    found = verdict(changed("failed"), title)
+    found = assess(changed("failed"), title)
     assert found.outcome == "undecided"
     assert "training failed" in found.reason
     assert found.evidence
@@ -136,7 +136,7 @@ def test_a_failed_training_decides_nothing(title: str) -> None:
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_a_missing_value_is_named_with_its_reason(title: str) -> None:
-    found = verdict(changed("missing"), title)
+    found = assess(changed("missing"), title)
     assert found.outcome == "undecided"
     assert "is missing for r" in found.reason
     assert found.reason.endswith(": the run failed")
@@ -144,15 +144,15 @@ def test_a_missing_value_is_named_with_its_reason(title: str) -> None:
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_numbers_without_uncertainty_decide_nothing(title: str) -> None:
-    found = verdict(changed("bare"), title)
+    found = assess(changed("bare"), title)
     assert found.outcome == "undecided"
     assert "has no uncertainty with one seed" in found.reason
-    assert verdict(changed("exact"), title).outcome != "undecided"
+    assert assess(changed("exact"), title).outcome != "undecided"
 
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_twenty_images_with_a_small_effect_are_mostly_open(title: str) -> None:
-    outcomes = [verdict(table, title).outcome for table in noisy_tables()]
+    outcomes = [assess(table, title).outcome for table in noisy_tables()]
     assert outcomes.count("undecided") >= 4
 
 
@@ -217,9 +217,9 @@ def test_samples_of_rows_vary_independently_between_groups() -> None:
 
 def test_evidence_is_in_the_units_of_the_column() -> None:
     table = replace(TRUE_VALUES, units={"a": "number"})
-    assert verdict(table, "row_order").evidence.startswith("a: 0.7")
-    assert "points" in verdict(TRUE_VALUES, "gain").evidence
-    assert verdict(TRUE_VALUES, "row_order").evidence.startswith("a: 7")
+    assert assess(table, "row_order").evidence.startswith("a: 0.7")
+    assert "points" in assess(TRUE_VALUES, "gain").evidence
+    assert assess(TRUE_VALUES, "row_order").evidence.startswith("a: 7")
 
 
 def comparison(p_value: float, is_true: bool = True) -> ValueComparison:

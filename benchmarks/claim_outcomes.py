@@ -1,6 +1,6 @@
-"""How often verdicts on claims are wrong or open, on simulated tables whose truth is known.
+"""How often outcomes on claims are wrong or open, on simulated tables whose truth is known.
 
-    python benchmarks/claim_verdicts.py [--repeats N] [--out docs/measured/claim_verdicts.md]
+    python benchmarks/claim_outcomes.py [--repeats N] [--out docs/measured/claim_outcomes.md]
 
 Every repeat draws seeds and test images again, and in the last part the rows too; each claim is
 then assessed on the table as a study would. Images have a difficulty in common, so that rows are
@@ -131,7 +131,7 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass
 class Tally:
-    """Verdicts on tables with a known truth."""
+    """Outcomes on tables with a known truth."""
 
     wrong: int = 0
     right: int = 0
@@ -171,7 +171,7 @@ def create_predicates(claims: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[
 def simulate_fixed_rows(
     situation: str, images: int, seeds: int, repeats: int, seed: int = 0
 ) -> dict[str, Tally]:
-    """Tally the verdicts on rows that are always the same."""
+    """Tally the outcomes on rows that are always the same."""
     effect, base = SITUATIONS[situation], 0.0 if situation == "floored" else BASE
     accuracies = {
         name: np.clip(base + effect * pattern, 0.0, 0.98) for name, pattern in PATTERNS.items()
@@ -189,7 +189,7 @@ def simulate_fixed_rows(
 def simulate_redrawn_rows(
     situation: str, images: int, seeds: int, repeats: int, seed: int = 0
 ) -> dict[str, Tally]:
-    """Tally the verdicts on rows that are drawn again from their kinds."""
+    """Tally the outcomes on rows that are drawn again from their kinds."""
     predicates, generator = create_predicates(SAMPLED), np.random.default_rng(seed)
     tallies = {title: Tally() for title in predicates}
     is_true, is_clear = situation.endswith("true"), situation.startswith("clearly")
@@ -243,7 +243,7 @@ def table_lines(repeats: int) -> Iterator[str]:
 
 
 def _format(tally: Tally) -> str:
-    """Wrong and right firm verdicts in percent."""
+    """Wrong and right firm outcomes in percent."""
     return f"{100 * tally.wrong / tally.count:.0f} / {100 * tally.right / tally.count:.0f}"
 
 
