@@ -62,16 +62,16 @@ def with_pillow(x: Tensor, change: Callable[[Image.Image, int], Image.Image]) ->
 
 LEVEL_CASES: dict[str, tuple[Tensor, Callable[[Image.Image, Any], Image.Image]]] = {
     "autocontrast": (draw(0, 1), lambda image, _: ImageOps.autocontrast(image)),
-    "equalise": (draw(0, 1), lambda image, _: ImageOps.equalize(image)),
+    "equalize": (draw(0, 1), lambda image, _: ImageOps.equalize(image)),
     "invert": (draw(0, 1), lambda image, _: ImageOps.invert(image)),
-    "posterise": (
+    "posterize": (
         torch.arange(N).double() % 9,
         lambda image, bits: (
             ImageOps.posterize(image, int(bits)) if bits else image.point(lambda _: 0)
         ),
     ),
-    "solarise": (draw(0, 256), ImageOps.solarize),
-    "solarise_add": (
+    "solarize": (draw(0, 256), ImageOps.solarize),
+    "solarize_add": (
         draw(0, 110).floor(),
         lambda image, add: image.point(lambda v: min(255, v + int(add)) if v < 128 else v),
     ),

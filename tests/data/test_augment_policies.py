@@ -75,7 +75,7 @@ def test_policies_are_pinned() -> None:
         name: (
             round(sum(choice.probability for pair in pairs for choice in pair), 6),
             sum(choice.level for pair in pairs for choice in pair),
-            Counter(choice.name for pair in pairs for choice in pair)["equalise"],
+            Counter(choice.name for pair in pairs for choice in pair)["equalize"],
         )
         for name, pairs in POLICIES.items()
     }
@@ -86,10 +86,9 @@ def test_policies_are_pinned() -> None:
 def test_policies_are_those_of_torchvision_but_for_one_probability(policy: str) -> None:
     from torchvision.transforms.autoaugment import AutoAugment, AutoAugmentPolicy
 
-    spelt = {"color": "saturation", "equalize": "equalise", "solarize": "solarise"}
-    spelt |= {"posterize": "posterise", "shearx": "shear_x", "sheary": "shear_y"}
+    spelt = {"color": "saturation", "shearx": "shear_x", "sheary": "shear_y"}
     spelt |= {"translatex": "translate_x", "translatey": "translate_y"}
-    without = {"invert", "equalise", "autocontrast"}  # these have no levels
+    without = {"invert", "equalize", "autocontrast"}  # these have no levels
     theirs = [
         [(spelt.get(name.lower(), name.lower()), p, level or 0) for name, p, level in pair]
         for pair in AutoAugment(AutoAugmentPolicy(policy)).policies
@@ -99,13 +98,13 @@ def test_policies_are_those_of_torchvision_but_for_one_probability(policy: str) 
         for pair in POLICIES[policy]
     ]
     if policy == "cifar10":
-        assert ours[16] == [("equalise", 0.2, 0), ("equalise", 0.8, 0)]
-        ours[16] = [("equalise", 0.2, 0), ("equalise", 0.6, 0)]
+        assert ours[16] == [("equalize", 0.2, 0), ("equalize", 0.8, 0)]
+        ours[16] = [("equalize", 0.2, 0), ("equalize", 0.6, 0)]
     assert ours == theirs
 
 
 def test_levels_of_autoaugment() -> None:
-    assert [operation_amount("posterise", level, 1) for level in range(10)] == [
+    assert [operation_amount("posterize", level, 1) for level in range(10)] == [
         8,
         8,
         7,
@@ -117,8 +116,8 @@ def test_levels_of_autoaugment() -> None:
         4,
         4,
     ]
-    assert operation_amount("solarise", 0, 1) == 256
-    assert operation_amount("solarise", 9, 1) == 0
+    assert operation_amount("solarize", 0, 1) == 256
+    assert operation_amount("solarize", 9, 1) == 0
     assert operation_amount("rotate", 9, -1) == operation_amount("rotate", 9, 1) == 30
     assert (
         operation_amount("shear_x", 9, -1)
@@ -186,11 +185,11 @@ def test_levels_of_randaugment() -> None:
             OPERATION_NAMES, operation_amounts(numbers, nine, -torch.ones(15)).tolist(), strict=True
         )
     )
-    whole = {"posterise": 1, "solarise": 26, "solarise_add": 99}
+    whole = {"posterize": 1, "solarize": 26, "solarize_add": 99}
     signed = {"rotate": 27, "shear_x": 0.27, "shear_y": 0.27}
     signed |= {"translate_x": 0.405, "translate_y": 0.405}
     factors = dict.fromkeys(["saturation", "contrast", "brightness", "sharpness"], 0.81)
-    none = dict.fromkeys(["autocontrast", "equalise", "invert"], 0.0)
+    none = dict.fromkeys(["autocontrast", "equalize", "invert"], 0.0)
     assert up == pytest.approx(none | whole | signed | {k: 1 + v for k, v in factors.items()})
     lower = {k: -v for k, v in signed.items()} | {k: 1 - v for k, v in factors.items()}
     assert down == pytest.approx(none | whole | lower)
@@ -201,8 +200,8 @@ def test_levels_of_randaugment_are_those_of_timm() -> None:
     from timm.data import auto_augment as timm
 
     theirs = {
-        "rotate": "Rotate", "posterise": "PosterizeIncreasing", "solarise": "SolarizeIncreasing",
-        "solarise_add": "SolarizeAdd", "saturation": "ColorIncreasing", "shear_x": "ShearX",
+        "rotate": "Rotate", "posterize": "PosterizeIncreasing", "solarize": "SolarizeIncreasing",
+        "solarize_add": "SolarizeAdd", "saturation": "ColorIncreasing", "shear_x": "ShearX",
         "translate_x": "TranslateXRel",
     }  # fmt: skip
     for level in torch.linspace(0, 10, 41).double().tolist():

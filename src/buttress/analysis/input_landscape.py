@@ -58,7 +58,7 @@ class InputLandscapeResult(AnalysisResult):
     accuracy: LossPlane
 
     def slice_along(self, plane: LossPlane, *, attack: bool) -> tuple[float, ...]:
-        """Along one axis, with 0 on the other."""
+        """The values of a plane along the attack direction, or along the random one."""
         middle = len(self.steps) // 2
         return tuple(row[middle] for row in plane) if attack else plane[middle]
 

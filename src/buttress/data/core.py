@@ -236,6 +236,7 @@ def _registered_facts(name: str) -> DatasetFacts:
 
 
 def _measure_facts(name: str, image_size: int | None = None) -> DatasetFacts:
+    """Load all splits of a dataset and describe their sizes, classes and pixel statistics."""
     train, val, test = (
         load_dataset(name, split, image_size=image_size) for split in ("train", "val", "test")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -46,10 +47,7 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
     stages = attack.stages(problem.threat, problem.num_classes)
     result.stage_names = tuple(attack_name(s) for s in stages) if len(stages) > 1 else ()
     drop_fooled = options.stop_when_fooled or len(stages) > 1
-    costs = [
-        stage_passes(s, problem.threat, problem.num_classes).macs() * stage_eot_samples(attack, s)
-        for s in stages
-    ]
+    costs = _stage_costs(attack, stages, problem)
     class_margins = clean - label_logit(clean, problem.y)[:, None]  # the best of each other class
     class_margins.scatter_(1, problem.y[:, None], -torch.inf)
     margin_before_stage = result.margin.clone()
@@ -74,9 +72,8 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
             stage_options = replace(options, stop_when_fooled=drop_fooled, on_progress=on_progress)
             stage_problem, masks = _plan_stage(stage_attack, stage_problem.select(rows), options)
             run = partial(_run_parallel, masks=masks) if len(masks) > 1 else search_and_confirm
-            stage_result = run(
-                stage_attack, stage_problem, result.restart_rows(rows), stage_options
-            )
+            start = result.restart_rows(rows)
+            stage_result = run(stage_attack, stage_problem, start, stage_options)
             result.replace_rows(rows, stage_result)
             if attack.reorders_targets and ranks is not None:
                 order = update_target_order(problem, class_margins, rows, stage_result, ranks)
@@ -85,6 +82,14 @@ def run_ensemble(attack: Attack, problem: Problem, options: AttackOptions) -> At
             on_progress(1.0)
     counter.zero_gradient &= counter.backward > 0  # where there was no gradient, none was zero
     return result
+
+
+def _stage_costs(attack: Attack, stages: Sequence[Attack], problem: Problem) -> list[float]:
+    """Cost of each stage of an attack per sample, to weight its progress."""
+    return [
+        stage_passes(s, problem.threat, problem.num_classes).macs() * stage_eot_samples(attack, s)
+        for s in stages
+    ]
 
 
 def _select_samples(

@@ -126,15 +126,9 @@ def diagnose(
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
-        checks.run_checks(subject, "threat")
-        if not subject.is_black_box:
-            checks.run_checks(subject, "attack")
-        job = EvaluationJob(
-            EvaluatedModel(model), data, "doctor", batch_size, seed, {"dataset": data.name}
-        )
-        records = _run_doctor_attacks(subject, job, progress)
-        checks.run_checks(AttackRecords(records), "records")
-        checks.skip_remaining("the model provides no gradients")
+        identity = {"dataset": data.name}
+        job = EvaluationJob(EvaluatedModel(model), data, "doctor", batch_size, seed, identity)
+        records = _check_under_attack(subject, checks, job, progress)
     return Diagnosis(
         threat=str(threat_model),
         dataset=data.name,
@@ -149,6 +143,19 @@ def diagnose(
         passes=round(sum(_total_passes(r) for r in records)),
         seconds=round(time.perf_counter() - started, 2),
     )
+
+
+def _check_under_attack(
+    subject: ModelUnderTest, checks: CheckRun, job: EvaluationJob, progress: Progress
+) -> list[AttackRecord]:
+    """Run the checks that need a threat model or attacks; return the records of the attacks."""
+    checks.run_checks(subject, "threat")
+    if not subject.is_black_box:
+        checks.run_checks(subject, "attack")
+    records = _run_doctor_attacks(subject, job, progress)
+    checks.run_checks(AttackRecords(records), "records")
+    checks.skip_remaining("the model provides no gradients")
+    return records
 
 
 def _run_doctor_attacks(

@@ -121,9 +121,8 @@ def evaluate_model(
         previous = _previous_records(spec, records)
         identity = _record_identity(job, entry) | {"suite_position": position}
         if spec.mode == "worst_case" and not entry.is_corruption:
-            identity["previous_entries"] = list(
-                previous
-            )  # the attacked images depend on earlier attacks
+            # The attacked images depend on earlier attacks.
+            identity["previous_entries"] = list(previous)
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
         record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
@@ -135,9 +134,8 @@ def evaluate_model(
                 attack_findings, passes = attack_checks.run(entry)
                 entry_findings += attack_findings
                 record = cross_check(job, entry, record, entry_findings, options.progress)
-                record = replace(
-                    record, metadata={**record.metadata, "check_passes": passes / len(data)}
-                )
+                meta = {**record.metadata, "check_passes": passes / len(data)}
+                record = replace(record, metadata=meta)
             meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             record = add_record_findings(
                 with_findings(replace(record, metadata=meta), entry_findings),

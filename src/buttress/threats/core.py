@@ -75,7 +75,7 @@ class Threat(ABC):
 
     @abstractmethod
     def scaled(self, factor: float) -> Threat:
-        """The same kind with its size multiplied."""
+        """Return the same kind of threat model with its size multiplied by ``factor``."""
 
     @property
     @abstractmethod

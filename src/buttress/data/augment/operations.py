@@ -15,11 +15,11 @@ FILL_GRAY = 128  # fill value where an image is shifted
 # Each takes uint8 images (N, C, H, W) and one number per image.
 COLOR_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "autocontrast": lambda x, _: color.autocontrast(x),
-    "equalise": lambda x, _: color.equalize(x),
+    "equalize": lambda x, _: color.equalize(x),
     "invert": lambda x, _: color.invert(x),
-    "posterise": color.posterize,
-    "solarise": color.solarize,
-    "solarise_add": color.solarize_add,
+    "posterize": color.posterize,
+    "solarize": color.solarize,
+    "solarize_add": color.solarize_add,
     "brightness": color.adjust_brightness,
     "contrast": color.adjust_contrast,
     "saturation": color.adjust_saturation,

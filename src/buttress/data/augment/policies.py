@@ -34,54 +34,54 @@ _POLICY_TEXTS: dict[str, str] = {
         rotate .7@2        translate_x .3@9
         sharpness .8@1     sharpness .9@3
         shear_y .5@8       translate_y .7@9
-        autocontrast .5@0  equalise .9@0
-        shear_y .2@7       posterise .3@7
+        autocontrast .5@0  equalize .9@0
+        shear_y .2@7       posterize .3@7
         saturation .4@3    brightness .6@7
         sharpness .3@9     brightness .7@9
-        equalise .6@0      equalise .5@0
+        equalize .6@0      equalize .5@0
         contrast .6@7      sharpness .6@5
         saturation .7@7    translate_x .5@8
-        equalise .3@0      autocontrast .4@0
+        equalize .3@0      autocontrast .4@0
         translate_y .4@3   sharpness .2@6
         brightness .9@6    saturation .2@8
-        solarise .5@2      invert .0@0
-        equalise .2@0      autocontrast .6@0
-        equalise .2@0      equalise .8@0
-        saturation .9@9    equalise .6@0
-        autocontrast .8@0  solarise .2@8
+        solarize .5@2      invert .0@0
+        equalize .2@0      autocontrast .6@0
+        equalize .2@0      equalize .8@0
+        saturation .9@9    equalize .6@0
+        autocontrast .8@0  solarize .2@8
         brightness .1@3    saturation .7@0
-        solarise .4@5      autocontrast .9@0
+        solarize .4@5      autocontrast .9@0
         translate_y .9@9   translate_y .7@9
-        autocontrast .9@0  solarise .8@3
-        equalise .8@0      invert .1@0
+        autocontrast .9@0  solarize .8@3
+        equalize .8@0      invert .1@0
         translate_y .7@9   autocontrast .9@0
     """,
     "imagenet": """
-        posterise .4@8     rotate .6@9
-        solarise .6@5      autocontrast .6@0
-        equalise .8@0      equalise .6@0
-        posterise .6@7     posterise .6@6
-        equalise .4@0      solarise .2@4
-        equalise .4@0      rotate .8@8
-        solarise .6@3      equalise .6@0
-        posterise .8@5     equalise 1@0
-        rotate .2@3        solarise .6@8
-        equalise .6@0      posterise .4@6
+        posterize .4@8     rotate .6@9
+        solarize .6@5      autocontrast .6@0
+        equalize .8@0      equalize .6@0
+        posterize .6@7     posterize .6@6
+        equalize .4@0      solarize .2@4
+        equalize .4@0      rotate .8@8
+        solarize .6@3      equalize .6@0
+        posterize .8@5     equalize 1@0
+        rotate .2@3        solarize .6@8
+        equalize .6@0      posterize .4@6
         rotate .8@8        saturation .4@0
-        rotate .4@9        equalise .6@0
-        equalise 0@0       equalise .8@0
-        invert .6@0        equalise 1@0
+        rotate .4@9        equalize .6@0
+        equalize 0@0       equalize .8@0
+        invert .6@0        equalize 1@0
         saturation .6@4    contrast 1@8
         rotate .8@8        saturation 1@2
-        saturation .8@8    solarise .8@7
+        saturation .8@8    solarize .8@7
         sharpness .4@7     invert .6@0
-        shear_x .6@5       equalise 1@0
-        saturation .4@0    equalise .6@0
-        equalise .4@0      solarise .2@4
-        solarise .6@5      autocontrast .6@0
-        invert .6@0        equalise 1@0
+        shear_x .6@5       equalize 1@0
+        saturation .4@0    equalize .6@0
+        equalize .4@0      solarize .2@4
+        solarize .6@5      autocontrast .6@0
+        invert .6@0        equalize 1@0
         saturation .6@4    contrast 1@8
-        equalise .8@0      equalise .6@0
+        equalize .8@0      equalize .6@0
     """,
 }
 
@@ -111,9 +111,9 @@ def operation_amount(name: str, level: int, sign: int) -> float:
         return sign * 150 / 331 * fraction
     if name == "rotate":
         return 30 * fraction
-    if name == "posterise":
+    if name == "posterize":
         return round(8 - 4 * fraction)
-    if name == "solarise":
+    if name == "solarize":
         return 256 * (1 - fraction)
     if name in ("brightness", "contrast", "saturation", "sharpness"):
         return 1 + sign * 0.9 * fraction
@@ -151,12 +151,12 @@ class MagnitudeScale(NamedTuple):
 
 MAGNITUDE_SCALES = {
     "autocontrast": MagnitudeScale(),
-    "equalise": MagnitudeScale(),
+    "equalize": MagnitudeScale(),
     "invert": MagnitudeScale(),
     "rotate": MagnitudeScale(0, 30 / MAX_MAGNITUDE, is_signed=True),
-    "posterise": MagnitudeScale(4, -4 / MAX_MAGNITUDE, is_integer=True),
-    "solarise": MagnitudeScale(256, -256 / MAX_MAGNITUDE, is_integer=True),
-    "solarise_add": MagnitudeScale(0, 110 / MAX_MAGNITUDE, is_integer=True),
+    "posterize": MagnitudeScale(4, -4 / MAX_MAGNITUDE, is_integer=True),
+    "solarize": MagnitudeScale(256, -256 / MAX_MAGNITUDE, is_integer=True),
+    "solarize_add": MagnitudeScale(0, 110 / MAX_MAGNITUDE, is_integer=True),
     "saturation": MagnitudeScale(1, 0.9 / MAX_MAGNITUDE, is_signed=True),
     "contrast": MagnitudeScale(1, 0.9 / MAX_MAGNITUDE, is_signed=True),
     "brightness": MagnitudeScale(1, 0.9 / MAX_MAGNITUDE, is_signed=True),

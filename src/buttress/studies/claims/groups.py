@@ -225,7 +225,7 @@ class GainClaim(Predicate):
         return text + (f"; not in {', '.join(without[:6])}" if without else "")
 
     def _gains(self, table: ValueTable) -> list[ValueComparison]:
-        """What each cell gained."""
+        """The gain of each row over its baseline row, in each column."""
         gains = []
         for row, base in self._pairs(table):
             for column in self.column:
