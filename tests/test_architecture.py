@@ -42,6 +42,8 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FREE_OF_TORCH = ("results", "report", "cli")  # when they are imported
 NEVER_TORCH = ("results", "report")  # nor later
 TORCH = frozenset({"torch", "torchvision", "timm", "lightning_fabric"})
+# Names that users find in a package and that a later part makes: loaded when they are used.
+PUBLIC_NAMES = {("buttress.attacks", "buttress.engine.configured")}
 REGISTERED = (
     "data/datasets",
     "data/corruptions",
@@ -171,6 +173,9 @@ def direction(tree: Tree) -> Iterator[str]:
             continue
         for found in tree.imports(module):
             other = part_of(found.name)
+            is_public = (module.name, found.name) in PUBLIC_NAMES
+            if is_public and (found.is_late or found.is_typing):
+                continue
             if not is_ours(found.name) or other == module.part:
                 continue
             rank = RANK.get(other)
@@ -282,6 +287,7 @@ SLIPS = [
     ("direction", "data/datasets/digits.py", "import buttress"),
     ("direction", "models/__init__.py", "from buttress.attacks import attack"),
     ("direction", "errors.py", "from buttress.results import Run"),
+    ("direction", "attacks/__init__.py", "from buttress.engine.configured import attack"),
     ("direction", "report/__init__.py", "from buttress.cli import main"),
     ("direction", "extra/__init__.py", ""),
     ("torch", "results/__init__.py", "import torch"),

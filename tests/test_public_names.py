@@ -24,6 +24,7 @@ NAMES = [
     "analyse",
     "analyze",
     "attack",
+    "attacks",
     "compare",
     "corrupt",
     "corrupt_dataset",
@@ -65,7 +66,7 @@ TAGGED = [
 
 # The parameters that DESIGN promises: a call that names them keeps working.
 PARAMETERS = {
-    "attack": ("name", "model", "x", "y", "threat", "seed"),
+    "attack": ("name", "model", "x", "y", "threat", "eps", "norm", "seed"),
     "compare": ("a", "b", "suite", "attack"),
     "corrupt": ("x", "name", "severity", "ids", "seed"),
     "corrupt_dataset": ("dataset", "name", "severity", "seed"),
@@ -106,6 +107,8 @@ def test_every_public_name_resolves_and_says_what_it_is(name: str) -> None:
     value = getattr(buttress, name)
     if name == "__version__":
         assert isinstance(value, str)
+    elif name == "attacks":
+        assert inspect.ismodule(value)
     else:
         assert callable(value)
 

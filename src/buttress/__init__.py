@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` itself
+    from buttress import attacks as attacks
     from buttress.analysis import analyze as analyze
     from buttress.analysis import list_analyses as list_analyses
     from buttress.attacks import list_attacks as list_attacks
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     analyse = analyze
 
 _MODULE_OF = {
+    "attacks": "",
     "attack": "engine",
     "list_attacks": "attacks",
     "Dataset": "data",
@@ -95,7 +97,9 @@ def __getattr__(name: str) -> Any:
     name = _ALIASES.get(name, name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'buttress' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"buttress.{_MODULE_OF[name]}"), name)
+    if not (module := _MODULE_OF[name]):
+        return importlib.import_module(f"buttress.{name}")
+    return getattr(importlib.import_module(f"buttress.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -62,6 +62,7 @@ def test_a_constant_channel_can_be_normalised() -> None:
         (X.astype(np.int64), r"uint8 or floating point, but got torch.int64"),
         (X.transpose(0, 2, 3, 1), r"looks like \(N, H, W, C\); use torch's permute\(0, 3, 1, 2\)"),
         (X[:, 0], r"but got \(4, 8, 8\); add the channel with images\[:, None\]"),
+        (X[0], r"but got \(3, 8, 8\); add the batch with images\[None\]"),
         (X[0, 0], r"must have shape \(N, C, H, W\)"),
         (X[:0], r"at least one image"),
         (np.array([["a"]]), r"images must be an array of numbers"),
@@ -75,10 +76,11 @@ def test_says_what_is_wrong_with_images(images: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (Y[:3], r"shape \(4,\), but got \(3,\)"),
-        (np.eye(4), r"shape \(4,\), but got \(4, 4\)"),
-        (Y / 1.0, r"integers, but got torch.float64"),
-        (Y > 1, r"integers, but got torch.bool"),
+        (Y[:3], r"shape \(4,\), one class number per image, but got int64 of shape \(3,\)"),
+        (np.eye(4), r"of shape \(4, 4\); pass y.argmax\(1\) if they are one-hot"),
+        (Y[:, None], r"of shape \(4, 1\); pass y\[:, 0\]"),
+        (Y / 1.0, r"got float64 of shape \(4,\); convert class numbers with y.long\(\)"),
+        (Y > 1, r"but got bool"),
         (Y - 1, r"0 to 2, but are in \[-1, 1\]"),
         (Y + 1, r"0 to 2, but are in \[1, 3\]"),
     ],

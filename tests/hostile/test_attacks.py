@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS, create_attack
-from buttress.engine.run import attack
+from buttress.engine import attack
 from buttress.errors import UserError
 from buttress.threats.core import Threat
 from buttress.threats.parametric import ParametricThreat
@@ -61,8 +61,8 @@ IMAGES: dict[str, Any] = {
     "no channels": X[:, :0],
     "one channel": X[:, :1],
     "another size": X[:, :, :5, :5],
-    "numpy": X.numpy(),
-    "a list": X.tolist(),
+    "numpy uint8": (X * 255).byte().numpy(),
+    "a ragged list": [*X.tolist()[:3], [0.5]],
     "None": None,
     "a text": "images",
     "sparse": X.to_sparse(),
@@ -81,8 +81,8 @@ LABELS: dict[str, Any] = {
     "one-hot": torch.eye(5)[Y],
     "a column": Y[:, None],
     "no axis": torch.tensor(1),
-    "numpy": Y.numpy(),
-    "a list": Y.tolist(),
+    "numpy float": Y.numpy() / 1.0,
+    "a list of texts": ["1"] * 4,
     "None": None,
     "without numbers": Y.to("meta"),
 }
@@ -108,8 +108,8 @@ IDS: dict[str, Any] = {
     "float": torch.rand(4),
     "too few": torch.arange(2),
     "two axes": torch.arange(4)[:, None],
-    "a list": [0, 1, 2, 3],
-    "numpy": np.arange(4),
+    "a list of floats": [0.0, 1.0, 2.0, 3.0],
+    "numpy float": np.arange(4) / 2,
     "bool": torch.ones(4, dtype=torch.bool),
 }
 

@@ -1,4 +1,13 @@
-"""Adversaries. Adding one is a file here and an import line below."""
+"""Adversaries. Adding one is a file here and an import line below.
+
+``bt.attacks.PGD(eps=8/255, norm="Linf")(model, x, y)`` and the like for every registered attack are
+made from the registry when they are first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from buttress.attacks import apgd as _apgd  # noqa: F401
 from buttress.attacks import autoattack as _autoattack  # noqa: F401
@@ -17,6 +26,9 @@ from buttress.attacks.core import ATTACKS, Attack, AttackState, create_attack, l
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.square import attack as _square  # noqa: F401
 
+if TYPE_CHECKING:
+    from buttress.engine.configured import ConfiguredAttack
+
 __all__ = [
     "ATTACKS",
     "Attack",
@@ -26,3 +38,15 @@ __all__ = [
     "create_attack",
     "list_attacks",
 ]
+
+
+def __getattr__(name: str) -> Callable[..., ConfiguredAttack]:
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from buttress.engine.configured import attack_factory
+
+    return attack_factory(name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(entry.value.__name__ for entry in ATTACKS)])

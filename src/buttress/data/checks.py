@@ -61,28 +61,32 @@ def check_images(images: Any) -> Tensor:
 
 
 def _check_shape(x: Tensor) -> None:
-    shape = tuple(x.shape)
-    if x.ndim == 4 and shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4):
+    check_image_shape(tuple(x.shape))
+    if x.numel() == 0:
+        raise UserError(f"there must be at least one image, but got shape {tuple(x.shape)}")
+
+
+def check_image_shape(shape: tuple[int, ...]) -> None:
+    """Raise unless the shape is (N, C, H, W); say how to get there."""
+    is_channels_last = len(shape) == 4 and shape[3] in (1, 3, 4) and min(shape[1:3]) > shape[3]
+    if is_channels_last and shape[1] not in (1, 3, 4):
         raise UserError(
             f"images must have shape (N, C, H, W), but {shape} looks like (N, H, W, C); "
             "use torch's permute(0, 3, 1, 2) or numpy's transpose(0, 3, 1, 2)"
         )
-    if x.ndim != 4:
-        remedy = "; add the channel with images[:, None]" if x.ndim == 3 else ""
-        raise UserError(f"images must have shape (N, C, H, W), but got {shape}{remedy}")
-    if x.numel() == 0:
-        raise UserError(f"there must be at least one image, but got shape {shape}")
+    if len(shape) != 4:
+        is_one_image = len(shape) == 3 and shape[0] in (1, 3)
+        remedy = "add the batch with images[None]" if is_one_image else ""
+        if len(shape) == 3 and not is_one_image:
+            remedy = "add the channel with images[:, None]"
+        text = f"images must have shape (N, C, H, W), but got {shape}"
+        raise UserError("; ".join(filter(None, (text, remedy))))
 
 
 def check_labels(labels: Any, count: int, classes: int | None) -> Tensor:
     """(N,) int64 class numbers, within the classes if these are known."""
     y = as_tensor(labels, "labels")
-    if y.shape != (count,):
-        raise UserError(
-            f"labels must be one class number per image, shape ({count},), but got {tuple(y.shape)}"
-        )
-    if y.is_floating_point() or y.dtype == torch.bool:
-        raise UserError(f"labels must be integers, but got {y.dtype}; convert them to int64")
+    check_label_values(y, count)
     y = y.long()
     low, high = int(y.min()), int(y.max())
     if low < 0 or (classes is not None and high >= classes):
@@ -90,6 +94,28 @@ def check_labels(labels: Any, count: int, classes: int | None) -> Tensor:
         raise UserError(f"labels must be {valid_range}, but are in [{low}, {high}]")
     check_class_count(high + 1)
     return y
+
+
+def is_integer(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def check_label_values(y: Tensor, count: int) -> None:
+    """Raise unless the labels are ``count`` integers; say what to do with one-hot labels."""
+    is_right_shape = y.shape == (count,)
+    if is_right_shape and is_integer(y):
+        return
+    remedy = ""
+    if y.ndim == 2 and len(y) == count and y.shape[1] > 1:
+        remedy = "; pass y.argmax(1) if they are one-hot or probabilities"
+    elif y.shape == (count, 1):
+        remedy = "; pass y[:, 0]"
+    elif is_right_shape:
+        remedy = "; convert class numbers with y.long() (numpy: y.astype(int))"
+    raise UserError(
+        f"labels must be integers of shape ({count},), one class number per image, but got "
+        f"{str(y.dtype).removeprefix('torch.')} of shape {tuple(y.shape)}{remedy}"
+    )
 
 
 def check_class_count(count: int) -> int:

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from buttress.attacks.core import ATTACKS, Attack, attack_name
 from buttress.attacks.problem import Problem
+from buttress.data.checks import (
+    as_tensor,
+    check_image_shape,
+    check_label_values,
+    is_integer,
+)
 from buttress.engine.result import AttackResult
 from buttress.errors import RunError, UserError
 from buttress.models.eval_mode import is_differentiable
 from buttress.threats.core import Threat
 
 
+def as_image_batch(x: Any) -> Tensor:
+    """Images in [0, 1] as a tensor (N, C, H, W); numpy arrays and lists become float32."""
+    if not isinstance(x, Tensor):
+        x = as_tensor(x, "images")
+        x = x.float() if x.is_floating_point() else x
+    check_image_batch(x)
+    return x.detach()
+
+
 def check_image_batch(x: Tensor) -> None:
     """Refuses what is not a batch of images in [0, 1]."""
-    if not is_dense(x) or x.ndim != 4 or not x.is_floating_point():
+    if not is_dense(x):
         raise UserError(f"images must be a float tensor (N, C, H, W), but got {describe_tensor(x)}")
+    check_image_shape(tuple(x.shape))
+    if not x.is_floating_point():
+        raise UserError(
+            f"images must be floating point in [0, 1], but got {describe_tensor(x)}; convert pixel "
+            "values of 0 to 255 with x.float() / 255 (numpy: x.astype('float32') / 255)"
+        )
     if len(x) == 0:
         return
     if x.numel() == 0:
@@ -29,25 +52,44 @@ def check_image_batch(x: Tensor) -> None:
         )
 
 
-def check_label_batch(x: Tensor, y: Tensor) -> None:
-    if not is_dense(y) or y.shape != x.shape[:1] or y.dtype not in INTEGER_DTYPES:
+def as_label_batch(x: Tensor, y: Any) -> Tensor:
+    """(N,) int64 labels of the images ``x``, from a tensor, a numpy array or a list."""
+    if not isinstance(y, Tensor):
+        y = as_tensor(y, "labels")
+    if not is_dense(y):
         raise UserError(
             f"labels must be integers of shape ({len(x)},), but got {describe_tensor(y)}"
         )
+    check_label_values(y, len(x))
+    return y.long()
 
 
-def check_sample_ids(x: Tensor, ids: Tensor | None) -> Tensor:
+def as_sample_ids(x: Tensor, ids: Any) -> Tensor:
     """The sample ids; the positions if there are none."""
     if ids is None:
         return torch.arange(len(x))
-    if not is_dense(ids) or ids.shape != x.shape[:1] or ids.dtype not in INTEGER_DTYPES:
+    ids = ids if isinstance(ids, Tensor) else as_tensor(ids, "ids")
+    if not is_dense(ids) or ids.shape != x.shape[:1] or not is_integer(ids):
         raise UserError(
             f"`ids` must have one whole number per image, {len(x)}, but got {describe_tensor(ids)}"
         )
     return ids.long()
 
 
-INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+def check_is_module(model: object) -> None:
+    """Refuses a model that is no module, and says how to make one."""
+    if isinstance(model, nn.Module):
+        return
+    remedy = (
+        f"load it with bt.load_model({model!r})"
+        if isinstance(model, str)
+        else "the arguments are (model, x, y)"
+        if isinstance(model, Tensor)
+        else "call it in the forward() of a module"
+    )
+    raise UserError(
+        f"the model must be a torch.nn.Module, but got {type(model).__name__}; {remedy}"
+    )
 
 
 def is_dense(values: object) -> bool:

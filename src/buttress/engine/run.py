@@ -10,69 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from buttress.attacks.core import (
-    Attack,
-    attack_name,
-    check_attack_threat,
-    check_positive,
-    create_attack,
-)
+from buttress.attacks.core import Attack, attack_name, check_attack_threat, check_positive
 from buttress.attacks.problem import PassCounter, Problem
 from buttress.engine.checks import (
+    as_image_batch,
+    as_label_batch,
+    as_sample_ids,
     check_adversarial_examples,
     check_differentiable,
-    check_image_batch,
-    check_label_batch,
+    check_is_module,
     check_model_output,
-    check_sample_ids,
 )
 from buttress.engine.cost import attack_passes
 from buttress.engine.ensemble import run_ensemble
 from buttress.engine.options import AttackOptions
 from buttress.engine.processes import default_num_workers
-from buttress.engine.randomness import NOISE_IMAGES, choose_eot_samples
 from buttress.engine.result import AttackResult
 from buttress.models.eval_mode import eval_mode, model_device, to_model_device
 from buttress.system.cpu import disable_malloc_trim
 from buttress.system.progress import scale_progress
 from buttress.system.rng import SampleRNG, isolated_rng
 from buttress.threats.core import Threat
-
-
-def attack(
-    name: str,
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    threat: str | Threat,
-    seed: int = 0,
-    ids: Tensor | None = None,
-    **args: Any,
-) -> Tensor:
-    """Adversarial examples for ``x``, inside the threat's set and [0, 1].
-
-    Args:
-        name: a registered attack; ``buttress list attacks`` shows all.
-        model: any model from [0, 1] images to logits.
-        x: (N, C, H, W) images in [0, 1].
-        y: (N,) labels.
-        threat: like ``Linf:8/255`` or ``patch:5``.
-        seed: with ``ids`` it decides all randomness.
-        ids: (N,) permanent sample ids; the positions in ``x`` if not given.
-        args: arguments of the attack, such as ``steps``. All attacks take ``eot_samples``: how many
-            passes of a randomized model are averaged at each point; ``"auto"`` measures it.
-    """
-    if args.get("eot_samples") == "auto":
-        check_image_batch(x)
-        check_label_batch(x, y)
-        xs, ys = to_model_device(model, x[:NOISE_IMAGES]), y[:NOISE_IMAGES].long()
-        args["eot_samples"] = choose_eot_samples(model, xs, ys.to(xs.device), seed)
-    instance = create_attack(name, **args)
-    return run_attack(
-        instance, model, x, y, Threat.parse(threat), ids=ids, options=AttackOptions(seed)
-    ).x_adv
-
 
 MIN_PASSES_FOR_PROCESSES = 10_000  # passes: shorter attacks are not worth more processes
 MAX_CHUNK_BYTES = 1 << 25  # bytes of images attacked at once: 2,700 of CIFAR-10, 55 of ImageNet
@@ -81,20 +39,23 @@ MAX_CHUNK_BYTES = 1 << 25  # bytes of images attacked at once: 2,700 of CIFAR-10
 def run_attack(
     attack: Attack,
     model: nn.Module,
-    x: Tensor,
-    y: Tensor,
+    x: Any,
+    y: Any,
     threat: Threat,
     *,
-    ids: Tensor | None = None,
+    ids: Any = None,
     options: AttackOptions | None = None,
 ) -> AttackResult:
-    """Like `attack`, with success, margin and passes of each sample beside the examples."""
+    """Adversarial examples, with success, margin and passes of each sample.
+
+    Images, labels and ids are tensors, numpy arrays or lists.
+    """
     options = options or AttackOptions()
-    check_image_batch(x)
-    check_label_batch(x, y)
+    check_is_module(model)
+    x = as_image_batch(x)
+    y, ids = as_label_batch(x, y), as_sample_ids(x, ids)
     check_attack_threat(attack, threat)
     check_positive(eot_samples=attack.eot_samples)
-    x, ids, y = x.detach(), check_sample_ids(x, ids), y.long()
     name = attack_name(attack)
     results = []
     disable_malloc_trim()
