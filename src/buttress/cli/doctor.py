@@ -26,7 +26,6 @@ from buttress.cli.options import (
     threat_options,
 )
 from buttress.errors import UserError
-from buttress.threats.norm_ball import parse_norm
 
 
 @click.command("doctor")
@@ -63,8 +62,6 @@ def command(
     model = load_model_argument(model_source, model_options, images, device)
     if threat is None and run is not None:
         threat = run.spec.recipe.threat
-    elif threat is not None and ":" not in threat:
-        threat = f"{threat}:{images.budgets[parse_norm(threat)]}"
     with show_progress() as progress:
         diagnosis = diagnose(
             model, images, threat, batch_size=batch_size, seed=seed, limit=limit,

@@ -119,16 +119,15 @@ def _choose_suite(
     suite: str | None, one_threat: str | None, run: Run | None, model: nn.Module
 ) -> SuiteSpec:
     """The suite that was named, else the default one, which is said on stderr."""
-    from buttress.evaluation.suite import default_suite, load_suite
-    from buttress.results.suite_spec import with_threat
+    from buttress.evaluation.suite import choose_suite, load_suite
 
     if suite is not None:
         spec = load_suite(suite)
         if suite.endswith((".yaml", ".yml")):
             spec = spec.model_copy(update={"name": Path(suite).stem})
-        return spec if one_threat is None else with_threat(spec, one_threat)
+        return choose_suite(spec, one_threat, model)
     trained = run.spec.recipe.threat if run else None
-    spec = default_suite(model, one_threat or (trained or "").partition(":")[0] or None)
+    spec = choose_suite(None, one_threat or (trained or "").partition(":")[0] or None, model)
     click.echo(
         f"no --suite: using {spec.name} (clean, {spec.entry_names}); robustbench-linf is standard "
         "AutoAttack, fast has three norms, `buttress list suites` shows all", err=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
@@ -25,6 +25,7 @@ from buttress.evaluation.doctor.core import (
 )
 from buttress.evaluation.doctor.images import EvaluatedImages, find_training_images
 from buttress.evaluation.evaluate import attack_correct_images
+from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
 from buttress.evaluation.suite import SuiteEntry
 from buttress.models.cost import PassCount
@@ -34,8 +35,12 @@ from buttress.results.attack_record import AttackRecord
 from buttress.results.diagnosis import CheckResult, Diagnosis, Finding, deduplicate_findings
 from buttress.results.suite_spec import CLEAN
 from buttress.system.progress import Progress, SilentProgress
+from buttress.threats.arguments import DEFAULT_NORM, threat_text
 from buttress.threats.core import Threat
-from buttress.threats.norm_ball import NormBall
+from buttress.threats.norm_ball import NormBall, parse_norm
+
+if TYPE_CHECKING:
+    from buttress.data.convert import DataLike
 
 MAX_DOCTOR_IMAGES = 1000  # images: more cost time without new findings
 
@@ -87,11 +92,13 @@ class CheckRun:
         self.results.append(CheckResult.parse(result, "check"))
 
 
-def diagnose(
+def diagnose(  # noqa: PLR0913 - the public call
     model: nn.Module,
-    data: Dataset,
+    data: DataLike,
     threat: str | Threat | None = None,
     *,
+    eps: str | float | None = None,
+    norm: str | None = None,
     batch_size: int = 256,
     seed: int = 0,
     limit: int = MAX_DOCTOR_IMAGES,
@@ -101,42 +108,43 @@ def diagnose(
 
     Args:
         model: any model from [0, 1] images to logits.
-        data: the images of an evaluation, which are all looked at for copies and the like.
+        data: the images, in any form that `evaluate` takes; all are looked at for copies.
         threat: threat model, e.g. ``Linf:8/255``; default: Linf with the dataset's eps.
+        eps: in place of ``threat``, with ``norm``.
+        norm: Linf, L2 or L1; alone, with the dataset's eps.
         batch_size: affects speed and memory.
         seed: of the small attacks.
         limit: how many images to attack, at most the first 1000; a few hundred suffice.
         progress: where to show progress and the estimated cost.
     """
-    if len(data) == 0:
-        raise UserError("diagnose needs at least one image, but the dataset is empty")
     progress, started = progress or SilentProgress(), time.perf_counter()
-    images = EvaluatedImages(data, find_training_images(model, data))
-    data = data.select(range(min(limit, MAX_DOCTOR_IMAGES, len(data))))
-    threat_model = (
-        NormBall.parse(threat) if threat is not None else NormBall("Linf", data.budgets["Linf"])
-    )
-    subject, checks = ModelUnderTest(model, data, threat_model, seed), CheckRun()
+    all_images = load_images(model, data)
+    if len(all_images) == 0:
+        raise UserError("diagnose needs at least one image, but the dataset is empty")
+    evaluated_images = EvaluatedImages(all_images, find_training_images(model, all_images))
+    images = all_images.select(range(min(limit, MAX_DOCTOR_IMAGES, len(all_images))))
+    ball = _choose_ball(threat_text(threat, eps, norm), images)
+    subject, checks = ModelUnderTest(model, images, ball, seed), CheckRun()
     check_image_batch(subject.x)
     with eval_mode(model):
         check_model_output(model, subject.x[:1], subject.y[:0])
-    checks.run_checks(images, "data")
+    checks.run_checks(evaluated_images, "data")
     checks.run_checks(subject, "model")
     records: list[AttackRecord] = []
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
-        identity = {"dataset": data.name}
-        job = EvaluationJob(EvaluatedModel(model), data, "doctor", batch_size, seed, identity)
+        identity = {"dataset": images.name}
+        job = EvaluationJob(EvaluatedModel(model), images, "doctor", batch_size, seed, identity)
         records = _check_under_attack(subject, checks, job, progress)
     return Diagnosis(
-        threat=str(threat_model),
-        dataset=data.name,
-        split=data.split,
-        images=len(data),
+        threat=str(ball),
+        dataset=images.name,
+        split=images.split,
+        images=len(images),
         seed=seed,
         weights_digest=content_digest(model.state_dict()),
-        data_fingerprint=data.fingerprint(),
+        data_fingerprint=images.fingerprint(),
         checks=tuple(checks.results),
         findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},
@@ -156,6 +164,14 @@ def _check_under_attack(
     checks.run_checks(AttackRecords(records), "records")
     checks.skip_remaining("the model provides no gradients")
     return records
+
+
+def _choose_ball(threat: str | None, data: Dataset) -> NormBall:
+    """The norm ball to attack in; a norm alone has the eps of the dataset."""
+    if threat is not None and ":" in threat:
+        return NormBall.parse(threat)
+    norm = parse_norm(threat or DEFAULT_NORM)
+    return NormBall(norm, data.budgets[norm])
 
 
 def _run_doctor_attacks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -23,13 +23,14 @@ from buttress.evaluation.doctor.core import (
     with_findings,
 )
 from buttress.evaluation.doctor.images import EvaluatedImages
+from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import (
     EvaluatedModel,
     EvaluationJob,
     load_source_models,
     run_suite_entry,
 )
-from buttress.evaluation.suite import SuiteEntry, corruption_source, load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteEntry, choose_suite, corruption_source, resolve_suite
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
@@ -39,7 +40,12 @@ from buttress.results.run import changed_keys, command_line, provenance
 from buttress.results.suite_spec import SuiteSpec
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
+from buttress.threats.arguments import threat_text
+from buttress.threats.core import Threat
 from buttress.threats.norm_ball import Norm, NormBall
+
+if TYPE_CHECKING:
+    from buttress.data.convert import DataLike
 
 MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
 
@@ -56,12 +62,16 @@ class EvaluationOptions:
 
 def evaluate(  # noqa: PLR0913 - the public call
     model: nn.Module,
-    data: Dataset,
-    suite: str | Path | Sequence[str] | SuiteSpec,
+    data: DataLike,
+    suite: str | Path | Sequence[str] | SuiteSpec | None = None,
     *,
+    threat: str | Threat | None = None,
+    eps: str | float | None = None,
+    norm: str | None = None,
+    limit: int | None = None,
     batch_size: int = 256,
     seed: int = 0,
-    out: Path | None = None,
+    out: str | Path | None = None,
     compile: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -69,8 +79,16 @@ def evaluate(  # noqa: PLR0913 - the public call
 
     Args:
         model: any model from [0, 1] images to logits.
-        data: the images to attack; all of them count.
-        suite: suite name, YAML file, or a list like ``["clean", "pgd-linf"]``.
+        data: the images to attack; all of them count. A `Dataset`, the name of one, a pair
+            ``(images, labels)`` of arrays, a torch ``Dataset`` or ``DataLoader``, or a Hugging
+            Face dataset. A loader is read once, in the order of its dataset.
+        suite: suite name, YAML file, or a list like ``["clean", "pgd-linf"]``; if not given, the
+            fast ensemble in Linf.
+        threat: threat model of all attacks of the suite, such as ``L2:0.5``, or a norm alone for
+            the usual eps of the dataset.
+        eps: in place of ``threat``, with ``norm``.
+        norm: Linf, L2, L1 ...; Linf if not given.
+        limit: attack only the first images.
         batch_size: affects speed and memory, not the per-sample results.
         seed: of the attacks' random starts.
         out: folder for the records; attacks with a matching record there are skipped.
@@ -80,9 +98,12 @@ def evaluate(  # noqa: PLR0913 - the public call
     Attacks run on the inference-optimized model; an adversarial example counts only if it also
     fools the original model.
     """
-    with lock_folder(out, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, out, locked_progress)
-        return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
+    images = load_images(model, data, limit)
+    spec = choose_suite(suite, threat_text(threat, eps, norm), model)
+    folder = None if out is None else Path(out)
+    with lock_folder(folder, progress or SilentProgress()) as locked_progress:
+        options = EvaluationOptions(batch_size, seed, folder, locked_progress)
+        return evaluate_model(EvaluatedModel(model, compile), images, spec, options)
 
 
 def evaluate_model(

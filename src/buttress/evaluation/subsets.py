@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from buttress.evaluation.doctor.images import (
     find_training_images,
 )
 from buttress.evaluation.evaluate import EvaluationOptions, evaluate_model
+from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import EvaluatedModel
 from buttress.evaluation.suite import load_suite
 from buttress.results.attack_record import AttackRecord, write_attack_record
@@ -31,6 +32,9 @@ from buttress.system.files import safe_file_name
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import make_generator
+
+if TYPE_CHECKING:
+    from buttress.data.convert import DataLike
 
 SHARED_KEYS = (
     "weights_digest", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode",
@@ -160,7 +164,7 @@ MIN_BLOCKS = 2  # fewer images could stop by chance
 
 def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     model: nn.Module,
-    data: Dataset,
+    data: DataLike,
     suite: str | Path | Sequence[str] | SuiteSpec,
     interval_width: float,
     *,
@@ -174,7 +178,7 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
 
     Args:
         model: any model from [0, 1] images to logits.
-        data: the images to draw from.
+        data: the images to draw from, as for `evaluate`.
         suite: as for `evaluate`.
         interval_width: stop when the interval is narrower than this, such as 0.05 for 5 points.
         batch_size: affects speed and memory, not the per-sample results.
@@ -185,10 +189,11 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     """
     if not 0 < interval_width < 1:
         raise UserError(f"`0 < interval_width < 1` must hold, but got {interval_width}")
+    images = load_images(model, data)
     spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
         options = EvaluationOptions(batch_size, seed, out, locked_progress)
-        return _evaluate_blocks(evaluated, data, spec, options, interval_width)
+        return _evaluate_blocks(evaluated, images, spec, options, interval_width)
 
 
 def _evaluate_blocks(

@@ -90,6 +90,16 @@ def default_suite(model: nn.Module, threat: str | None = None) -> SuiteSpec:
     return SuiteSpec.parse({"name": f"fast-{threat.lower()}", "entries": [entry]}, "suite")
 
 
+def choose_suite(
+    suite: str | Path | Sequence[str] | SuiteSpec | None, threat: str | None, model: nn.Module
+) -> SuiteSpec:
+    """The suite that was named, with its attacks in ``threat`` if given; else the default one."""
+    if suite is None:
+        return default_suite(model, threat)
+    spec = load_suite(suite)
+    return spec if threat is None else with_threat(spec, threat)
+
+
 def resolve_suite(
     spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str = ""
 ) -> list[SuiteEntry]:

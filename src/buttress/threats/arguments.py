@@ -13,7 +13,8 @@ def threat_text(
 ) -> str | None:
     """``KIND:BUDGET``; the kind alone if only a norm was given; None if nothing was."""
     if threat is None:
-        return norm if eps is None else f"{norm or DEFAULT_NORM}:{eps}"
+        text = norm if eps is None else f"{norm or DEFAULT_NORM}:{eps}"
+        return text if text is None or not isinstance(eps, float) else str(Threat.parse(text))
     if eps is not None or norm is not None:
         raise UserError(
             f"a threat model is given once: as threat {str(threat)!r} or as eps and norm, not both"
