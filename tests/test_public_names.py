@@ -25,6 +25,7 @@ NAMES = [
     "analyze",
     "attack",
     "attacks",
+    "benchmark",
     "compare",
     "corrupt",
     "corrupt_dataset",
@@ -67,12 +68,13 @@ TAGGED = [
 # The parameters that DESIGN promises: a call that names them keeps working.
 PARAMETERS = {
     "attack": ("name", "model", "x", "y", "threat", "eps", "norm", "seed"),
+    "benchmark": ("model", "dataset", "threat", "n_examples", "batch_size", "seed"),
     "compare": ("a", "b", "suite", "attack"),
     "corrupt": ("x", "name", "severity", "ids", "seed"),
     "corrupt_dataset": ("dataset", "name", "severity", "seed"),
     "create_model": ("name", "num_classes", "image_size"),
-    "diagnose": ("model", "data", "threat", "batch_size", "seed"),
-    "evaluate": ("model", "data", "suite", "batch_size", "seed"),
+    "diagnose": ("model", "data", "threat", "eps", "norm", "batch_size", "seed"),
+    "evaluate": ("model", "data", "suite", "threat", "eps", "norm", "limit", "batch_size", "seed"),
     "export_run": ("run", "to", "checkpoint", "name"),
     "finetune": ("source", "dataset", "recipe", "out"),
     "load_dataset": ("name", "split", "limit"),

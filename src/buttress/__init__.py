@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     from buttress.evaluation import Diagnosis as Diagnosis
     from buttress.evaluation import Evaluation as Evaluation
     from buttress.evaluation import accuracy_curve as accuracy_curve
+    from buttress.evaluation import benchmark as benchmark
     from buttress.evaluation import diagnose as diagnose
     from buttress.evaluation import evaluate as evaluate
     from buttress.evaluation import evaluate_until as evaluate_until
@@ -73,6 +74,7 @@ _MODULE_OF = {
     "train": "training",
     "Evaluation": "evaluation",
     "accuracy_curve": "evaluation",
+    "benchmark": "evaluation",
     "Diagnosis": "evaluation",
     "diagnose": "evaluation",
     "evaluate": "evaluation",
