@@ -35,6 +35,7 @@ NAMES = [
     "evaluate_until",
     "export_run",
     "finetune",
+    "from_pretrained",
     "list_analyses",
     "list_attacks",
     "list_augmentations",
@@ -77,6 +78,7 @@ PARAMETERS = {
     "evaluate": ("model", "data", "suite", "threat", "eps", "norm", "limit", "batch_size", "seed"),
     "export_run": ("run", "to", "checkpoint", "name"),
     "finetune": ("source", "dataset", "recipe", "out"),
+    "from_pretrained": ("source", "revision", "device"),
     "load_dataset": ("name", "split", "limit"),
     "train": ("model", "dataset", "recipe", "out"),
 }
