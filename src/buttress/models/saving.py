@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from buttress import __version__
 from buttress.errors import RunError, UserError
 from buttress.models.loading.checkpoint import content_digest
 from buttress.models.loading.folder import DESCRIPTION_FILE, TIMM_CONFIG_FILE, WEIGHT_FILES
 from buttress.models.loading.load import load_model
 from buttress.results.model_code import is_function_name, read_model_code
+from buttress.results.run import provenance
 from buttress.system.files import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def write_description(
         "model_args": dict(model_args),
         "classes": list(classes),
         "weights_sha256": sha256,
-        "version": __version__,
+        "version": provenance()["versions"]["buttress"],
     }
     write_text(folder / DESCRIPTION_FILE, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return content
@@ -108,7 +108,7 @@ def exported_model_name(name: str) -> str:
 def save_pretrained(model: Classifier, folder: str | Path) -> None:
     """Write weights, description and a short card to a folder."""
     _check_has_name(model)
-    _hub_model_class()(model).save_pretrained(folder)  # type: ignore[call-arg]
+    _hub_model_class()(model).save_pretrained(folder)
 
 
 def push_to_hub(
@@ -116,7 +116,7 @@ def push_to_hub(
 ) -> str:
     """Upload what `save_pretrained` writes to OWNER/NAME; return the address of the commit."""
     _check_has_name(model)
-    hub_model = _hub_model_class()(model)  # type: ignore[call-arg]
+    hub_model = _hub_model_class()(model)
     return str(
         hub_model.push_to_hub(repository, private=private, token=token, commit_message=message)
     )
