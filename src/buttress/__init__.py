@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     from buttress.evaluation import Diagnosis as Diagnosis
     from buttress.evaluation import Evaluation as Evaluation
     from buttress.evaluation import accuracy_curve as accuracy_curve
+    from buttress.evaluation import benchmark as benchmark
     from buttress.evaluation import diagnose as diagnose
     from buttress.evaluation import evaluate as evaluate
     from buttress.evaluation import evaluate_until as evaluate_until
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     from buttress.evaluation import list_suites as list_suites
     from buttress.export.export import export_run as export_run
     from buttress.models import create_model as create_model
+    from buttress.models import from_pretrained as from_pretrained
     from buttress.models import list_models as list_models
     from buttress.models import load_model as load_model
     from buttress.report import write_report as write_report
@@ -63,6 +65,7 @@ _MODULE_OF = {
     "load_dataset": "data",
     "list_models": "models",
     "create_model": "models",
+    "from_pretrained": "models",
     "load_model": "models",
     "NormBall": "threats",
     "Threat": "threats",
@@ -73,6 +76,7 @@ _MODULE_OF = {
     "train": "training",
     "Evaluation": "evaluation",
     "accuracy_curve": "evaluation",
+    "benchmark": "evaluation",
     "Diagnosis": "evaluation",
     "diagnose": "evaluation",
     "evaluate": "evaluation",

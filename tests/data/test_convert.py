@@ -48,6 +48,11 @@ class Examples(TorchDataset[Any]):
         return (X[i] + self.noise * torch.rand(())).clamp(0, 1), int(Y[i])
 
 
+class DictExamples(Examples):
+    def __getitem__(self, i: int) -> Any:
+        return {"image": X[i], "label": Y[i]}
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(Examples()[i] for i in range(11))
@@ -93,7 +98,7 @@ FORMS: dict[str, Any] = {
     "shuffled loader": DataLoader(TENSORS, 4, shuffle=True),
     "loader without last batch": DataLoader(TENSORS, 4, shuffle=True, drop_last=True),
     "loader of a stream": DataLoader(Stream(), 4),
-    "loader of dicts": DataLoader([{"image": X[i], "label": Y[i]} for i in range(11)], 4),
+    "loader of dicts": DataLoader(DictExamples(), 4),
     "Hugging Face": HuggingFaceLike(),
     "bt.Dataset": bt.Dataset.from_arrays(X, Y),
 }
@@ -108,7 +113,8 @@ def test_every_form_gives_the_same_images(form: str) -> None:
     assert torch.equal(data.labels, Y)
     assert data.ids.tolist() == list(range(11))
     assert data.budgets["Linf"] == 8 / 255
-    is_named = {"torch dataset", "PIL images", "subset", "loader of examples", "Hugging Face"}
+    is_named = {"torch dataset", "PIL images", "subset", "Hugging Face"}
+    is_named |= {"loader of examples", "loader of dicts"}
     assert data.classes == (Examples.classes if form in is_named else ("0", "1", "2", "3", "4"))
 
 

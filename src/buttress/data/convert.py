@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def as_dataset(data: DataLike, *, limit: int | None = None) -> Dataset:
     if isinstance(data, Dataset):
         return data if limit is None else data.select(range(_check_limit(limit, len(data))))
     if _is_pair(data):
-        images, labels = data  # type: ignore[misc]
+        images, labels = cast("tuple[Any, Any]", data)
         stop = None if limit is None else _check_limit(limit, len(images))
         return Dataset.from_arrays(images[:stop], labels[:stop])
     with isolated_rng(torch.device("cpu"), 0, "read images"):
@@ -88,8 +88,8 @@ def _open_source(data: Any) -> ImageBatches:
     rows = (data[i] for i in range(len(data))) if has_positions else iter(data)
     dataset = data if has_positions else None
     examples = (_image_and_label(row, columns) for row in rows)
-    batches = ((_image_tensor(image)[None], [label]) for image, label in examples)
-    return ImageBatches(batches, dataset, _class_names(data))
+    single_batches = ((_image_tensor(image)[None], [label]) for image, label in examples)
+    return ImageBatches(single_batches, dataset, _class_names(data))
 
 
 def _is_pair(data: Any) -> bool:

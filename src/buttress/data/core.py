@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     ids: Tensor  # (n,) int64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """One split of a dataset; ``mean`` and ``std`` are those of its training images.
 
@@ -97,6 +97,16 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        split = f"{len(self):,} images of {shape}, {self.num_classes} classes"
+        return f"Dataset({self.name!r}, {self.split!r}, {split})"
+
+    def _repr_html_(self) -> str:
+        from buttress.data.thumbnails import dataset_html
+
+        return dataset_html(self)
 
     @property
     def shape(self) -> tuple[int, int, int]:

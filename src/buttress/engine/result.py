@@ -10,7 +10,7 @@ from torch import Tensor
 from buttress.attacks.problem import PassCounter
 
 
-@dataclass
+@dataclass(repr=False)
 class AttackResult:
     """The result of an attack on a batch."""
 
@@ -21,6 +21,9 @@ class AttackResult:
     points: Tensor | None = None  # the parameters of x_adv, for parametric threats
     stage_names: tuple[str, ...] = ()  # of an ensemble
     run_margins: Tensor | None = None  # (N, runs) the largest margin of each targeted run
+
+    def __repr__(self) -> str:
+        return f"AttackResult({int(self.fooled.sum())} of {len(self.fooled)} images fooled)"
 
     def replace_rows(self, rows: Tensor, other: AttackResult) -> None:
         """Replaces some rows by those of a second search, and adds its cost."""

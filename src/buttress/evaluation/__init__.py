@@ -1,5 +1,6 @@
 """Evaluation: suites of attacks, per-sample results, worst-case robust accuracy."""
 
+from buttress.evaluation.benchmark import BenchmarkResult, benchmark
 from buttress.evaluation.corruption_error import CorruptionErrorRates, mean_corruption_error
 from buttress.evaluation.diagnose import diagnose
 from buttress.evaluation.doctor import CHECKS, list_checks
@@ -14,11 +15,13 @@ from buttress.results.suite_spec import list_suites
 __all__ = [
     "CHECKS",
     "AccuracyCurve",
+    "BenchmarkResult",
     "CorruptionErrorRates",
     "Diagnosis",
     "Evaluation",
     "Finding",
     "accuracy_curve",
+    "benchmark",
     "diagnose",
     "evaluate",
     "evaluate_until",

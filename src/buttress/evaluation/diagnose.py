@@ -108,8 +108,7 @@ def diagnose(  # noqa: PLR0913 - the public call
 
     Args:
         model: any model from [0, 1] images to logits.
-        data: the images of an evaluation, in any form that `evaluate` takes; all are looked at for
-            copies and the like.
+        data: the images, in any form that `evaluate` takes; all are looked at for copies.
         threat: threat model, e.g. ``Linf:8/255``; default: Linf with the dataset's eps.
         eps: in place of ``threat``, with ``norm``.
         norm: Linf, L2 or L1; alone, with the dataset's eps.
@@ -122,30 +121,30 @@ def diagnose(  # noqa: PLR0913 - the public call
     all_images = load_images(model, data)
     if len(all_images) == 0:
         raise UserError("diagnose needs at least one image, but the dataset is empty")
-    images = EvaluatedImages(all_images, find_training_images(model, all_images))
-    data = all_images.select(range(min(limit, MAX_DOCTOR_IMAGES, len(all_images))))
-    threat_model = _choose_ball(threat_text(threat, eps, norm), data)
-    subject, checks = ModelUnderTest(model, data, threat_model, seed), CheckRun()
+    evaluated_images = EvaluatedImages(all_images, find_training_images(model, all_images))
+    images = all_images.select(range(min(limit, MAX_DOCTOR_IMAGES, len(all_images))))
+    ball = _choose_ball(threat_text(threat, eps, norm), images)
+    subject, checks = ModelUnderTest(model, images, ball, seed), CheckRun()
     check_image_batch(subject.x)
     with eval_mode(model):
         check_model_output(model, subject.x[:1], subject.y[:0])
-    checks.run_checks(images, "data")
+    checks.run_checks(evaluated_images, "data")
     checks.run_checks(subject, "model")
     records: list[AttackRecord] = []
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
-        identity = {"dataset": data.name}
-        job = EvaluationJob(EvaluatedModel(model), data, "doctor", batch_size, seed, identity)
+        identity = {"dataset": images.name}
+        job = EvaluationJob(EvaluatedModel(model), images, "doctor", batch_size, seed, identity)
         records = _check_under_attack(subject, checks, job, progress)
     return Diagnosis(
-        threat=str(threat_model),
-        dataset=data.name,
-        split=data.split,
-        images=len(data),
+        threat=str(ball),
+        dataset=images.name,
+        split=images.split,
+        images=len(images),
         seed=seed,
         weights_digest=content_digest(model.state_dict()),
-        data_fingerprint=data.fingerprint(),
+        data_fingerprint=images.fingerprint(),
         checks=tuple(checks.results),
         findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},

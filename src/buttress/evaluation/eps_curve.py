@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,20 +12,28 @@ from numpy.typing import NDArray
 from torch import nn
 
 from buttress.attacks.core import create_attack
-from buttress.data import Dataset
 from buttress.engine import AttackOptions, run_attack
+from buttress.evaluation.inputs import load_images
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.statistics import Interval, wilson_interval
 from buttress.threats.norm_ball import Norm, NormBall
 
+if TYPE_CHECKING:
+    from buttress.data.convert import DataLike
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class AccuracyCurve:
     """Per-sample robustness at each eps."""
 
     norm: Norm
     eps: tuple[float, ...]
     is_robust: NDArray[np.bool_]  # (len(eps), N)
+
+    def __repr__(self) -> str:
+        pairs = zip(self.eps, self.accuracy, strict=True)
+        points = ", ".join(f"{eps:.4g}: {100 * accuracy:.1f}%" for eps, accuracy in pairs)
+        return f"AccuracyCurve({self.norm}, {self.is_robust.shape[1]:,} images, {points})"
 
     @property
     def accuracy(self) -> tuple[float, ...]:
@@ -39,7 +47,7 @@ class AccuracyCurve:
 
 def accuracy_curve(
     model: nn.Module,
-    data: Dataset,
+    data: DataLike,
     attack: str,
     norm: Norm,
     eps: Sequence[float],
@@ -58,7 +66,7 @@ def accuracy_curve(
     )
     eps_values = tuple(sorted(set(eps)))
     columns = []
-    for x, y, ids in data.batches(options.batch_size):
+    for x, y, ids in load_images(model, data).batches(options.batch_size):
         x, y = to_model_device(model, x), y.to(to_model_device(model, x).device)
         with eval_mode(model), torch.no_grad():
             is_robust = model(x).argmax(1) == y

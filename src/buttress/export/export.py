@@ -14,14 +14,10 @@ from buttress.errors import ButtressError, RunError, UserError
 from buttress.export.leaderboard import ModelCredit, autoattack_records, corruption_records
 from buttress.export.model_card import ExportContent, render_model_card
 from buttress.export.verified import VerifiedResults, read_verified_results
-from buttress.export.weights import (
-    DESCRIPTION_FILE,
-    copy_model_source,
-    load_run_model,
-    write_description,
-    write_weights,
-)
+from buttress.export.weights import load_run_model
 from buttress.models.loading.checkpoint import content_digest
+from buttress.models.loading.folder import DESCRIPTION_FILE
+from buttress.models.saving import copy_model_source, write_description, write_weights
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
 from buttress.results.run_results import RunResults
 from buttress.system.files import atomic_write_folder, write_text
@@ -161,7 +157,10 @@ def write_export(
     task.advance(note="numbers")
     verified = read_verified_results(results, content_digest(model.state_dict()), progress)
     classes = class_names(results.spec.dataset, model.num_classes, verified)
-    facts = write_description(folder, model, results.spec, classes, sha256)
+    spec = results.spec
+    facts = write_description(
+        folder, model, spec.model_args, sha256, name=spec.model, classes=classes
+    )
     task.advance(note="records")
     records = [
         *autoattack_records(results, verified, credit),

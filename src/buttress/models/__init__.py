@@ -35,6 +35,7 @@ from buttress.models.parts import Component as Component
 from buttress.models.parts import NetworkBlock as NetworkBlock
 from buttress.models.parts import network_blocks as network_blocks
 from buttress.models.parts import parameter_components as parameter_components
+from buttress.models.saving import from_pretrained as from_pretrained
 from buttress.models.variants import scale_widths as scale_widths
 from buttress.models.variants import shrink_last_stage as shrink_last_stage
 from buttress.models.variants import stage_config as stage_config

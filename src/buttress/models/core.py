@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,11 +73,19 @@ class Normalize(nn.Module):
 class Classifier(nn.Module):
     """A classifier from images in [0, 1] to logits; normalization is its first layer."""
 
-    def __init__(self, net: nn.Module, normalize: Normalize, name: str, shape: Shape) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        normalize: Normalize,
+        name: str,
+        shape: Shape,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         self.normalize = normalize
         self.net = net
         self.name = name
+        self.options = dict(options or {})  # further arguments of the architecture
         self.num_classes = shape["num_classes"]
         self.image_size = shape["image_size"]
         self.in_channels = shape["in_channels"]
@@ -85,6 +94,25 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(self.normalize(x))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model to a folder that `load_model` and `from_pretrained` read."""
+        from buttress.models.saving import save_pretrained
+
+        save_pretrained(self, folder)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: str = "Saved by Buttress",
+    ) -> str:
+        """Upload the model to ``OWNER/NAME`` on the Hugging Face hub; return its address."""
+        from buttress.models.saving import push_to_hub
+
+        return push_to_hub(self, repository, private=private, token=token, message=commit_message)
 
 
 def create_model(  # noqa: PLR0913 - the one place where a model is described in full
@@ -124,7 +152,7 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
         net = find_source(name, architectures_only=True).build(name, shape, options or {})
     if isinstance(net, Classifier) and mean is None and std is None:
         return net  # from a user's function that calls us
-    return Classifier(net, normalize, name, shape)
+    return Classifier(net, normalize, name, shape, options)
 
 
 def resolve_device(name: str) -> str:

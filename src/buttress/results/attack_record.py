@@ -67,7 +67,7 @@ class AttackDefinition:
         return self.name == CLEAN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttackRecord:
     """Per-sample results of one attack or one corruption.
 
@@ -87,6 +87,13 @@ class AttackRecord:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        threat = f", {self.metadata['threat']}" if self.metadata.get("threat") else ""
+        return (
+            f"AttackRecord({self.name!r}{threat}, {len(self):,} images, accuracy "
+            f"{100 * self.accuracy:.1f}%)"
+        )
 
     @property
     def accuracy(self) -> float:

@@ -20,6 +20,7 @@ from buttress.results.comparison_sides import (
     shared_sample_ids,
 )
 from buttress.results.core import CLEAN, WORST_CASE, AccuracyEstimate
+from buttress.results.display import comparison_html
 from buttress.results.run import changed_keys
 from buttress.statistics import (
     Interval,
@@ -181,7 +182,7 @@ def _side_warnings(a: ComparisonSide, b: ComparisonSide) -> list[str]:
     return [f"{letter}: {warning}" for warning, letter in dict.fromkeys(labeled)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Whether A and B differ significantly on the images that both were evaluated on."""
 
@@ -201,6 +202,13 @@ class Comparison:
     def untrustworthy_sides(self) -> list[str]:
         """The sides whose numbers cannot be trusted."""
         return [name for name, side in (("A", self.a), ("B", self.b)) if not side.is_trustworthy]
+
+    def __repr__(self) -> str:
+        sides = f"A={self.a.label!r}, B={self.b.label!r}, {self.images:,} images"
+        return f"Comparison({sides}: {summarize_comparison(self)[0]})"
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self, [*summarize_comparison(self), *self.notes])
 
     def row(self, name: str = WORST_CASE) -> ComparisonRow:
         return next(r for r in self.rows if r.name == name)

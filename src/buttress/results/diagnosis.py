@@ -62,6 +62,11 @@ class Diagnosis(Spec):
     passes: int = 0  # of single images, forward and backward
     seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        found = f" ({', '.join(f.check for f in self.findings)})" if self.findings else ""
+        images = f"{self.images:,} images of {self.dataset} {self.split}"
+        return f"Diagnosis({self.trust_level}{found}, {self.threat} on {images})"
+
     @property
     def is_trustworthy(self) -> bool:
         return all_trustworthy(self.findings)

@@ -27,6 +27,7 @@ from buttress.results.diagnosis import (
     deduplicate_findings,
     warning_texts,
 )
+from buttress.results.display import describe_evaluation, evaluation_html
 from buttress.results.suite_spec import CORRUPTION_ATTACK
 from buttress.statistics import Interval, effective_image_fraction
 
@@ -172,7 +173,7 @@ class ClassResult:
         return {"images": self.images, **{n: e.to_dict() for n, e in self.accuracy.items()}}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """The records of one suite on one model: all images, every attack and corruption."""
 
@@ -192,6 +193,12 @@ class Evaluation:
 
     def __len__(self) -> int:
         return len(next(iter(self.records.values()))) if self.records else 0
+
+    def __repr__(self) -> str:
+        return describe_evaluation(self)
+
+    def _repr_html_(self) -> str:
+        return evaluation_html(self)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ GRID = 8  # corners of the map along each channel
 
 
 @THREATS.register("color", paper="arXiv:1906.00001", tags=("parametric",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Color(ParametricThreat):
     """All pixels of one color become one other color, at most ``eps`` away in each channel.
 

@@ -68,6 +68,9 @@ class Threat(ABC):
     def __str__(self) -> str:
         return f"{self.kind}:{self.budget}"
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     @property
     def is_trivial(self) -> bool:
         """Whether no change is allowed."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @THREATS.register("flow", paper="arXiv:1908.08016", tags=("parametric", "uar"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Flow(ParametricThreat):
     """Every pixel moves by at most ``eps`` pixels in each direction, smoothly.
 

@@ -15,7 +15,7 @@ DECAY = 2.0  # of the offsets from one level of the fractal to the next finer on
 
 
 @THREATS.register("fog", paper="arXiv:1908.08016", tags=("parametric", "uar"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fog(ParametricThreat):
     """(x + eps * fog) / (max x + eps), with fog in [0, 1] a plasma fractal; eps of 255 levels.
 

@@ -20,7 +20,7 @@ DEVIATION = 0.25  # of the kernel's side; the authors draw 0.1 to 0.4
 
 
 @THREATS.register("gabor", paper="arXiv:1908.08016", tags=("parametric", "uar"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gabor(ParametricThreat):
     """x + eps * noise, eps of 255 levels, with noise in [0, 1] from sparse values in [-1, 1].
 

@@ -32,7 +32,7 @@ CHROMA_CORNER = ((17, 18, 24, 47), (18, 21, 26, 66), (24, 26, 56, 99), (47, 66, 
 @THREATS.register("jpeg-l1", paper="arXiv:1908.08016", tags=("parametric", "uar"))
 @THREATS.register("jpeg-l2", paper="arXiv:1908.08016", tags=("parametric", "uar"))
 @THREATS.register("jpeg", paper="arXiv:1908.08016", tags=("parametric", "uar"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JPEG(ParametricThreat):
     """Coefficients of a JPEG file change by at most ``eps`` in a norm.
 

@@ -58,7 +58,7 @@ def parse_eps(value: str | float) -> float:
 @THREATS.register("L1", paper="arXiv:2103.01208", tags=("norm",))
 @THREATS.register("L2", tags=("norm",))
 @THREATS.register("Linf", paper="arXiv:1412.6572", tags=("norm",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NormBall(SearchSet):
     """Perturbations of at most ``eps`` in a norm, with images kept in [0, 1]."""
 

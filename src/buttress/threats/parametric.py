@@ -21,7 +21,7 @@ CENTER = 0.5
 MAX_ROUNDING = 1e-4  # of a pixel value, between two computations of one image
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ParametricThreat(Threat):
     """Images that `apply` makes from the points of `region`, and the image itself."""
 

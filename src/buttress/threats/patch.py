@@ -18,7 +18,7 @@ USUAL_SHARE = 5 / 32  # of the side of a small image; 50 of 224 pixels on large 
 
 
 @THREATS.register("patch", paper="arXiv:2006.12834", tags=("sparse",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Patch(SearchSet):
     """A square of a side anywhere, or with its upper left pixel at given places.
 

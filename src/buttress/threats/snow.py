@@ -24,7 +24,7 @@ STREAKS = (
 
 
 @THREATS.register("snow", paper="arXiv:1908.08016", tags=("parametric", "uar"))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Snow(ParametricThreat):
     """A paler image plus ``eps`` times snow: streaks on seven grids, each flake of its intensity.
 

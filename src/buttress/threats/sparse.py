@@ -21,7 +21,7 @@ USUAL_PIXELS = 24  # of an image of 32 x 32
 
 
 @THREATS.register("L0", paper="arXiv:2006.12834", tags=("sparse",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SparseChange(SearchSet):
     """At most k pixels, all channels of each, or k single values (``L0:72,values``)."""
 

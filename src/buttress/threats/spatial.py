@@ -17,7 +17,7 @@ USUAL_ROTATION = 30  # degrees
 
 
 @THREATS.register("spatial", paper="arXiv:1712.02779", tags=("parametric",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spatial(ParametricThreat):
     """Rotation by at most ``eps`` degrees, then translation by at most so many pixels.
 
