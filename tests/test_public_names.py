@@ -145,6 +145,8 @@ def test_promised_parameters_are_there(name: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = buttress.no_such_name
+    with pytest.raises(AttributeError, match="did you mean 'evaluate'"):
+        _ = buttress.evaluat
 
 
 @pytest.mark.parametrize(

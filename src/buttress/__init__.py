@@ -100,10 +100,18 @@ __all__ = ["__version__", *sorted((*_MODULE_OF, *_ALIASES))]
 def __getattr__(name: str) -> Any:
     name = _ALIASES.get(name, name)
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'buttress' has no attribute {name!r}")
+        raise AttributeError(f"module 'buttress' has no attribute {name!r}{_suggest(name)}")
     if not (module := _MODULE_OF[name]):
         return importlib.import_module(f"buttress.{name}")
     return getattr(importlib.import_module(f"buttress.{module}"), name)
+
+
+def _suggest(name: str) -> str:
+    if name.startswith("_"):  # asked for by other code, not typed
+        return ""
+    from buttress.registry import close_names_text
+
+    return close_names_text(name, __all__)
 
 
 def __dir__() -> list[str]:

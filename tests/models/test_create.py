@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from buttress.errors import UnknownNameError, UserError
-from buttress.models import Classifier, Normalize, create_model
+from buttress.models import Classifier, Normalize, create_model, load_model
 from buttress.models._torchvision import import_torchvision
 
 FILE = """
@@ -90,6 +90,12 @@ def test_activation_is_a_choice(name: str, activation: str) -> None:
 def test_unknown_name_names_near_ones() -> None:
     with pytest.raises(UnknownNameError, match="resnet_50"):
         create_model("resnet_51")
+
+
+def test_a_name_of_timm_is_recognized() -> None:
+    for make in (create_model, load_model):
+        with pytest.raises(UnknownNameError, match="did you mean 'timm:resnet10t'"):
+            make("resnet10t")  # type: ignore[operator]
 
 
 def test_unknown_option_names_the_known_ones() -> None:

@@ -390,5 +390,5 @@ class TestTimm:
 
 
 def test_an_unknown_name_says_what_is_near() -> None:
-    with pytest.raises(UserError, match=r"nor a registered model \(did you mean .*resnet_50"):
+    with pytest.raises(UserError, match=r"nor a registered model; did you mean .*resnet_50"):
         load_model("resnet_51")

@@ -41,7 +41,9 @@ def test_texts_say_what_matters() -> None:
 
 @pytest.mark.parametrize("text", ["Linf:8/255", "L0:24", "patch:5", "spatial:30,3", "jpeg-l2:1"])
 def test_a_threat_model_is_shown_as_it_is_written(text: str) -> None:
-    assert repr(bt.Threat.parse(text)).endswith(f"({text!r})")
+    threat = bt.Threat.parse(text)
+    assert repr(threat) == f"Threat.parse({text!r})"
+    assert eval(repr(threat), {"Threat": bt.Threat}) == threat
 
 
 def test_nothing_prints_its_arrays() -> None:

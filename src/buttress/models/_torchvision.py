@@ -12,6 +12,7 @@ they are called.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ _COMPILER, _COMPILER_UTILS = "torch._dynamo", "torch._dynamo.utils"
 def import_timm() -> torch.library.Library | None:
     """Imports torchvision and timm; returns the declarations that were needed, if any."""
     try:
-        with deferred_compiler():
+        with deferred_compiler(), paused_garbage_collection():
             library = import_torchvision()
             importlib.import_module("timm")
             return library
@@ -52,6 +53,18 @@ def import_torchvision() -> torch.library.Library | None:
         library.define(operator + _NMS_SIGNATURE)
     importlib.import_module("torchvision")
     return library
+
+
+@contextlib.contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Imports make many objects and no garbage: looking for it takes a quarter of their time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from buttress.errors import UserError
+from buttress.errors import UnknownNameError, UserError
 from buttress.models.factory import Shape
 from buttress.models.loading.core import ChannelValues, find_source
-from buttress.registry import Registry, RegistryEntry
+from buttress.registry import Registry, RegistryEntry, close_names_text
 from buttress.results.training_images import TrainingImages
 
 # (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
@@ -190,7 +190,20 @@ def find_model(name: str) -> RegistryEntry[Factory]:
                 return RegistryEntry(
                     name, factory, pattern.paper, pattern.tags, pattern.summary, pattern.metadata
                 )
+        raise UnknownNameError(
+            f"unknown model {name!r}{suggest_models(name)} Run `buttress list models` to see all "
+            f"{len(MODELS)}."
+        )
     return MODELS.entry(name)
+
+
+def suggest_models(name: str) -> str:
+    """``; did you mean 'timm:resnet10t'?`` for a name of timm, else the nearest names."""
+    import timm
+
+    if timm.is_model(name):
+        return f"; did you mean 'timm:{name}'?"
+    return close_names_text(name, MODELS.names())
 
 
 def is_known(name: str) -> bool:

@@ -69,7 +69,7 @@ class Threat(ABC):
         return f"{self.kind}:{self.budget}"
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self)!r})"
+        return f"Threat.parse({str(self)!r})"
 
     @property
     def is_trivial(self) -> bool:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from buttress.errors import UserError
-from buttress.models.core import MODELS, Classifier, ImageSizes, create_model, find_model, is_known
+from buttress.errors import UnknownNameError, UserError
+from buttress.models.core import (
+    Classifier,
+    ImageSizes,
+    create_model,
+    find_model,
+    is_known,
+    suggest_models,
+)
 from buttress.models.factory import Shape, call_factory
 from buttress.models.loading.core import SOURCES, ModelRequest, ModelSource
-from buttress.registry import normalize_name
 
 UNTRAINED_WARNING = "the weights are random: the model is not trained"
 
@@ -39,10 +44,9 @@ class RegisteredSource(ModelSource):
 
     def open(self, name: str, request: ModelRequest) -> Classifier:
         if not is_known(name):
-            close_matches = difflib.get_close_matches(normalize_name(name), MODELS.names(), n=3)
-            guess = f" (did you mean {', '.join(close_matches)}?)" if close_matches else ""
-            raise UserError(
-                f"{name!r} is neither a file, a run nor a registered model{guess}; see "
+            guess = suggest_models(name)
+            raise UnknownNameError(
+                f"{name!r} is neither a file, a run nor a registered model{guess} See "
                 "`buttress list models` and `buttress list sources`"
             )
         return create_requested_model(name, request, UNTRAINED_WARNING)
