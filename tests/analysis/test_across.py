@@ -58,8 +58,8 @@ def flags(right: int, n: int = 10) -> list[bool]:
 
 def evaluate_as(run: Run, clean: int, attacked: int, suite: str = "s") -> None:
     """Verdicts on ten images: as many right without and with an attack."""
-    found = evaluation({"clean": flags(clean), "pgd-linf": flags(attacked)})
-    for name, record in found.records.items():
+    result = evaluation({"clean": flags(clean), "pgd-linf": flags(attacked)})
+    for name, record in result.records.items():
         write_attack_record(run.suite_folder(suite) / f"{name}.parquet", record)
 
 
@@ -91,22 +91,22 @@ def test_tradeoff_of_planted_runs(trained: Run, tmp_path: Path) -> None:
     runs = copies(trained, tmp_path, "abcde")
     for run, (clean, attacked) in zip(runs, [(9, 3), (8, 5), (7, 4), (10, 0)], strict=False):
         evaluate_as(run, clean, attacked)
-    found = analyze_group("tradeoff", runs, tmp_path / "out")
-    assert isinstance(found, TradeoffResult)
+    result = analyze_group("tradeoff", runs, tmp_path / "out")
+    assert isinstance(result, TradeoffResult)
     label = {run.path.name: p for run, p in zip(runs, RunGroup(tuple(runs)).labels, strict=True)}
-    assert [p.robust_accuracy.value for p in found.points] == [0.5, 0.4, 0.3, 0.0]
-    assert found.front("clean_accuracy").runs == (label["b"], label["a"], label["d"])
-    assert found.front("clean_accuracy").not_significantly_worse == (
+    assert [p.robust_accuracy.value for p in result.points] == [0.5, 0.4, 0.3, 0.0]
+    assert result.front("clean_accuracy").runs == (label["b"], label["a"], label["d"])
+    assert result.front("clean_accuracy").not_significantly_worse == (
         label["c"],
     )  # ten images prove little
-    assert found.front("parameters").runs == (label["b"],)
-    assert found.missing == (label["e"],)
-    assert "not evaluated" in found.notes[0]
-    point = found.points[0]
+    assert result.front("parameters").runs == (label["b"],)
+    assert result.missing == (label["e"],)
+    assert "not evaluated" in result.notes[0]
+    point = result.points[0]
     history = trained.history
     assert point.train_seconds == pytest.approx(sum(e["seconds"] for e in history))
     assert point.parameters > 0 < point.macs
-    assert label["b"] in found.summary()
+    assert label["b"] in result.summary()
     one = analyze_group("tradeoff", runs, tmp_path / "out", args={"attack": "pgd-linf"})
     assert isinstance(one, TradeoffResult)
     assert one.attack == "pgd-linf"
@@ -126,9 +126,9 @@ def test_suites_that_are_not_shared_must_be_named(trained: Run, tmp_path: Path) 
         evaluate_as(runs[1], 8, 3, suite)
     with pytest.raises(UserError, match="suite=NAME: s, t"):
         analyze_group("tradeoff", runs, tmp_path / "out")
-    found = analyze_group("tradeoff", runs, tmp_path / "out", args={"suite": "t"})
-    assert isinstance(found, TradeoffResult)
-    assert found.suite == "t"
+    result = analyze_group("tradeoff", runs, tmp_path / "out", args={"suite": "t"})
+    assert isinstance(result, TradeoffResult)
+    assert result.suite == "t"
 
 
 @pytest.mark.parametrize(
@@ -204,29 +204,29 @@ def test_identical_models_transfer_as_the_white_box() -> None:
     data = Dataset.from_arrays(x, y, classes=[str(k) for k in range(10)])
     group, args = planted(data, model, copy.deepcopy(model)), {"steps": 4}
     ball = NormBall("Linf", 0.005)
-    found = measure_transfer(group, data, ball, "pgd", args)
+    result = measure_transfer(group, data, ball, "pgd", args)
     out = run_attack(
         create_attack("pgd", steps=4), model, x, y, ball, ids=data.ids, options=AttackOptions()
     )
     share = out.fooled[4:].float().mean().item()
     assert 0 < share < 1
-    assert found.num_correct == (12, 12)
-    assert [v for row in found.attack_success_rate for v in row] == pytest.approx([share] * 4)
-    assert found.likely_gradient_masking == ()
+    assert result.num_correct == (12, 12)
+    assert [v for row in result.attack_success_rate for v in row] == pytest.approx([share] * 4)
+    assert result.likely_gradient_masking == ()
 
 
 def test_unrelated_models_do_not_fool_each_other_and_masking_shows() -> None:
     data = halves()
     group = planted(data, Half(True), Half(False), Half(True, blind=True))
-    found = measure_transfer(group, data, NormBall("Linf", EPS), "pgd", {"steps": 5})
-    assert found.attack_success_rate[0] == (1.0, 0.0, 1.0)
-    assert found.attack_success_rate[1] == (0.0, 1.0, 0.0)
-    assert found.attack_success_rate[2] == (0.0, 0.0, 0.0)  # its gradient is zero
-    assert found.likely_gradient_masking == ("c",)
-    assert found.mean_transfer_rate == (0.5, 0.0, 0.0)
-    assert found.mean_received_rate == (0.0, 0.0, 0.5)
-    assert "gradient masking" in found.summary()
-    assert found.low[0][0] == pytest.approx(0.757, abs=1e-3)  # Wilson, 12 of 12
+    result = measure_transfer(group, data, NormBall("Linf", EPS), "pgd", {"steps": 5})
+    assert result.attack_success_rate[0] == (1.0, 0.0, 1.0)
+    assert result.attack_success_rate[1] == (0.0, 1.0, 0.0)
+    assert result.attack_success_rate[2] == (0.0, 0.0, 0.0)  # its gradient is zero
+    assert result.likely_gradient_masking == ("c",)
+    assert result.mean_transfer_rate == (0.5, 0.0, 0.0)
+    assert result.mean_received_rate == (0.0, 0.0, 0.5)
+    assert "gradient masking" in result.summary()
+    assert result.low[0][0] == pytest.approx(0.757, abs=1e-3)  # Wilson, 12 of 12
 
 
 # Predict
@@ -241,13 +241,13 @@ def test_the_planted_figure_is_found_and_nulls_are_not() -> None:
     columns["planted"] = tuple(-(r**3) for r in robust)
     columns["some"] = (*(None,) * 11, 1.0, 2.0, 3.0)
     columns["constant"] = (1.0,) * 14
-    found, left_out = correlate(
+    result, left_out = correlate(
         columns, robust, {"planted": Predictor("planted", (), uses_attack=True)}
     )
-    assert [c.metric for c in found if c.is_significant] == ["planted"]
-    assert found[0].value == pytest.approx(-1)
-    assert found[0].uses_attack
-    assert all(c.p <= c.p_holm and c.low <= c.value <= c.high for c in found)
+    assert [c.metric for c in result if c.is_significant] == ["planted"]
+    assert result[0].value == pytest.approx(-1)
+    assert result[0].uses_attack
+    assert all(c.p <= c.p_holm and c.low <= c.value <= c.high for c in result)
     assert "3 of 14 runs" in left_out["some"]
     assert "the same in all runs" in left_out["constant"]
 
@@ -257,9 +257,9 @@ def test_a_lucky_null_is_not_real_after_the_correction() -> None:
     source = np.random.default_rng(0)
     robust = source.random(8).tolist()
     nulls = {str(k): tuple(source.random(8).tolist()) for k in range(20)}
-    found, _ = correlate(nulls, robust, {})
-    assert min(c.p for c in found) < 0.05
-    assert not any(c.is_significant for c in found)
+    result, _ = correlate(nulls, robust, {})
+    assert min(c.p for c in result) < 0.05
+    assert not any(c.is_significant for c in result)
 
 
 def test_figures_of_any_form_are_read() -> None:
@@ -278,20 +278,20 @@ def test_predict_reads_saved_analyses_and_says_what_is_missing(
         saved = {"analysis": "stability", "result": {"stable": {"fraction": number / 20}}}
         write_record_json(run.analysis_file("stability"), saved)
     (runs[0].path / "analysis" / "lipschitz.json").write_text("{broken")
-    found = analyze_group("predict", runs, tmp_path / "out")
-    assert isinstance(found, PredictionResult)
-    by_name = {c.metric: c for c in found.correlations}
+    result = analyze_group("predict", runs, tmp_path / "out")
+    assert isinstance(result, PredictionResult)
+    by_name = {c.metric: c for c in result.correlations}
     assert by_name["stability"].value == pytest.approx(1)
     assert by_name["stability"].is_significant
     assert by_name["stability"].values == (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
     assert by_name["clean accuracy"].value == pytest.approx(-1)
-    assert "same in all runs" in found.skipped["parameters"]
-    assert "same in all runs" in found.skipped["weights near zero, initial"]  # it was computed
-    assert "buttress analyze lipschitz" in found.skipped["Lipschitz L1/Linf"]
-    assert "compute=[lipschitz]" in found.skipped["Lipschitz L1/Linf, initial"]
-    assert "compute=[sharpness]" in found.skipped["sharpness (in filters), initial"]
-    assert "stability +1.00" in found.summary()
-    assert found.notes == ()
+    assert "same in all runs" in result.skipped["parameters"]
+    assert "same in all runs" in result.skipped["weights near zero, initial"]  # it was computed
+    assert "buttress analyze lipschitz" in result.skipped["Lipschitz L1/Linf"]
+    assert "compute=[lipschitz]" in result.skipped["Lipschitz L1/Linf, initial"]
+    assert "compute=[sharpness]" in result.skipped["sharpness (in filters), initial"]
+    assert "stability +1.00" in result.summary()
+    assert result.notes == ()
 
 
 def test_initial_weights_are_looked_at_as_the_trained_ones_were(
@@ -359,10 +359,10 @@ def test_analyses_of_runs_take_every_architecture(tmp_path: Path) -> None:
     for entry in ANALYSES:
         if ANALYSES.spec(entry.name).subject == "group":
             args = SHORT.get(entry.name)
-            found = analyze_group(entry.name, runs, tmp_path / "out", args=args, limit=2)
-            assert found.summary()
-            if hasattr(found, "runs"):
-                assert len(found.runs) == len(runs)
+            result = analyze_group(entry.name, runs, tmp_path / "out", args=args, limit=2)
+            assert result.summary()
+            if hasattr(result, "runs"):
+                assert len(result.runs) == len(runs)
 
 
 def test_runs_of_two_data_sets_are_refused(trained: Run, tmp_path: Path) -> None:

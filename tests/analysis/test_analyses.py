@@ -50,19 +50,19 @@ def test_sparsity_of_known_weights() -> None:
         model[0].weight.copy_(torch.tensor([0.0, 0.009, 1.0, -0.5, 0.5, 0.0101]).view(2, 3, 1, 1))
         model[0].bias.fill_(100.0)  # biases do not count
         model[2].weight.copy_(torch.tensor([[0.0, -0.001]] * 4))
-    found = sparsity(subject(model), bins=4)
-    assert found.largest_weight == 1.0
-    assert found.weights == 14
-    assert found.sparsity == pytest.approx((2 + 8) / 14)
-    parts = {p.component: p for p in found.components}
+    result = sparsity(subject(model), bins=4)
+    assert result.largest_weight == 1.0
+    assert result.weights == 14
+    assert result.sparsity == pytest.approx((2 + 8) / 14)
+    parts = {p.component: p for p in result.components}
     assert parts["convolution"].sparsity == pytest.approx(2 / 6)
     assert parts["convolution"].weights == 6
-    assert sum(found.counts["all"]) == 14
-    assert found.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
-    assert [(p.name, p.component, p.weights) for p in found.layers] == [
+    assert sum(result.counts["all"]) == 14
+    assert result.edges == (-1.0, -0.5, 0.0, 0.5, 1.0)
+    assert [(p.name, p.component, p.weights) for p in result.layers] == [
         ("0.weight", "convolution", 6), ("2.weight", "other", 8),
     ]  # fmt: skip
-    assert [p.sparsity for p in found.layers] == [pytest.approx(2 / 6), 1.0]
+    assert [p.sparsity for p in result.layers] == [pytest.approx(2 / 6), 1.0]
 
 
 def outlier_subject(outliers: int) -> AnalysisSubject:
@@ -95,9 +95,9 @@ def test_the_largest_of_each_tensor_leaves_other_tensors_alone() -> None:
     with torch.no_grad():
         model[1].weight.copy_(torch.tensor([[100.0, 0.5, 0.5, 0.5], [0.5] * 4]))
         model[2].weight.copy_(torch.tensor([[1.0, 0.5], [0.005, 1.0]]))
-    found = sparsity(subject(model), largest="per_tensor")
-    assert [layer.sparsity for layer in found.layers] == [7 / 8, 1 / 4]
-    assert (found.sparsity, found.by_largest["max"]) == (8 / 12, 9 / 12)
+    result = sparsity(subject(model), largest="per_tensor")
+    assert [layer.sparsity for layer in result.layers] == [7 / 8, 1 / 4]
+    assert (result.sparsity, result.by_largest["max"]) == (8 / 12, 9 / 12)
     for wrong in (0.0, 1.0, "min"):
         with pytest.raises(UserError, match="`largest` must be max, per_tensor or a quantile"):
             sparsity(subject(model), largest=wrong)  # type: ignore[arg-type]
@@ -109,9 +109,9 @@ def test_the_order_of_models_says_when_it_depends_on_the_largest() -> None:
 
     plain = run("plain", 0.03, 0.03, 0.03)
     planted = run("planted", 0.68, 0.02, 0.68)
-    found = SparsityOrderResult(by_run={"a": plain, "b": planted})
-    assert found.order_changes
-    assert "by max: planted > plain; by quantile: plain > planted" in found.summary()
+    result = SparsityOrderResult(by_run={"a": plain, "b": planted})
+    assert result.order_changes
+    assert "by max: planted > plain; by quantile: plain > planted" in result.summary()
     same = SparsityOrderResult(by_run={"a": plain, "b": run("more", 0.5, 0.5, 0.5)})
     assert not same.order_changes
     assert "the same for every choice" in same.summary()
@@ -132,11 +132,11 @@ def test_sparsity_of_the_initial_weights_is_against_their_own_largest() -> None:
     model = nn.Sequential(nn.Flatten(), linear)
     nn.init.eye_(linear.weight)
     bare = subject(model)
-    found = sparsity(Begun(model, bare.data, bare.threat))
-    assert found.initial is not None
-    initial = found.initial
-    assert (found.sparsity, initial.sparsity, initial.largest_weight) == (9 / 12, 0.0, 0.5)
-    assert "before training 0.0%" in found.summary()
+    result = sparsity(Begun(model, bare.data, bare.threat))
+    assert result.initial is not None
+    initial = result.initial
+    assert (result.sparsity, initial.sparsity, initial.largest_weight) == (9 / 12, 0.0, 0.5)
+    assert "before training 0.0%" in result.summary()
     without = sparsity(bare)
     assert without.initial is None
     assert "bare model" in without.initial_unavailable
@@ -317,15 +317,15 @@ def test_the_curve_of_a_linear_model_is_that_of_its_margins() -> None:
         logits = model(x)
     data = Dataset.from_arrays(x, logits.argmax(1), classes=["a", "b"])
     falls = (logits[:, 0] - logits[:, 1]).abs() / (2 * pull.abs().sum())
-    found = ANALYSES.create(
+    result = ANALYSES.create(
         "curve",
         {
             "subject": AnalysisSubject(model, data, NormBall("Linf", 0.05)),
             "factors": (0.0, 0.2, 0.5, 1.0),
         },
     )
-    assert found.eps == pytest.approx((0.0, 0.01, 0.025, 0.05))
-    assert found.accuracy == pytest.approx([float((falls > e).float().mean()) for e in found.eps])
-    assert 0 < found.accuracy[2] < found.accuracy[1] < 1 == found.accuracy[0]
-    said = found.summary()
+    assert result.eps == pytest.approx((0.0, 0.01, 0.025, 0.05))
+    assert result.accuracy == pytest.approx([float((falls > e).float().mean()) for e in result.eps])
+    assert 0 < result.accuracy[2] < result.accuracy[1] < 1 == result.accuracy[0]
+    said = result.summary()
     assert "is 100.0% at eps 0" in said

@@ -76,9 +76,9 @@ def test_rollout_follows_the_layers_in_their_order() -> None:
     first, second = torch.eye(5), torch.eye(5)
     first[1] = F.one_hot(torch.tensor(2), 5)  # token 1 looks at token 2,
     second[0] = F.one_hot(torch.tensor(1), 5)  # then the class token at token 1
-    found = attention_rollout([first[None, None], second[None, None]])
-    assert found is not None
-    assert found.tolist() == [pytest.approx([0.5, 0.5, 0, 0])]
+    result = attention_rollout([first[None, None], second[None, None]])
+    assert result is not None
+    assert result.tolist() == [pytest.approx([0.5, 0.5, 0, 0])]
     swapped = attention_rollout([second[None, None], first[None, None]])
     assert swapped is not None
     assert swapped.tolist() == [pytest.approx([1, 0, 0, 0])]
@@ -87,10 +87,10 @@ def test_rollout_follows_the_layers_in_their_order() -> None:
 def test_rollout_of_uniform_attention_is_uniform_and_class_attention_reads_it() -> None:
     uniform = torch.full((1, 2, 4, 4), 0.25)
     for ends in ([], [torch.tensor([0.2, 0.8, 0, 0, 0]).expand(1, 2, 1, 5)]):
-        found = attention_rollout([uniform] * 3 + ends)
-        assert found is not None
+        result = attention_rollout([uniform] * 3 + ends)
+        assert result is not None
         tilt = 1 / 8 * 0.75 if ends else 0.0  # what the residuals of three layers keep
-        assert found[0, 0] == pytest.approx(0.25 + tilt)
+        assert result[0, 0] == pytest.approx(0.25 + tilt)
     assert attention_rollout([uniform, torch.full((1, 2, 1, 1), 1.0)]) is None
 
 
@@ -118,8 +118,8 @@ class Fused(nn.Module):
 def test_fused_attention_is_computed_as_torch_does(args: dict[str, Any]) -> None:
     q = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
     with AttentionCapture() as capture:
-        found = Fused()(q, args)
-    torch.testing.assert_close(found, Fused()(q, args))
+        result = Fused()(q, args)
+    torch.testing.assert_close(result, Fused()(q, args))
     assert [m.weights.shape for m in capture.maps] == [(2, 3, 5, 5)]
 
 
@@ -143,8 +143,8 @@ def test_maps_sum_to_one_and_give_what_the_network_gives(name: str) -> None:
     out, maps = attention_maps(model, x)
     with torch.no_grad():
         torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-5)
-    for found in maps:
-        torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
+    for result in maps:
+        torch.testing.assert_close(result.weights.sum(-1), torch.ones(result.weights.shape[:-1]))
     assert bool([m for m in maps if not m.is_over_channels]) == (
         name == "torch" or MODELS.entry(name).metadata["attention"] != "none"
     )
@@ -157,19 +157,19 @@ def of_digits(name: str) -> AnalysisSubject:
 
 
 def test_a_vision_transformer_is_looked_into() -> None:
-    found = attention(of_digits("vit_tiny"), steps=2, examples=2)
-    assert len(found.layers) == 2
-    assert all(0 < a.attention_change < 1 and len(a.distance) == 4 for a in found.layers)
-    assert len(found.examples) == 2
-    assert found.rollout_change is not None
-    assert f"{found.rollout_change:.1%} of the rollout" in found.summary()
+    result = attention(of_digits("vit_tiny"), steps=2, examples=2)
+    assert len(result.layers) == 2
+    assert all(0 < a.attention_change < 1 and len(a.distance) == 4 for a in result.layers)
+    assert len(result.examples) == 2
+    assert result.rollout_change is not None
+    assert f"{result.rollout_change:.1%} of the rollout" in result.summary()
 
 
 def test_windows_have_distances_but_no_rollout() -> None:
-    found = attention(of_digits("swin_tiny"), steps=1, limit=4)
-    assert found.rollout_change is None
-    assert "differ from layer to layer" in found.rollout_unavailable
-    assert [a.groups for a in found.layers] == [4, 4, 1, 1]
+    result = attention(of_digits("swin_tiny"), steps=1, limit=4)
+    assert result.rollout_change is None
+    assert "differ from layer to layer" in result.rollout_unavailable
+    assert [a.groups for a in result.layers] == [4, 4, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,6 @@ def test_networks_without_attention_between_places_are_told_so(name: str, why: s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(list_models("tiny")) - WITHOUT_MAPS))
 def test_every_transformer_is_looked_into(name: str) -> None:
-    found = attention(of_digits(name), steps=1, limit=3)
-    assert any(a.distance for a in found.layers)
-    assert found.summary()
+    result = attention(of_digits(name), steps=1, limit=3)
+    assert any(a.distance for a in result.layers)
+    assert result.summary()

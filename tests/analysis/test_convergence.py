@@ -39,7 +39,7 @@ def linear_subject(classes: int = 2) -> AnalysisSubject:
 
 def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
     subject = linear_subject()
-    found = convergence(
+    result = convergence(
         subject,
         short_steps=(1, 2),
         reference_steps=6,
@@ -48,7 +48,7 @@ def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
         seeds=2,
         limit=10,
     )
-    (point,) = found.checkpoints
+    (point,) = result.checkpoints
     # log(1 + exp(m + eps |w|_1)) with the margin m of the wrong class: the maximum over the cube.
     x, y, _ = subject.data.take(range(10))
     weight: Any = subject.model.weight
@@ -62,15 +62,15 @@ def test_one_long_step_reaches_the_maximum_of_a_linear_model() -> None:
     assert point.clean_loss == pytest.approx(clean, rel=1e-5)
     assert [g.gap for g in point.gaps] == pytest.approx([0, 0], abs=1e-3)
     assert point.training_attack is None
-    assert found.long_attack_gap == pytest.approx(0, abs=1e-3)
-    assert found.converged_after == 1
-    assert all(curve[1] == pytest.approx(best, rel=1e-5) for curve in found.curves)
-    assert found.curves[0][0] != found.curves[1][0]  # other seeds start elsewhere
+    assert result.long_attack_gap == pytest.approx(0, abs=1e-3)
+    assert result.converged_after == 1
+    assert all(curve[1] == pytest.approx(best, rel=1e-5) for curve in result.curves)
+    assert result.curves[0][0] != result.curves[1][0]  # other seeds start elsewhere
 
 
 def test_a_step_that_is_too_short_has_the_gap_of_its_length() -> None:
     subject = linear_subject()
-    found = convergence(
+    result = convergence(
         subject,
         short_steps=(1,),
         reference_steps=8,
@@ -79,15 +79,17 @@ def test_a_step_that_is_too_short_has_the_gap_of_its_length() -> None:
         seeds=1,
         limit=10,
     )
-    (gap,) = found.checkpoints[0].gaps
-    long = found.checkpoints[0].reference_loss
+    (gap,) = result.checkpoints[0].gaps
+    long = result.checkpoints[0].reference_loss
     assert gap.loss < long
     assert gap.gap == pytest.approx(100 * (long - gap.loss) / long)
     # Eight steps of eps reach every corner; the long attack, half an eps in all, does not.
-    assert found.long_attack_gap == pytest.approx(100 * (1 - long / found.curves[0][-1]), abs=1e-3)
-    assert found.long_attack_gap > 1
-    assert "PGD-k differs from PGD-8" in found.summary()
-    assert "below the curve" in found.summary()
+    assert result.long_attack_gap == pytest.approx(
+        100 * (1 - long / result.curves[0][-1]), abs=1e-3
+    )
+    assert result.long_attack_gap > 1
+    assert "PGD-k differs from PGD-8" in result.summary()
+    assert "below the curve" in result.summary()
 
 
 def test_the_points_along_a_long_attack_are_those_of_short_ones() -> None:
@@ -133,10 +135,10 @@ def test_best_and_last_epoch_and_the_training_attack_of_a_run(tmp_path: Path) ->
     if run.summary["best_epoch"] == 2:  # make them differ
         shutil.copy(run.checkpoint("best"), run.checkpoint("last"))
         run.finish({**run.summary, "best_epoch": 1})
-    found = analyze("convergence", run, args=args)
-    assert isinstance(found, ConvergenceResult)
-    assert [(c.name, c.epoch) for c in found.checkpoints] == [("best", 1), ("last", 2)]
-    for point in found.checkpoints:
+    result = analyze("convergence", run, args=args)
+    assert isinstance(result, ConvergenceResult)
+    assert [(c.name, c.epoch) for c in result.checkpoints] == [("best", 1), ("last", 2)]
+    for point in result.checkpoints:
         assert point.training_attack is not None
         assert point.training_attack.loss > point.clean_loss
     assert (tmp_path / "r" / "analysis" / "convergence.svg").is_file()
@@ -153,9 +155,9 @@ def test_kept_epochs_are_looked_at_too(tmp_path: Path) -> None:
     assert all(torch.equal(weights[1][k], last[k]) for k in last)
     assert any(not torch.equal(weights[0][k], last[k]) for k in last)
     args = {"limit": 4, "seeds": 1, "reference_steps": 4, "short_steps": [1, 2]}
-    found = analyze("convergence", run, args=args)
-    assert isinstance(found, ConvergenceResult)
-    assert sorted(c.epoch or 0 for c in found.checkpoints) == [1, 2, 3]
-    losses = {c.epoch: c.clean_loss for c in found.checkpoints}
+    result = analyze("convergence", run, args=args)
+    assert isinstance(result, ConvergenceResult)
+    assert sorted(c.epoch or 0 for c in result.checkpoints) == [1, 2, 3]
+    losses = {c.epoch: c.clean_loss for c in result.checkpoints}
     assert len(set(losses.values())) == 3  # three networks, not one thrice
-    assert "From epoch 1 to epoch 3" in found.summary()
+    assert "From epoch 1 to epoch 3" in result.summary()

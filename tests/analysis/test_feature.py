@@ -50,13 +50,13 @@ def pixels(picture: str) -> Tensor:
 
 def test_a_linear_network_is_shown_its_weights() -> None:
     model = Linear()
-    found = feature(subject(model), steps=5, smoothness=0.0)
-    for row, picture in zip(model.weight, found.pictures, strict=True):
+    result = feature(subject(model), steps=5, smoothness=0.0)
+    for row, picture in zip(model.weight, result.pictures, strict=True):
         best = (row > 0).float()
         torch.testing.assert_close(pixels(picture.targeted), best)  # five steps of 0.225 cross it
         assert ((pixels(picture.direct) > 0.5).float() == best).all()
         assert picture.probability == pytest.approx(float((0.4 * best.sum()).sigmoid()), abs=1e-5)
-    assert f"{found.probability:.1%}" in found.summary()
+    assert f"{result.probability:.1%}" in result.summary()
 
 
 class Wary(Linear):
@@ -71,31 +71,31 @@ class Wary(Linear):
 def test_the_last_point_is_shown_even_if_the_label_of_the_attack_gains() -> None:
     x = torch.rand(3, 1, 6, 6)
     data = Dataset.from_arrays(x, torch.arange(3), classes=["a", "b", "c"])
-    found = feature(AnalysisSubject(Wary().eval(), data, NormBall("Linf", 0.1)), steps=5)
-    assert all(p.targeted != p.initial for p in found.pictures)
+    result = feature(AnalysisSubject(Wary().eval(), data, NormBall("Linf", 0.1)), steps=5)
+    assert all(p.targeted != p.initial for p in result.pictures)
 
 
 def test_the_step_is_that_of_the_thesis() -> None:
-    found = feature(subject(Linear()), steps=1)
-    picture = found.pictures[0]
+    result = feature(subject(Linear()), steps=1)
+    picture = result.pictures[0]
     moved = pixels(picture.targeted) - pixels(picture.initial)
     assert moved.abs().max() == pytest.approx(0.225, abs=0.005)
 
 
 @pytest.mark.parametrize(("start", "share"), [("uniform", 0.0), ("binary", 1.0)])
 def test_the_published_start_is_nearly_black_and_white(start: FeatureStart, share: float) -> None:
-    found = feature(subject(Linear()), steps=1, start=start)
-    noise = torch.cat([pixels(p.initial) for p in found.pictures])
+    result = feature(subject(Linear()), steps=1, start=start)
+    noise = torch.cat([pixels(p.initial) for p in result.pictures])
     assert ((noise == 0) | (noise == 1)).float().mean() == pytest.approx(share, abs=0.15)
 
 
 def test_classes_by_name_at_random_and_from_images() -> None:
     data = Dataset.from_arrays(torch.rand(6, 1, 6, 6), torch.arange(6) % 3, classes=list("abc"))
     chosen = AnalysisSubject(Wary().eval(), data, NormBall("Linf", 0.1))
-    found = feature(chosen, steps=2, classes=["c", "a"], start="image")
-    assert [p.name for p in found.pictures] == ["c", "a"]
-    assert [p.unit for p in found.pictures] == ["logit 2", "logit 0"]
-    for picture, row in zip(found.pictures, (0, 1), strict=True):  # the first images of others
+    result = feature(chosen, steps=2, classes=["c", "a"], start="image")
+    assert [p.name for p in result.pictures] == ["c", "a"]
+    assert [p.unit for p in result.pictures] == ["logit 2", "logit 0"]
+    for picture, row in zip(result.pictures, (0, 1), strict=True):  # the first images of others
         torch.testing.assert_close(
             pixels(picture.initial), data.images[row].flatten(), atol=0.003, rtol=0
         )
@@ -126,8 +126,8 @@ def test_units_of_a_block_are_raised() -> None:
     model = create_model("vit_tiny", num_classes=2, image_size=32, seed=0)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     block = network_blocks(model)[0].name
-    found = feature(subject(model), steps=2, block=block)
-    assert [p.unit for p in found.pictures] == [f"{block} 0", f"{block} 1"]
+    result = feature(subject(model), steps=2, block=block)
+    assert [p.unit for p in result.pictures] == [f"{block} 0", f"{block} 1"]
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     with pytest.raises(UserError, match=r"net\.blocks\.0"):
@@ -146,5 +146,5 @@ def test_channels_wherever_they_are() -> None:
 def test_every_family_makes_images_from_logits_and_blocks(name: str) -> None:
     model = create_model(name, num_classes=2, image_size=32, seed=0)
     for block in ("", network_blocks(model)[-1].name):
-        found = feature(subject(model), steps=2, block=block)
-        assert all(p.unit for p in found.pictures)
+        result = feature(subject(model), steps=2, block=block)
+        assert all(p.unit for p in result.pictures)

@@ -49,18 +49,18 @@ def subject(name: str = "resnet_tiny", limit: int = 12) -> AnalysisSubject:
 
 
 def test_a_bowl_has_the_landscape_of_its_formula() -> None:
-    found = landscape(bowl(), radius=0.8, points=5, directions=2, adversarial_mode="none")
+    result = landscape(bowl(), radius=0.8, points=5, directions=2, adversarial_mode="none")
     square = 25 + 1 + 4  # of the length of every filter-normalised direction
     curve = [math.log1p(math.exp(square * a * a)) for a in (-0.8, -0.4, 0.0, 0.4, 0.8)]
-    for row in found.clean.curves:
+    for row in result.clean.curves:
         assert row == pytest.approx(curve, rel=1e-5)
-    assert found.clean.rise == pytest.approx(curve[1] - math.log(2), rel=1e-5)
-    assert found.rise_radius == pytest.approx(0.4)
-    assert found.adversarial is None
-    plane = torch.tensor(found.clean.plane)
+    assert result.clean.rise == pytest.approx(curve[1] - math.log(2), rel=1e-5)
+    assert result.rise_radius == pytest.approx(0.4)
+    assert result.adversarial is None
+    plane = torch.tensor(result.clean.plane)
     assert torch.allclose(plane, plane.flip(0, 1))  # F(a, b) = F(-a, -b)
-    assert plane[2].tolist() == pytest.approx(found.clean.curves[1])  # a = 0: the second direction
-    assert plane[:, 2].tolist() == pytest.approx(found.clean.curves[0])
+    assert plane[2].tolist() == pytest.approx(result.clean.curves[1])  # a = 0: the second direction
+    assert plane[:, 2].tolist() == pytest.approx(result.clean.curves[0])
 
 
 def test_rescaled_filters_before_batchnorm_change_no_curve() -> None:
@@ -83,7 +83,7 @@ def test_the_center_is_the_plain_loss_and_nothing_is_left_changed() -> None:
     given.model.train()
     before = {name: t.clone() for name, t in given.model.state_dict().items()}
     state = torch.get_rng_state()
-    found = {name: ANALYSES.create(name, {"subject": given, **_small(name)}) for name in MINE}
+    result = {name: ANALYSES.create(name, {"subject": given, **_small(name)}) for name in MINE}
     assert torch.equal(torch.get_rng_state(), state)
     assert given.model.training
     assert all(p.requires_grad and p.grad is None for p in given.model.parameters())
@@ -92,13 +92,13 @@ def test_the_center_is_the_plain_loss_and_nothing_is_left_changed() -> None:
     x, y, _ = given.data.take(torch.arange(8))
     with torch.no_grad():
         plain = float(F.cross_entropy(given.model(x), y))
-    assert found["landscape"].clean.center == pytest.approx(plain, rel=1e-5)
-    assert found["sharpness"].clean.loss == pytest.approx(plain, rel=1e-5)
-    assert found["input_landscape"].loss[2][2] == pytest.approx(plain, rel=1e-5)
+    assert result["landscape"].clean.center == pytest.approx(plain, rel=1e-5)
+    assert result["sharpness"].clean.loss == pytest.approx(plain, rel=1e-5)
+    assert result["input_landscape"].loss[2][2] == pytest.approx(plain, rel=1e-5)
     worse = attack_sample(given, load_sample(given.model, given.first_images(8)), 2)
     with torch.no_grad():
         attacked_loss = float(F.cross_entropy(given.model(worse.x), y))
-    assert found["landscape"].adversarial.center == pytest.approx(attacked_loss, rel=1e-5)
+    assert result["landscape"].adversarial.center == pytest.approx(attacked_loss, rel=1e-5)
     assert attacked_loss > plain
 
 
@@ -204,19 +204,19 @@ def test_around_images_a_linear_model_has_the_loss_of_its_formula(norm: Norm) ->
     model = linear(torch.stack([pull, -pull]))
     data = Dataset.from_arrays(torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), classes=["a", "b"])
     given = AnalysisSubject(model, data, NormBall(norm, 0.1))
-    found = input_landscape(given, points=5, steps=20)
+    result = input_landscape(given, points=5, steps=20)
     # What is best for the attacker is -sign(w), or -w over its length.
     slope = float(pull.abs().sum() if norm == "Linf" else pull.norm())
     margin = float(pull.sum()) * 0.5 * 2
     expected = [
         math.log1p(math.exp(-(margin - 2 * 0.1 * slope * a))) for a in (-2.0, -1.0, 0.0, 1.0, 2.0)
     ]
-    assert found.slice_along(found.loss, attack=True) == pytest.approx(expected, rel=1e-3)
+    assert result.slice_along(result.loss, attack=True) == pytest.approx(expected, rel=1e-3)
     if norm == "L2":  # the other axis is orthogonal to w: it changes nothing
-        assert found.slice_along(found.loss, attack=False) == pytest.approx(
+        assert result.slice_along(result.loss, attack=False) == pytest.approx(
             [expected[2]] * 5, rel=5e-3
         )
-    assert found.unperturbed == 0
+    assert result.unperturbed == 0
 
 
 def test_the_axes_around_images_are_orthogonal_and_of_one_length() -> None:

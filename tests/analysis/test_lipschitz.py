@@ -71,23 +71,23 @@ def test_a_linear_map_in_l1_over_linf() -> None:
     weight = drawn(4, 8)
     signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=8)))
     exact = float((signs @ weight.T).abs().sum(1).max())  # a convex function: best at a corner
-    found = lipschitz(subject(linear(weight), (2, 2, 2))).logits.l1_linf
-    assert 0.9 * exact <= found.largest <= exact * (1 + 1e-4)
-    assert found.at_attack_result <= found.attack_max * (1 + 1e-5)
+    result = lipschitz(subject(linear(weight), (2, 2, 2))).logits.l1_linf
+    assert 0.9 * exact <= result.largest <= exact * (1 + 1e-4)
+    assert result.at_attack_result <= result.attack_max * (1 + 1e-5)
     positive = linear(weight.abs())
-    found = lipschitz(subject(positive, (2, 2, 2))).logits.l1_linf
-    assert found.ascent_max == pytest.approx(float(weight.abs().sum()), rel=1e-4)
+    result = lipschitz(subject(positive, (2, 2, 2))).logits.l1_linf
+    assert result.ascent_max == pytest.approx(float(weight.abs().sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("threat", ["Linf:0.1", "L2:0.2", "L1:1"])
 def test_a_linear_map_in_l2_has_its_spectral_norm(threat: str) -> None:
     weight = drawn(4, 12)
     exact = float(torch.linalg.matrix_norm(weight, 2))
-    found = lipschitz(subject(linear(weight), (3, 2, 2), threat))
-    assert 0.99 * exact <= found.logits.l2_l2.largest <= exact * (1 + 1e-4)
-    assert found.logits.bound_log10 == pytest.approx(math.log10(exact), abs=1e-6)
-    assert found.layers[0].spectral == pytest.approx(exact, rel=1e-6)
-    assert found.bound_unavailable == ""
+    result = lipschitz(subject(linear(weight), (3, 2, 2), threat))
+    assert 0.99 * exact <= result.logits.l2_l2.largest <= exact * (1 + 1e-4)
+    assert result.logits.bound_log10 == pytest.approx(math.log10(exact), abs=1e-6)
+    assert result.layers[0].spectral == pytest.approx(exact, rel=1e-6)
+    assert result.bound_unavailable == ""
 
 
 def test_orthogonal_layers_have_the_constant_one() -> None:
@@ -98,12 +98,12 @@ def test_orthogonal_layers_have_the_constant_one() -> None:
             turn.weight.copy_(torch.linalg.qr(drawn(12, 12, seed=seed)).Q)
         layers.append(turn)
     model = nn.Sequential(*layers).eval()
-    found = lipschitz(subject(model, (3, 2, 2)))
-    for place in found.blocks:  # every layer is a block here
+    result = lipschitz(subject(model, (3, 2, 2)))
+    for place in result.blocks:  # every layer is a block here
         assert place.l2_l2.largest == pytest.approx(1, abs=1e-3)
         assert place.l2_l2.at_attack_result == pytest.approx(1, abs=1e-3)
         assert place.bound_log10 == pytest.approx(0, abs=1e-5)
-    assert found.layers[-1].product_log10 == pytest.approx(0, abs=1e-5)
+    assert result.layers[-1].product_log10 == pytest.approx(0, abs=1e-5)
 
 
 CONVOLUTIONS = [
@@ -162,9 +162,9 @@ def test_a_batchnorm_is_folded_where_it_follows_and_a_row_where_it_does_not() ->
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(10, 300), (200, 200), (400, 20)])
 def test_the_gaussian_bound_of_dense_layers_holds_and_is_near(inputs: int, outputs: int) -> None:
-    found = [matrix_norm(0.3 * drawn(outputs, inputs, seed=s)) for s in range(5)]
+    result = [matrix_norm(0.3 * drawn(outputs, inputs, seed=s)) for s in range(5)]
     bound = dense_bound(inputs, outputs, 0.3)
-    assert 0.9 * bound <= sum(found) / 5 <= bound
+    assert 0.9 * bound <= sum(result) / 5 <= bound
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
@@ -207,18 +207,18 @@ def test_branches_add_and_joined_parts_add_in_squares() -> None:
     norms = SpectralNorms(model, x)
     branch = norms.norm(LayerCall("", model.branch, (3, 4, 4)))
     head = norms.norm(LayerCall("", model.head, (6,)))
-    found = math.exp(lipschitz_upper_bounds(model, x, norms, {})[0][""])
-    assert found == pytest.approx(math.hypot(1 + branch, 0.5) / 4 * head)
+    result = math.exp(lipschitz_upper_bounds(model, x, norms, {})[0][""])
+    assert result == pytest.approx(math.hypot(1 + branch, 0.5) / 4 * head)
 
 
 def test_attention_and_products_of_activations_have_no_bound() -> None:
-    found = lipschitz(
+    result = lipschitz(
         AnalysisSubject(create_model("vit_tiny", seed=0).eval(), digits(2), NormBall("Linf", 0.1)),
         steps=2,
     )
-    assert "attention" in found.bound_unavailable
-    assert found.logits.bound_log10 is None
-    assert "no upper bound" in found.summary()
+    assert "attention" in result.bound_unavailable
+    assert result.logits.bound_log10 is None
+    assert "no upper bound" in result.summary()
 
     class Square(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -232,11 +232,11 @@ def test_attention_and_products_of_activations_have_no_bound() -> None:
 def test_what_comes_before_attention_keeps_its_bound() -> None:
     model, x = create_model("botnet_tiny", seed=0).eval(), digits(1).images
     places = OutputHooks(model, {p.name: p.module for p in network_blocks(model)})
-    found, reason = lipschitz_upper_bounds(model, x, SpectralNorms(model, x), places.outputs(x))
+    result, reason = lipschitz_upper_bounds(model, x, SpectralNorms(model, x), places.outputs(x))
     assert "attention" in reason
-    assert 0 < len(found) < len(places.modules)
-    assert next(iter(places.modules)) in found
-    assert "" not in found
+    assert 0 < len(result) < len(places.modules)
+    assert next(iter(places.modules)) in result
+    assert "" not in result
 
 
 def digits(n: int) -> Dataset:
@@ -253,9 +253,9 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
         if isinstance(module, nn.BatchNorm2d):
             assert module.running_var is not None
             module.running_var.uniform_(0.05, 0.5)
-    found = lipschitz(AnalysisSubject(model.eval(), digits(3), NormBall("Linf", 0.1)), steps=5)
-    assert found.bound_unavailable == ""
-    for place in found.blocks:
+    result = lipschitz(AnalysisSubject(model.eval(), digits(3), NormBall("Linf", 0.1)), steps=5)
+    assert result.bound_unavailable == ""
+    for place in result.blocks:
         assert place.bound_log10 is not None
         assert math.log10(place.l2_l2.largest) <= place.bound_log10 + 1e-4
         assert place.l1_linf.largest >= max(place.l1_linf.ascent_max, place.l1_linf.attack_max)
@@ -266,14 +266,14 @@ def test_no_block_moves_more_than_its_bound(name: str) -> None:
 def test_it_runs_on_every_family_and_leaves_it_as_it_was(name: str) -> None:
     model = create_model(name, seed=0).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    found = lipschitz(AnalysisSubject(model, digits(4), NormBall("Linf", 0.1)), steps=5)
-    assert LipschitzResult.model_validate_json(found.model_dump_json()) == found
+    result = lipschitz(AnalysisSubject(model, digits(4), NormBall("Linf", 0.1)), steps=5)
+    assert LipschitzResult.model_validate_json(result.model_dump_json()) == result
     assert model.training
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks for m in model.modules())
-    assert found.logits.l1_linf.ascent_max > 0
-    assert bool(found.bound_unavailable) == (found.logits.bound_log10 is None)
+    assert result.logits.l1_linf.ascent_max > 0
+    assert bool(result.bound_unavailable) == (result.logits.bound_log10 is None)
 
 
 def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
@@ -284,9 +284,9 @@ def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
         with torch.no_grad():
             layer.weight.copy_(0.3 * drawn(outputs, inputs, seed=seed))
         layers += [layer, nn.ReLU()]
-    found = lipschitz(subject(nn.Sequential(*layers[:-1]).eval(), (3, 2, 2)))
-    header, rows = found.table()
-    assert [row[0] for row in rows] == [p.name for p in found.blocks]
+    result = lipschitz(subject(nn.Sequential(*layers[:-1]).eval(), (3, 2, 2)))
+    header, rows = result.table()
+    assert [row[0] for row in rows] == [p.name for p in result.blocks]
     assert all(len(row) == len(header) for row in rows)
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     for name in ("bound", "product of norms", "Gaussian weights"):
@@ -298,8 +298,8 @@ def test_one_table_shows_that_every_bound_is_above_what_was_measured() -> None:
 
 def test_the_ascent_finds_more_than_the_attack() -> None:
     model = create_model("resnet_tiny", seed=0).eval()
-    found = lipschitz(AnalysisSubject(model, digits(3), NormBall("Linf", 0.1))).logits.l1_linf
-    assert found.ascent_max > found.attack_max >= found.at_attack_result > 0
+    result = lipschitz(AnalysisSubject(model, digits(3), NormBall("Linf", 0.1))).logits.l1_linf
+    assert result.ascent_max > result.attack_max >= result.at_attack_result > 0
     with pytest.raises(UserError, match="radii"):
         RatioAscent(radii=(1.0, 2.0))
 
@@ -330,13 +330,13 @@ def test_curves_have_their_known_slopes() -> None:
 
 def test_an_image_that_the_attack_does_not_move_is_left_out() -> None:
     model = linear(torch.zeros(4, 12))
-    found = lipschitz(subject(model, (3, 2, 2)))
-    assert found.num_perturbed == 0
-    assert found.logits.l1_linf.at_attack_result == found.logits.l1_linf.largest == 0
-    assert found.logits.bound_log10 is None or found.logits.bound_log10 == -math.inf
+    result = lipschitz(subject(model, (3, 2, 2)))
+    assert result.num_perturbed == 0
+    assert result.logits.l1_linf.at_attack_result == result.logits.l1_linf.largest == 0
+    assert result.logits.bound_log10 is None or result.logits.bound_log10 == -math.inf
 
 
 def test_sigma_is_the_root_mean_square_of_the_weights_without_biases() -> None:
     model = linear(torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 4.0]]), bias=100.0)
-    found = lipschitz(subject(model, (3, 1, 1)), limit=1, steps=1)
-    assert found.weight_sigma == pytest.approx(math.sqrt(25 / 6))
+    result = lipschitz(subject(model, (3, 1, 1)), limit=1, steps=1)
+    assert result.weight_sigma == pytest.approx(math.sqrt(25 / 6))

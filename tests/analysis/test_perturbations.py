@@ -43,8 +43,8 @@ def test_a_pure_cosine_has_all_its_energy_in_one_ring(cycles: int) -> None:
 
 
 def test_the_spectrum_has_its_peaks_at_the_cosine_around_the_middle() -> None:
-    found = mean_log_magnitude(cosine(3))[0]
-    peaks = (found > found.max() - 1).nonzero().tolist()
+    result = mean_log_magnitude(cosine(3))[0]
+    peaks = (result > result.max() - 1).nonzero().tolist()
     assert peaks == [[8, 5], [8, 11]]
 
 

@@ -40,8 +40,8 @@ class Fixed(nn.Module):
 
 def test_ranks_of_known_logits() -> None:
     batch = Batch(torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 4, 5]), torch.arange(4))
-    found = top_accuracy(label_ranks(Fixed(), batch))
-    assert (found.top1, found.top5) == (0.25, 0.75)
+    result = top_accuracy(label_ranks(Fixed(), batch))
+    assert (result.top1, result.top5) == (0.25, 0.75)
 
 
 class Linear(nn.Module):
@@ -89,23 +89,23 @@ def judged(**args: Any) -> SemanticsResult:
 
 
 def test_a_judge_that_sees_the_class_is_always_right_and_its_opposite_never() -> None:
-    found = judged(judges=["sees_it", "sees_the_opposite"])
-    assert list(found.by_run) == ["robust_maker-key"]
-    scores = found.by_run["robust_maker-key"].judges
+    result = judged(judges=["sees_it", "sees_the_opposite"])
+    assert list(result.by_run) == ["robust_maker-key"]
+    scores = result.by_run["robust_maker-key"].judges
     assert {name: s.top1 for name, s in scores.items()} == {"sees_it": 1, "sees_the_opposite": 0}
-    assert found.by_run["robust_maker-key"].is_adversarially_trained
+    assert result.by_run["robust_maker-key"].is_adversarially_trained
     figure = Figure(figsize=(6, 4))
-    SemanticsResult.plot({"a": found}, figure)
+    SemanticsResult.plot({"a": result}, figure)
     assert len(figure.axes[0].patches) == 2
     said = "50.0% for those of robust models (top-5: 100.0%) (8 images"
-    assert said in found.summary()
+    assert said in result.summary()
 
 
 def test_no_run_judges_itself() -> None:
-    found = judged()
-    assert list(found.by_run["sees_it-key"].judges) == ["sees_the_opposite"]
-    assert [row.is_adversarially_trained for row in found.by_run.values()] == [True, False, False]
-    assert sorted(found.by_run["robust_maker-key"].judges) == ["sees_it", "sees_the_opposite"]
+    result = judged()
+    assert list(result.by_run["sees_it-key"].judges) == ["sees_the_opposite"]
+    assert [row.is_adversarially_trained for row in result.by_run.values()] == [True, False, False]
+    assert sorted(result.by_run["robust_maker-key"].judges) == ["sees_it", "sees_the_opposite"]
 
 
 def test_a_judge_must_be_a_run_without_an_adversary() -> None:

@@ -45,13 +45,13 @@ def test_the_matrix_is_four_times_the_change() -> None:
 def test_it_is_a_limit_and_solved_well(seed: int) -> None:
     outer, inner = random_network(seed)
     matrix = coupling_matrix(outer, inner)
-    found = solve_relaxation(matrix)
-    assert found.upper / 4 >= searched(outer, inner) - 1e-9
-    assert found.lower <= found.upper <= trivial_upper_bound(matrix) + 1e-9
-    assert found.lower == pytest.approx(found.upper, rel=0.01)
+    result = solve_relaxation(matrix)
+    assert result.upper / 4 >= searched(outer, inner) - 1e-9
+    assert result.lower <= result.upper <= trivial_upper_bound(matrix) + 1e-9
+    assert result.lower == pytest.approx(result.upper, rel=0.01)
     turned = solve_relaxation(-matrix)  # the value for z = -1
-    assert turned.lower <= found.upper + 1e-9
-    assert found.lower <= turned.upper + 1e-9
+    assert turned.lower <= result.upper + 1e-9
+    assert result.lower <= turned.upper + 1e-9
 
 
 def test_it_is_tight_where_all_signs_agree() -> None:
@@ -59,9 +59,9 @@ def test_it_is_tight_where_all_signs_agree() -> None:
     rank_one = (np.array([1.0, 2.0]), np.outer([1.0, 0.5], [1.0, -2.0, 3.0]))
     for outer, inner in (diagonal, rank_one):
         exact = searched(outer, inner)
-        found = solve_relaxation(coupling_matrix(outer, inner))
+        result = solve_relaxation(coupling_matrix(outer, inner))
         assert exact == pytest.approx(np.abs(inner.T * outer).sum())
-        assert found.upper / 4 == pytest.approx(exact, rel=0.005)
+        assert result.upper / 4 == pytest.approx(exact, rel=0.005)
 
 
 def test_rough_answers_of_the_solver_are_made_good() -> None:
@@ -87,8 +87,8 @@ def test_the_printed_matrix_is_no_limit() -> None:
 def test_the_largest_of_several_is_found_without_solving_all() -> None:
     matrices = [scale * coupling_matrix(*random_network(2)) for scale in (0.01, 1.0, 0.02)]
     done: list[int] = []
-    found = solve_relaxations(matrices, lambda: done.append(1))
-    assert found == solve_relaxation(matrices[1])
+    result = solve_relaxations(matrices, lambda: done.append(1))
+    assert result == solve_relaxation(matrices[1])
     assert len(done) == 3
 
 

@@ -38,24 +38,24 @@ def drawn(size: int) -> Tensor:
 def test_lanczos_finds_the_ends_of_a_dense_spectrum(size: int) -> None:
     matrix = symmetric(size)
     values = torch.linalg.eigvalsh(matrix.double())
-    found = lanczos(lambda v: matrix @ v, drawn(size), steps=60, tolerance=1e-6)
-    assert found.largest == pytest.approx(float(values[-1]), rel=1e-4)
-    assert found.lowest == pytest.approx(float(values[0]), rel=1e-2)
-    assert found.num_products <= size
+    result = lanczos(lambda v: matrix @ v, drawn(size), steps=60, tolerance=1e-6)
+    assert result.largest == pytest.approx(float(values[-1]), rel=1e-4)
+    assert result.lowest == pytest.approx(float(values[0]), rel=1e-2)
+    assert result.num_products <= size
 
 
 def test_an_early_end_of_lanczos_has_an_eigenvalue_within_its_residual() -> None:
     matrix = symmetric(200, seed=1)
     values = torch.linalg.eigvalsh(matrix.double())
-    found = lanczos(lambda v: matrix @ v, drawn(200), steps=8, tolerance=0.0)
-    assert found.num_products == 8
-    assert found.largest <= float(values[-1]) + 1e-4
-    assert float((values - found.largest).abs().min()) <= found.residual + 1e-4
+    result = lanczos(lambda v: matrix @ v, drawn(200), steps=8, tolerance=0.0)
+    assert result.num_products == 8
+    assert result.largest <= float(values[-1]) + 1e-4
+    assert float((values - result.largest).abs().min()) <= result.residual + 1e-4
 
 
 def test_lanczos_of_nothing_is_zero() -> None:
-    found = lanczos(torch.zeros_like, drawn(10), steps=5)
-    assert (found.largest, found.lowest, found.residual) == (0.0, 0.0, 0.0)
+    result = lanczos(torch.zeros_like, drawn(10), steps=5)
+    assert (result.largest, result.lowest, result.residual) == (0.0, 0.0, 0.0)
 
 
 def test_hutchinson_is_exact_for_a_diagonal_and_near_for_others() -> None:
@@ -63,9 +63,9 @@ def test_hutchinson_is_exact_for_a_diagonal_and_near_for_others() -> None:
     diagonal = torch.tensor([1.0, -2.0, 4.0])
     assert hutchinson(lambda v: diagonal * v, 3, 1, source)[:2] == (3.0, None)
     matrix = symmetric(50, seed=2)
-    found = hutchinson(lambda v: matrix @ v, 50, 400, source)
-    assert found.error is not None
-    assert abs(found.value - float(matrix.trace())) < 4 * found.error
+    result = hutchinson(lambda v: matrix @ v, 50, 400, source)
+    assert result.error is not None
+    assert abs(result.value - float(matrix.trace())) < 4 * result.error
 
 
 class Logistic(nn.Module):
@@ -144,23 +144,23 @@ def test_the_figures_are_those_of_the_dense_hessian() -> None:
     model = Logistic().eval()
     given = AnalysisSubject(model, small_data(), NormBall("Linf", 0.1))
     sample = load_sample(model, given.data)
-    found = sharpness(given, steps=0, lanczos_steps=58, probes=300)
+    result = sharpness(given, steps=0, lanczos_steps=58, probes=300)
     dense = dense_hessian(model, sample, [n for n, _ in model.named_parameters()])
     values = torch.linalg.eigvalsh(dense)
-    assert found.adversarial is None
-    assert found.clean.hessian.largest == pytest.approx(float(values[-1]), rel=1e-3)
-    assert found.clean.hessian.trace is not None
-    assert found.clean.hessian.trace_error is not None
-    gap = abs(found.clean.hessian.trace - float(dense.trace()))
-    assert gap < 4 * found.clean.hessian.trace_error
+    assert result.adversarial is None
+    assert result.clean.hessian.largest == pytest.approx(float(values[-1]), rel=1e-3)
+    assert result.clean.hessian.trace is not None
+    assert result.clean.hessian.trace_error is not None
+    gap = abs(result.clean.hessian.trace - float(dense.trace()))
+    assert gap < 4 * result.clean.hessian.trace_error
 
 
 def test_a_bowl_has_the_sharpness_of_its_formula() -> None:
-    found = sharpness(bowl(), steps=0, radii=(0.1, 0.2), directions=2).clean
+    result = sharpness(bowl(), steps=0, radii=(0.1, 0.2), directions=2).clean
     # log(1 + exp(q)) with q = |v|^2 has the Hessian 2 * 1/2 at 0, and filters of lengths 5, 1, 2.
-    assert found.hessian.largest == pytest.approx(1.0, rel=1e-4)
-    assert found.filter_hessian.largest == pytest.approx(25.0, rel=1e-3)
-    for rise, radius in zip(found.rises, (0.1, 0.2), strict=True):
+    assert result.hessian.largest == pytest.approx(1.0, rel=1e-4)
+    assert result.filter_hessian.largest == pytest.approx(25.0, rel=1e-3)
+    for rise, radius in zip(result.rises, (0.1, 0.2), strict=True):
         most = math.log1p(math.exp(30 * radius**2)) - math.log(2)
         assert rise.random_max == pytest.approx(most, rel=1e-3)
         assert rise.random_mean == pytest.approx(most, rel=1e-3)
@@ -183,13 +183,13 @@ def test_rescaled_filters_change_the_plain_figure_only() -> None:
 def test_ascent_finds_more_than_chance_and_rises_with_the_radius() -> None:
     model = create_model("vit_tiny", seed=0).eval()
     given = AnalysisSubject(model, load_dataset("digits", "test", limit=8), NormBall("Linf", 0.1))
-    found = sharpness(given, radii=(0.05, 0.01), directions=2, lanczos_steps=4, steps=2)
-    for figures in (found.clean, found.adversarial):
+    result = sharpness(given, radii=(0.05, 0.01), directions=2, lanczos_steps=4, steps=2)
+    for figures in (result.clean, result.adversarial):
         assert figures is not None
         assert [r.radius for r in figures.rises] == [0.01, 0.05]
         assert all(r.largest == r.ascent_max > r.random_max for r in figures.rises)
         assert figures.rises[1].ascent_max > figures.rises[0].ascent_max
-    said = found.summary()
+    said = result.summary()
     assert "clean loss" in said
     assert "attacked in Linf:25.5/255" in said
 
@@ -198,14 +198,14 @@ def test_ascent_finds_the_highest_loss_in_the_ball_of_a_linear_model() -> None:
     x, y = torch.rand(1, 1, 2, 3, generator=torch.Generator().manual_seed(4)), torch.tensor([1])
     model = Linear(6, 2).eval()
     given = AnalysisSubject(model, Dataset.from_arrays(x, y), NormBall("Linf", 0.1))
-    found = sharpness(given, steps=0, radii=(0.3,), directions=50).clean
+    result = sharpness(given, steps=0, radii=(0.3,), directions=50).clean
     lengths = model.weight.detach().norm(dim=1)
     z = model(x)[0].detach()
     # The wrong row moves along the image, the right one against it.
     gap = float(z[0] - z[1] + 0.3 * lengths.sum() * x.norm())
-    highest = math.log1p(math.exp(gap)) - found.loss
-    assert found.rises[0].ascent_max == pytest.approx(highest, rel=1e-4)
-    assert found.rises[0].random_max < highest
+    highest = math.log1p(math.exp(gap)) - result.loss
+    assert result.rises[0].ascent_max == pytest.approx(highest, rel=1e-4)
+    assert result.rises[0].random_max < highest
 
 
 def test_a_network_without_second_derivative_is_told_so() -> None:

@@ -32,17 +32,17 @@ def test_it_is_the_bound_of_the_layers_of_a_real_network() -> None:
             layer.register_forward_hook(add)
     with torch.no_grad():
         model.eval()(torch.rand(1, 3, 32, 32))
-    found = wideresnet_layers((1, 2, 1), (1, 2, 1))
-    assert len(total) == len(found) == 10
-    assert log10_bound(found, SIGMA) == pytest.approx(sum(total))
+    result = wideresnet_layers((1, 2, 1), (1, 2, 1))
+    assert len(total) == len(result) == 10
+    assert log10_bound(result, SIGMA) == pytest.approx(sum(total))
 
 
 def test_steps_are_those_of_the_formula() -> None:
-    found = size_bound(SilentProgress(), depths=(1, 2), widths=(1, 4), sigma=SIGMA)
-    assert [one.direction for one in found.directions] == [
+    result = size_bound(SilentProgress(), depths=(1, 2), widths=(1, 4), sigma=SIGMA)
+    assert [one.direction for one in result.directions] == [
         f"{what} of stage {stage}" for what in ("depth", "width") for stage in (1, 2, 3)
     ]
-    deeper, wider = found.directions[0], found.directions[3]
+    deeper, wider = result.directions[0], result.directions[3]
     layer = (34 + 32) * math.sqrt(160)  # a block has two of them
     assert deeper.smallest_step == pytest.approx(2 * math.log10(layer * SIGMA))
     assert deeper.sigma_needed == pytest.approx(1 / layer)
@@ -52,11 +52,11 @@ def test_steps_are_those_of_the_formula() -> None:
 
 
 def test_whether_it_grows_depends_on_the_variance() -> None:
-    found = size_bound(SilentProgress(), depths=(1, 3))
-    assert all(one.smallest_step > 0 for one in found.directions)
-    assert "grows in every direction" in found.summary()
-    assert found.directions[3].smallest_step_he < 0  # its inputs make its weights smaller
-    needed = max(one.sigma_needed for one in found.directions)
+    result = size_bound(SilentProgress(), depths=(1, 3))
+    assert all(one.smallest_step > 0 for one in result.directions)
+    assert "grows in every direction" in result.summary()
+    assert result.directions[3].smallest_step_he < 0  # its inputs make its weights smaller
+    needed = max(one.sigma_needed for one in result.directions)
     less = size_bound(SilentProgress(), depths=(1, 3), widths=(4, 10), sigma=0.99 * needed)
     assert min(one.smallest_step for one in less.directions) < 0
     assert "does not grow with depth of stage 3" in less.summary()

@@ -70,9 +70,9 @@ SHORT = ("--set", "args.steps=2", "--limit", "8", "--model", "vit_tiny")
 
 
 def test_one_model_of_each_kind(run_json: Any, place: Path) -> None:
-    found = run_json("perturbations", *SOURCES, *SHORT, "--out", "single", "--set", "examples=2")
+    result = run_json("perturbations", *SOURCES, *SHORT, "--out", "single", "--set", "examples=2")
     labels = ["resnet_tiny / recipe", "vit.pt (vit_tiny)", *SOURCES[2:]]
-    assert list(found) == labels
+    assert list(result) == labels
     assert (place / "run" / "analysis" / "perturbations.json").is_file()
     folders = {path.parent.name for path in (place / "single").rglob("perturbations.json")}
     assert folders == {"vit-pt-vit_tiny", "exported", "timm-test_vit", "resnet_tiny"}
@@ -81,14 +81,14 @@ def test_one_model_of_each_kind(run_json: Any, place: Path) -> None:
     named = NamedModel("vit.pt", data, ModelRequest(model="vit_tiny"))
     args = {"args": {"steps": 2}, "examples": 2}
     again = analyze_model("perturbations", named.load_subject(), Path("other"), args=args)
-    assert again.model_dump(mode="json") == found["vit.pt (vit_tiny)"]
+    assert again.model_dump(mode="json") == result["vit.pt (vit_tiny)"]
 
 
 def test_without_a_run_the_images_are_named(
     run_json: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run_json("stability", "exported", *SHORT, "--data", "digits")
-    assert found["exported"]["images"] == 8
+    result = run_json("stability", "exported", *SHORT, "--data", "digits")
+    assert result["exported"]["images"] == 8
     for arguments, message in (
         (["stability", "exported"], "--data is required"),
         (["stability", "run/eval-missing"], "run/eval-missing does not exist; MODEL must be"),
@@ -100,9 +100,9 @@ def test_without_a_run_the_images_are_named(
 
 
 def test_several_kinds_are_compared(run_json: Any) -> None:
-    (found,) = run_json("transferability", *SOURCES, *SHORT, "--out", "group").values()
-    assert found["runs"][1:] == ["vit.pt (vit_tiny)", *SOURCES[2:]]
-    assert len(found["attack_success_rate"]) == len(SOURCES)
+    (result,) = run_json("transferability", *SOURCES, *SHORT, "--out", "group").values()
+    assert result["runs"][1:] == ["vit.pt (vit_tiny)", *SOURCES[2:]]
+    assert len(result["attack_success_rate"]) == len(SOURCES)
 
 
 SMALL_JUDGES = """
@@ -126,13 +126,13 @@ def test_judges_by_timm_names(run_json: Any, place: Path) -> None:
     (place / "small_judges.py").write_text(SMALL_JUDGES)
     judges = ["timm:test_convnext", "small_judges.py:small_beit", "small_judges.py:small_swin"]
     names = [judge.partition(":")[2] for judge in judges]
-    (found,) = run_json(
+    (result,) = run_json(
         "semantics", "run", "exported", *judges, "--set", f"judges=[{', '.join(names)}]",
         "--set", "steps=2", "--limit", "8", "--out", "judged",
     ).values()  # fmt: skip
-    assert list(found["by_run"]) == ["run", "exported"]
-    assert all(list(row["judges"]) == names for row in found["by_run"].values())
-    trained = [row["is_adversarially_trained"] for row in found["by_run"].values()]
+    assert list(result["by_run"]) == ["run", "exported"]
+    assert all(list(row["judges"]) == names for row in result["by_run"].values())
+    trained = [row["is_adversarially_trained"] for row in result["by_run"].values()]
     assert trained == [True, None]
 
 

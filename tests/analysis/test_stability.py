@@ -33,14 +33,14 @@ def grey(levels: list[float], labels: list[int]) -> Dataset:
 def test_the_four_kinds_of_images_of_a_model_seen_through() -> None:
     #        right stable, right moved, wrong stable, wrong moved
     data = grey([0.05, 0.28, 0.9, 0.32], [0, 0, 0, 0])
-    found = stability(AnalysisSubject(Steps().eval(), data, NormBall("Linf", 0.1)), per_class=True)
-    assert found.correct_and_stable.count == 1
-    assert found.correct_and_unstable.count == 1
-    assert found.wrong_and_stable.count == 1
-    assert found.wrong_and_unstable.count == 1
-    assert found.stable_if_correct.fraction == 0.5
-    assert [c.images for c in found.per_class] == [4, 0, 0]
-    assert (found.per_class[0].correct, found.per_class[0].stable) == (2, 2)
+    result = stability(AnalysisSubject(Steps().eval(), data, NormBall("Linf", 0.1)), per_class=True)
+    assert result.correct_and_stable.count == 1
+    assert result.correct_and_unstable.count == 1
+    assert result.wrong_and_stable.count == 1
+    assert result.wrong_and_unstable.count == 1
+    assert result.stable_if_correct.fraction == 0.5
+    assert [c.images for c in result.per_class] == [4, 0, 0]
+    assert (result.per_class[0].correct, result.per_class[0].stable) == (2, 2)
 
 
 def test_the_published_way_overlooks_wrong_images_that_could_be_moved() -> None:
@@ -63,14 +63,14 @@ def test_right_and_stable_is_the_robust_accuracy_of_an_evaluation(name: str) -> 
     labels = torch.where(torch.arange(48) % 2 == 0, said, data.labels)
     data = replace(data, labels=labels)
     for eps in (0.08, 0.06, 0.04, 0.03, 0.02, 0.01, 0.005):  # versions of torch draw other weights
-        found = stability(AnalysisSubject(model, data, NormBall("Linf", eps), seed=3))
-        if found.correct_and_stable.count > 0:
+        result = stability(AnalysisSubject(model, data, NormBall("Linf", eps), seed=3))
+        if result.correct_and_stable.count > 0:
             break
     judged = evaluate(model, data, ["clean", f"pgd:Linf:{eps}"], seed=3)
-    assert 0 < found.correct_and_stable.count < found.correct.count < 48
-    assert found.correct.fraction == judged.accuracy["clean"]
-    assert found.correct_and_stable.fraction == judged.accuracy[f"pgd:Linf:{eps}"]
-    assert found.correct_and_stable.fraction == judged.worst_case
+    assert 0 < result.correct_and_stable.count < result.correct.count < 48
+    assert result.correct.fraction == judged.accuracy["clean"]
+    assert result.correct_and_stable.fraction == judged.accuracy[f"pgd:Linf:{eps}"]
+    assert result.correct_and_stable.fraction == judged.worst_case
 
 
 def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
@@ -79,13 +79,13 @@ def test_counts_add_up_and_the_sentence_has_the_numbers() -> None:
     subject = AnalysisSubject(
         model, load_dataset("digits", "test", limit=20), NormBall("Linf", 0.05)
     )
-    found = stability(subject, limit=10)
+    result = stability(subject, limit=10)
     kinds = ("correct_and_stable", "correct_and_unstable", "wrong_and_stable", "wrong_and_unstable")
-    assert sum(getattr(found, k).count for k in kinds) == found.images == 10
-    assert found.stable.count == found.correct_and_stable.count + found.wrong_and_stable.count
-    assert f"{found.correct_and_stable.fraction:.1%}" in found.summary()
+    assert sum(getattr(result, k).count for k in kinds) == result.images == 10
+    assert result.stable.count == result.correct_and_stable.count + result.wrong_and_stable.count
+    assert f"{result.correct_and_stable.fraction:.1%}" in result.summary()
     assert model.training
-    assert StabilityResult.model_validate_json(found.model_dump_json()) == found
+    assert StabilityResult.model_validate_json(result.model_dump_json()) == result
 
 
 def test_another_word_than_prediction_or_label_is_refused() -> None:

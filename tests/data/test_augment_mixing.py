@@ -69,11 +69,11 @@ def test_the_window_has_the_share_drawn_for_it() -> None:
 def test_weights_are_beta(alpha: float) -> None:
     x = torch.zeros(2, 1, 1, 1)
     how = Augmentation(mixup=alpha)
-    found = torch.tensor(
+    result = torch.tensor(
         [mixed(how, x, torch.tensor([i, i + 9]))[1].weight[0] for i in range(1000)]
     )
-    assert abs(found.mean() - 0.5) < 0.03
-    assert found.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.15)
+    assert abs(result.mean() - 0.5) < 0.03
+    assert result.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.15)
 
 
 def test_both_take_turns() -> None:

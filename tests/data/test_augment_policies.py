@@ -52,10 +52,10 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
+    result = Calls()
     for module in (auto, jitter, rand):
-        monkeypatch.setattr(module, "apply_operations", found)
-    return found
+        monkeypatch.setattr(module, "apply_operations", result)
+    return result
 
 
 NOTHING = torch.zeros(MANY, 3, 1, 1, dtype=torch.uint8)
@@ -206,7 +206,7 @@ def test_levels_of_randaugment_are_those_of_timm() -> None:
     }  # fmt: skip
     for level in torch.linspace(0, 10, 41).double().tolist():
         for name, other in theirs.items():
-            found = timm.LEVEL_TO_ARG[other](level, {})[0]
+            result = timm.LEVEL_TO_ARG[other](level, {})[0]
             number = torch.tensor([OPERATION_NAMES.index(name)])
             options = [
                 operation_amounts(
@@ -214,7 +214,7 @@ def test_levels_of_randaugment_are_those_of_timm() -> None:
                 ).item()
                 for sign in (1.0, -1.0)
             ]
-            assert min(abs(found - option) for option in options) < 1e-9, (name, level)
+            assert min(abs(result - option) for option in options) < 1e-9, (name, level)
 
 
 def test_jitter_draws_factors_and_orders(calls: Calls) -> None:

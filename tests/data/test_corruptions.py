@@ -206,8 +206,8 @@ def test_elastic_maps_and_mirrors() -> None:
     )
     for row in range(3):
         u, v = moved[row].T.numpy()
-        found = [map_coordinates(places[row, ..., k].numpy(), [v, u], order=1) for k in (0, 1)]
-        assert np.allclose(np.stack(found, 1), [[26, 26], [26, 6], [6, 6]], atol=1e-9)
+        result = [map_coordinates(places[row, ..., k].numpy(), [v, u], order=1) for k in (0, 1)]
+        assert np.allclose(np.stack(result, 1), [[26, 26], [26, 6], [6, 6]], atol=1e-9)
     x = pictures(1, 12, 17).double()
     wide = pixel_grid(12, 17) * 2.3 - 9.4
     for mode, at_centres in (("mirror", True), ("reflect", False)):
@@ -222,11 +222,11 @@ def test_canny_keeps_weak_edges_only_beside_strong_ones() -> None:
     images[0, :, 8:] = 200  # a strong edge
     images[1, :, 8:] = 20  # 80 > 50, but nothing above 150 to hold on to
     images[2, :, 8:] = np.linspace(20, 60, 16)[:, None]  # weak at the top, strong below
-    found = canny(images, 50, 150)
-    assert found[0].sum(1).tolist() == [1] * 16
-    assert set(np.nonzero(found[0])[1]) <= {7, 8}
-    assert not found[1].any()
-    assert found[2].any(1).all()
+    result = canny(images, 50, 150)
+    assert result[0].sum(1).tolist() == [1] * 16
+    assert set(np.nonzero(result[0])[1]) <= {7, 8}
+    assert not result[1].any()
+    assert result[2].any(1).all()
 
 
 class TestDistributions:

@@ -29,8 +29,8 @@ def test_the_images_never_change(split: str) -> None:
 @pytest.mark.parametrize("split", SIZES)
 def test_each_split_has_the_classes_in_equal_shares(split: str) -> None:
     everything = np.array([178, 182, 177, 183, 181, 182, 181, 179, 174, 180]) / 1797
-    found = load_dataset("digits", split).labels.bincount().numpy()
-    assert np.abs(found - everything * SIZES[split]).max() <= 1
+    result = load_dataset("digits", split).labels.bincount().numpy()
+    assert np.abs(result - everything * SIZES[split]).max() <= 1
 
 
 def test_grey_and_mean_of_the_training_images() -> None:

@@ -221,9 +221,9 @@ def test_linked_folders_are_followed_once(root: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (root / "train" / "bee").rename(elsewhere)
     (root / "train" / "bee").symlink_to(elsewhere, target_is_directory=True)
-    found = load_dataset(f"folder:{root}", "train")
-    assert torch.equal(found.ids, plain.ids)
-    assert torch.equal(found.labels, plain.labels)
+    result = load_dataset(f"folder:{root}", "train")
+    assert torch.equal(result.ids, plain.ids)
+    assert torch.equal(result.labels, plain.labels)
 
 
 ODD = ["a b", "ü", "<script>", "x'y\"z", "-n", "new\nline", "100%", "$HOME", "con.", "日本"]

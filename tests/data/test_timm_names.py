@@ -53,13 +53,13 @@ def test_reads_shards_of_webdataset(shards: Path) -> None:
     assert train.classes == ("0", "1", "2")
     assert train.shape == (3, 20, 20)
     assert len(set(train.ids.tolist()) | set(val.ids.tolist())) == 36
-    found = {
+    result = {
         image.tobytes(): int(y)
         for image, y in zip((train.images * 255).round().byte().numpy(), train.labels, strict=True)
     }
     for i in range(30):
         with Image.open(io.BytesIO(jpeg(f"image {i}", (20, 20)))) as image:
-            assert found[np.asarray(image).transpose(2, 0, 1).tobytes()] == i % 3
+            assert result[np.asarray(image).transpose(2, 0, 1).tobytes()] == i % 3
     assert download_dataset(f"timm:wds@{shards}") == shards
     assert load_dataset(f"timm:wds/set@{shards}").ids.tolist() == val.ids.tolist()
     assert load_dataset(f"timm:wds/{shards}").ids.tolist() == val.ids.tolist()

@@ -86,9 +86,9 @@ def site(study: Path, tmp_path: Path, browser: Browser) -> Iterator[Path]:
 
 
 def pages(site: Path) -> list[Path]:
-    found = sorted(site.rglob("*.html"))
-    assert {p.parent.name for p in found} == {"out", "models", "studies"}
-    return found
+    result = sorted(site.rglob("*.html"))
+    assert {p.parent.name for p in result} == {"out", "models", "studies"}
+    return result
 
 
 def test_rows_sort_by_mouse_and_keyboard_and_missing_ones_stay_last(
@@ -161,10 +161,10 @@ def test_every_page_shows_its_figures_and_fits_a_phone_in_light_and_dark(
 
 
 def compared(browser: Browser) -> list[list[str]]:
-    found: list[list[str]] = browser.ask(
+    result: list[list[str]] = browser.ask(
         "[...document.querySelectorAll('#numbers tr')].map(r => [...r.cells].map(c => c.innerText))"
     )
-    return found
+    return result
 
 
 def choose(browser: Browser, box: str, value: Any) -> None:
@@ -195,16 +195,16 @@ def test_the_browser_counts_as_python_does(site: Path, browser: Browser, tmp_pat
 
 
 def expected(x: np.ndarray, y: np.ndarray) -> list[str]:
-    found = paired_difference(x, y)
-    low, high = found.interval
+    result = paired_difference(x, y)
+    low, high = result.interval
     return [
         f"{100 * x.mean():.1f}",
         f"{100 * y.mean():.1f}",
-        signed(found.value),
+        signed(result.value),
         f"{signed(low)} to {signed(high)}",
-        str(found.counts.only_a),
-        str(found.counts.only_b),
-        "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}",
+        str(result.counts.only_a),
+        str(result.counts.only_b),
+        "< 0.001" if result.p_value < 0.001 else f"{result.p_value:.3f}",
     ]
 
 

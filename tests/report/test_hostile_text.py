@@ -94,8 +94,8 @@ def pages(root: Path, text: str) -> dict[str, Structure]:
     (runs / "c" / "run.json").write_text(text)
     answers = [root / "answer.json"]
     write_report([runs], root / "out", title=text, subtitle=text, study_results=answers)
-    found = sorted((root / "out").rglob("*.html"))
-    return {kind_of(p): Structure(p.read_text(encoding="utf-8")) for p in found}
+    result = sorted((root / "out").rglob("*.html"))
+    return {kind_of(p): Structure(p.read_text(encoding="utf-8")) for p in result}
 
 
 def kind_of(page: Path) -> str:

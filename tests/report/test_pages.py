@@ -324,8 +324,8 @@ def test_seeds_have_their_own_rows_and_pages(tmp_path: Path) -> None:
 
 
 def seeds_table(page: str) -> str:
-    found = re.search(r'<table class="seeds".*?</table>', page, flags=re.S)
-    return "" if found is None else words(found[0])
+    result = re.search(r'<table class="seeds".*?</table>', page, flags=re.S)
+    return "" if result is None else words(result[0])
 
 
 def test_runs_that_differ_in_the_seed_only_are_shown_as_mean_and_spread(tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ def test_the_numbers_are_those_of_the_records(runs: Path, tmp_path: Path) -> Non
     results = json.loads((tmp_path / "site" / "results.json").read_text())
     assert results["schema"] == "buttress-results/1"
     by_model = {run["model"]: run for run in results["runs"]}
-    (found,) = by_model["vit_tiny"]["evaluations"]
-    assert found["worst_case"]["accuracy"] == pytest.approx(0.4)
-    assert found["attacks"]["pgd-l2"] | {"interval": None} == {
+    (result,) = by_model["vit_tiny"]["evaluations"]
+    assert result["worst_case"]["accuracy"] == pytest.approx(0.4)
+    assert result["attacks"]["pgd-l2"] | {"interval": None} == {
         "accuracy": 0.6, "interval": None, "attack": "pgd", "threat": "L2:1", "args": "steps=20",
     }  # fmt: skip
-    assert (found["images"], found["dataset"], found["suite"]) == (10, "digits", "quick")
+    assert (result["images"], result["dataset"], result["suite"]) == (10, "digits", "quick")
     assert by_model["pvt_v2_tiny"]["evaluations"] == []
     for run in results["runs"]:
         assert (tmp_path / "site" / run["page"]).is_file()

@@ -76,9 +76,9 @@ def test_a_study_links_the_pages_of_its_runs_and_shows_their_pictures(
     linked = {f"models/{m}" for m in re.findall(r'href="\.\./models/([^"]+)"', page)}
 
     assert linked == {name for name in pages if name.startswith("models/vit_tiny")}
-    found = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', page)
-    assert [alt for alt, _ in found] == ["All runs in one picture", "Images move 0.4 on average"]
-    assert {base64.b64decode(data).decode() for _, data in found} == {DRAWING}
+    result = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', page)
+    assert [alt for alt, _ in result] == ["All runs in one picture", "Images move 0.4 on average"]
+    assert {base64.b64decode(data).decode() for _, data in result} == {DRAWING}
 
 
 def test_pictures_of_analyses_are_on_the_page_of_the_model(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_an_answer_elsewhere_is_shown_once(study: Path, tmp_path: Path) -> None:
     ],
 )
 def test_numbers_in_their_unit(number: TableValue, unit: str, expected: tuple[str, ...]) -> None:
-    found = format_table_value(number, unit, {})
-    assert (found.value, found.published, found.difference) == expected
+    result = format_table_value(number, unit, {})
+    assert (result.value, result.published, result.difference) == expected
 
 
 def test_comparisons_hold_a_bit_per_image(runs: Path, tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_comparisons_hold_a_bit_per_image(runs: Path, tmp_path: Path) -> None:
 
 def test_embedded_text_cannot_leave_its_element() -> None:
     text = "</script><!--<script>&\u2028"
-    found = embed_json({"name": text})
-    assert not set("<>&\u2028") & set(found)
-    assert json.loads(found) == {"name": text}
+    result = embed_json({"name": text})
+    assert not set("<>&\u2028") & set(result)
+    assert json.loads(result) == {"name": text}
 
 
 def test_rows_carry_what_filters_ask_for(runs: Path, tmp_path: Path) -> None:

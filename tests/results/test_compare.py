@@ -64,14 +64,14 @@ def test_many_rows_err_together_in_at_most_five_of_hundred() -> None:
 def test_the_numbers_are_those_of_the_shared_images() -> None:
     a = evaluation({"clean": [1, 1, 1, 0, 1], "pgd": [1, 0, 1, 0, 1]}, ids=[7, 3, 5, 1, 9])
     b = evaluation({"clean": [0, 1, 1, 1], "pgd": [0, 1, 0, 1]}, ids=[1, 3, 5, 7])
-    found = bt.compare(a, b)
-    assert found.images == 4
-    assert [r.name for r in found.rows] == ["clean", "pgd", "worst_case"]
-    clean, worst = found.row("clean"), found.row()
+    result = bt.compare(a, b)
+    assert result.images == 4
+    assert [r.name for r in result.rows] == ["clean", "pgd", "worst_case"]
+    clean, worst = result.row("clean"), result.row()
     assert (clean.a.accuracy, clean.b.accuracy, clean.difference) == (0.75, 0.75, 0.0)
     # Survivors: A keeps 7 and 5, B keeps 3 and 7.
     assert (worst.only_a, worst.only_b) == (1, 1)
-    assert any("only the 4 images" in note for note in found.notes)
+    assert any("only the 4 images" in note for note in result.notes)
 
 
 def test_swapping_the_sides_turns_every_sign() -> None:
@@ -92,11 +92,11 @@ def test_swapping_the_sides_turns_every_sign() -> None:
 def test_a_run_against_itself_is_exactly_zero() -> None:
     flags = np.random.default_rng(0).random(500) < 0.6
     same = evaluation({"clean": flags, "pgd": flags & (np.arange(500) % 3 > 0)}, weights_digest="w")
-    found = bt.compare(same, same)
-    assert {(r.difference, r.p_value, r.p_value_holm) for r in found.rows} == {(0.0, 1.0, 1.0)}
-    assert all(r.interval.low == -r.interval.high for r in found.rows)
-    assert "both sides have the same model weights" in found.notes
-    assert summarize_comparison(found)[0].startswith(
+    result = bt.compare(same, same)
+    assert {(r.difference, r.p_value, r.p_value_holm) for r in result.rows} == {(0.0, 1.0, 1.0)}
+    assert all(r.interval.low == -r.interval.high for r in result.rows)
+    assert "both sides have the same model weights" in result.notes
+    assert summarize_comparison(result)[0].startswith(
         "No significant difference in worst-case robust accuracy"
     )
 
@@ -177,14 +177,14 @@ def test_groups_of_seeds() -> None:
     source = np.random.default_rng(0)
     images = source.normal(0, 2, 1000)
     a, b = seeds_of(source, 0.6, images), seeds_of(source, 0.0, images, 4)
-    found = bt.compare(a, b, attack="clean")
-    row = found.row("clean")
+    result = bt.compare(a, b, attack="clean")
+    row = result.row("clean")
     assert row.is_significant
     assert row.a.accuracy == pytest.approx(np.mean([e.accuracy["clean"] for e in a]))
     assert row.a.std == pytest.approx(np.std([e.accuracy["clean"] for e in a], ddof=1))
     assert row.only_a is None
-    assert not found.paired_seeds  # evaluations alone do not say their seeds
-    assert "on average over seeds" in summarize_comparison(found)[0]
+    assert not result.paired_seeds  # evaluations alone do not say their seeds
+    assert "on average over seeds" in summarize_comparison(result)[0]
     null = bt.compare(seeds_of(source, 0.0, images), b, attack="clean")
     assert not null.row("clean").is_significant
     with pytest.raises(UserError, match="both sides need several seeds"):
@@ -210,12 +210,12 @@ def runs(tmp_path: Path) -> Path:
 
 def test_runs_and_folders_of_records_give_the_same(runs: Path) -> None:
     a, b = runs / "vit_tiny-0", runs / "resnet_tiny-0"
-    found = bt.compare(a, str(b))
+    result = bt.compare(a, str(b))
     again = bt.compare(a / "eval" / "quick", b / "eval")
-    assert again.rows == found.rows
-    assert found.a.label == f"{a} (vit_tiny, pgd_at, seed 0)"
-    assert "the runs differ in model" in found.notes
-    assert any("depend on the training seed" in note for note in found.notes)
+    assert again.rows == result.rows
+    assert result.a.label == f"{a} (vit_tiny, pgd_at, seed 0)"
+    assert "the runs differ in model" in result.notes
+    assert any("depend on the training seed" in note for note in result.notes)
     with pytest.raises(UserError, match="no evaluation 'slow', only quick"):
         bt.compare(a, b, suite="slow")
 
@@ -237,10 +237,10 @@ def test_suites_are_chosen_or_asked_for(runs: Path) -> None:
 def test_seeds_of_runs_pair_up_in_any_order(runs: Path) -> None:
     a = [runs / f"vit_tiny-{k}" for k in (0, 1, 2)]
     b = [runs / f"resnet_tiny-{k}" for k in (2, 0, 1)]
-    found = bt.compare(a, b)
-    assert found.paired_seeds
-    assert found.a.seeds == found.b.seeds == (0, 1, 2)
-    assert bt.compare(a, sorted(b)).rows == found.rows
+    result = bt.compare(a, b)
+    assert result.paired_seeds
+    assert result.a.seeds == result.b.seeds == (0, 1, 2)
+    assert bt.compare(a, sorted(b)).rows == result.rows
     with pytest.raises(UserError, match=r"differ in their seed only, but .* differ in model"):
         bt.compare([a[0], b[0]], b)
 
@@ -254,14 +254,14 @@ def test_the_command_says_it_in_words(runs: Path, capsys: pytest.CaptureFixture[
     assert "is detected with 80% power" in said
     assert "only A" in said
     assert run_cli(["compare", a, b, "--attack", "worst_case", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found["rows"]) == ["worst_case"]
-    row = found["rows"]["worst_case"]
+    result = json.loads(capsys.readouterr().out)
+    assert list(result["rows"]) == ["worst_case"]
+    row = result["rows"]["worst_case"]
     assert row["interval"][0] < row["difference"] < row["interval"][1]
     assert row["bootstrap_interval"] == pytest.approx(row["interval"], abs=0.01)
     assert row["bootstrap_interval"] != row["interval"]
     assert row["p_value"] == row["p_value_holm"]
-    assert found["words"]
+    assert result["words"]
 
 
 def test_numbers_that_cannot_be_trusted_are_marked(
@@ -280,9 +280,9 @@ def test_numbers_that_cannot_be_trusted_are_marked(
         assert ("Accuracies of B are not trustworthy" in said) == marked
         assert ("note: B: flat; look" in said) == marked
     assert run_cli([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["a"]["is_trustworthy"]
-    assert not found["b"]["is_trustworthy"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["a"]["is_trustworthy"]
+    assert not result["b"]["is_trustworthy"]
 
 
 def diagnosis(weights: str) -> Diagnosis:
@@ -314,9 +314,9 @@ def test_other_corrupted_images_are_another_corruption() -> None:
 def test_the_command_takes_groups(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = ([str(runs / f"{m}_tiny-{k}") for k in range(3)] for m in ("vit", "resnet"))
     assert run_cli(["compare", *a, "--against", *b, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["paired_seeds"]
-    assert found["b"]["seeds"] == [0, 1, 2]
+    result = json.loads(capsys.readouterr().out)
+    assert result["paired_seeds"]
+    assert result["b"]["seeds"] == [0, 1, 2]
     assert run_cli(["compare", "--suite", "quick", *a, "--against", *b]) == 0
     assert "seeds 0, 1, 2" in capsys.readouterr().out
 
@@ -349,6 +349,6 @@ def test_an_evaluation_that_stopped_early_pairs_by_id(tmp_path: Path) -> None:
     for record in one.records.values():
         write_attack_record(tmp_path / "early" / f"{record.name}.parquet", record)
     two = evaluation({"clean": [1, 1, 1, 1, 1, 1]}, data_fingerprint="all")
-    found = bt.compare(tmp_path / "early", two)
-    assert (found.images, found.row("clean").only_b) == (3, 1)
-    assert any("stopped early" in note for note in found.notes)
+    result = bt.compare(tmp_path / "early", two)
+    assert (result.images, result.row("clean").only_b) == (3, 1)
+    assert any("stopped early" in note for note in result.notes)

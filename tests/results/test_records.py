@@ -128,9 +128,9 @@ def test_any_damage_to_a_record_is_noticed(tmp_path: Path) -> None:
     [(0, 10, 0.0, 0.2775), (50, 100, 0.4038, 0.5962), (10, 10, 0.7225, 1.0)],
 )
 def test_wilson_intervals(k: int, n: int, low: float, high: float) -> None:
-    found = wilson_interval(k, n)
-    assert found.low == pytest.approx(low, abs=1e-4)
-    assert found.high == pytest.approx(high, abs=1e-4)
+    result = wilson_interval(k, n)
+    assert result.low == pytest.approx(low, abs=1e-4)
+    assert result.high == pytest.approx(high, abs=1e-4)
 
 
 def test_wilson_covers_the_truth_95_times_in_100() -> None:

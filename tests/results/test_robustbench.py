@@ -77,20 +77,20 @@ def write(root: Path, name: str, content: Any) -> Path:
 
 
 def read_one(root: Path, content: Any) -> tuple[LeaderboardEntry | None, tuple[str, ...]]:
-    found = read_leaderboard_entries([write(root, "cifar10/Linf/X", content)])
-    return (found.entries[0] if found.entries else None), found.problems
+    result = read_leaderboard_entries([write(root, "cifar10/Linf/X", content)])
+    return (result.entries[0] if result.entries else None), result.problems
 
 
 def test_a_folder_is_read_whole(tmp_path: Path) -> None:
     for name, content in SAMPLES.items():
         write(tmp_path, name, content)
 
-    found = read_leaderboard_entries([tmp_path / "model_info"])
+    result = read_leaderboard_entries([tmp_path / "model_info"])
 
-    assert found.problems == ()
+    assert result.problems == ()
     seen = {
         r.id: (r.dataset, r.leaderboard, r.threat, r.clean_accuracy, r.robust_accuracy)
-        for r in found.entries
+        for r in result.entries
     }
     expected = {
         "Rice2020Overfitting": ("cifar10", "Linf", "Linf:8/255", 0.8534, 0.5342),
@@ -102,10 +102,10 @@ def test_a_folder_is_read_whole(tmp_path: Path) -> None:
     assert {k: v[:3] for k, v in seen.items()} == {k: v[:3] for k, v in expected.items()}
     for name, values in expected.items():
         assert seen[name][3:] == pytest.approx(values[3:])
-    nuts = next(r for r in found.entries if r.id == "Bai2024MixedNUTS")
+    nuts = next(r for r in result.entries if r.id == "Bai2024MixedNUTS")
     assert nuts.is_unreliable
     assert nuts.lowest_reported_accuracy == pytest.approx(0.6971)
-    assert next(r for r in found.entries if "Aug" in r.id).title.endswith("Explainability")
+    assert next(r for r in result.entries if "Aug" in r.id).title.endswith("Explainability")
 
 
 def test_the_sample_pins_the_names_and_types_of_the_fields() -> None:

@@ -62,8 +62,8 @@ def test_a_diagnosis_counts_wherever_results_are_read(tmp_path: Path) -> None:
     results = RunResults(run)
     strict, (usable,) = results.evaluation("quick"), results.evaluations
     verified = read_verified_results(results, "abc", SilentProgress())
-    for found in (strict, usable, verified):
-        assert "flat; look" in found.warnings
+    for result in (strict, usable, verified):
+        assert "flat; look" in result.warnings
     assert not strict.is_trustworthy
     assert not usable.is_trustworthy
     assert results.evaluation("quick") is strict  # read once

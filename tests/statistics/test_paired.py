@@ -32,10 +32,10 @@ from buttress.statistics.paired import critical_losses
 
 
 def test_images_are_counted_by_who_is_right() -> None:
-    found = count_pairs([1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0])
-    assert found == PairedCounts(both=1, only_a=2, only_b=1, neither=2)
-    assert found.images == 6
-    assert found.difference == 1 / 6
+    result = count_pairs([1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0])
+    assert result == PairedCounts(both=1, only_a=2, only_b=1, neither=2)
+    assert result.images == 6
+    assert result.difference == 1 / 6
 
 
 @pytest.mark.parametrize(("a", "b"), [([1, 0], [1]), ([], []), ([[1, 0]], [[1, 0]])])
@@ -126,8 +126,8 @@ def test_intervals_of_correlated_flags_cover_the_truth(
     a = source.random((draws, n)) < p + 0.03
     b = np.where(source.random((draws, n)) < correlation, a, source.random((draws, n)) < p)
     only_a, only_b = (a & ~b).sum(axis=1), (~a & b).sum(axis=1)
-    found = [score_interval(int(x), int(y), n) for x, y in zip(only_a, only_b, strict=True)]
-    assert 0.93 < np.mean([i.low <= truth <= i.high for i in found]) < 0.97
+    result = [score_interval(int(x), int(y), n) for x, y in zip(only_a, only_b, strict=True)]
+    assert 0.93 < np.mean([i.low <= truth <= i.high for i in result]) < 0.97
     shares = [wilson_interval(int(k), n) for k in a.sum(axis=1)]
     assert 0.93 < np.mean([i.low <= p + 0.03 <= i.high for i in shares]) < 0.97
 
@@ -194,8 +194,8 @@ def test_a_bootstrap_of_many_values_is_cut_into_pieces(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("split", [*range(0, 120, 7), 1000, 20001])
 def test_the_lost_images_are_the_most_that_are_still_significant(split: int) -> None:
-    found = int(critical_losses(split, split, 0.05)[0])
-    assert found == max((k for k in range(split // 2 + 1) if mcnemar(k, split - k) <= 0.05),
+    result = int(critical_losses(split, split, 0.05)[0])
+    assert result == max((k for k in range(split // 2 + 1) if mcnemar(k, split - k) <= 0.05),
                         default=-1)  # fmt: skip
 
 
@@ -206,8 +206,8 @@ def test_power_is_how_often_the_test_finds_it(n: int, split: float, delta: float
     source = np.random.default_rng(1)
     shares = [(split + delta) / 2, (split - delta) / 2, 1 - split]
     counts = source.multinomial(n, shares, size=2000)
-    found = np.mean([mcnemar(int(b), int(c)) <= 0.05 for b, c, _ in counts])
-    assert mcnemar_power(n, split, delta) == pytest.approx(found, abs=0.03)
+    result = np.mean([mcnemar(int(b), int(c)) <= 0.05 for b, c, _ in counts])
+    assert mcnemar_power(n, split, delta) == pytest.approx(result, abs=0.03)
 
 
 def test_the_smallest_difference_is_found_in_80_of_100() -> None:

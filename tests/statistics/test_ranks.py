@@ -57,12 +57,12 @@ def test_auc_counts_ordered_pairs() -> None:
     source = np.random.default_rng(2)
     above, below = source.integers(2, 9, 30), source.integers(0, 7, 50)
     pairs = (above[:, None] > below) + 0.5 * (above[:, None] == below)
-    found = auc(above, below)
-    assert found.value == pytest.approx(pairs.mean())
+    result = auc(above, below)
+    assert result.value == pytest.approx(pairs.mean())
     labels = np.r_[np.ones(30), np.zeros(50)]
-    assert found.value == pytest.approx(roc_auc_score(labels, np.r_[above, below]))
-    assert auc(below, above).value == pytest.approx(1 - found.value)
-    low, high = found.interval
+    assert result.value == pytest.approx(roc_auc_score(labels, np.r_[above, below]))
+    assert auc(below, above).value == pytest.approx(1 - result.value)
+    low, high = result.interval
     assert auc(below, above).interval == pytest.approx((1 - high, 1 - low))
 
 
@@ -77,10 +77,10 @@ def test_the_interval_of_auc_covers_the_truth() -> None:
 
 
 def test_perfectly_ordered_pairs_are_not_certain() -> None:
-    found = auc([3, 4, 5, 6], [0, 1, 2])
-    assert found.value == 1.0
-    assert found.interval.high == 1.0
-    assert 0.3 < found.interval.low < 0.8
+    result = auc([3, 4, 5, 6], [0, 1, 2])
+    assert result.value == 1.0
+    assert result.interval.high == 1.0
+    assert 0.3 < result.interval.low < 0.8
     assert auc([1], [0, 2]).interval == (0.0, 1.0)
     with pytest.raises(UserError, match="two non-empty"):
         auc([], [1])

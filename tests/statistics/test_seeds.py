@@ -26,11 +26,11 @@ def image_part(source: np.random.Generator, images: int) -> NDArray[np.float64]:
 
 
 def test_the_t_interval_over_seeds() -> None:
-    found = summarize_seeds([0.50, 0.52, 0.57])
-    half = t.ppf(0.975, 2) * found.std / np.sqrt(3)
-    assert found.mean == pytest.approx(0.53)
-    assert found.std == pytest.approx(np.std([0.50, 0.52, 0.57], ddof=1))
-    assert found.interval == pytest.approx((0.53 - half, 0.53 + half))
+    result = summarize_seeds([0.50, 0.52, 0.57])
+    half = t.ppf(0.975, 2) * result.std / np.sqrt(3)
+    assert result.mean == pytest.approx(0.53)
+    assert result.std == pytest.approx(np.std([0.50, 0.52, 0.57], ddof=1))
+    assert result.interval == pytest.approx((0.53 - half, 0.53 + half))
     with pytest.raises(UserError, match="at least two seeds"):
         summarize_seeds([0.5])
 
@@ -39,8 +39,8 @@ def test_the_t_interval_covers_other_seeds() -> None:
     source = np.random.default_rng(0)
     for seeds in (2, 3, 5):
         values = source.normal(0.5, 0.02, (600, seeds))
-        found = [summarize_seeds(row).interval for row in values]
-        assert 0.92 < np.mean([i.low <= 0.5 <= i.high for i in found]) < 0.98
+        result = [summarize_seeds(row).interval for row in values]
+        assert 0.92 < np.mean([i.low <= 0.5 <= i.high for i in result]) < 0.98
 
 
 @pytest.mark.parametrize("between", [0.0, 0.1, 0.5])
@@ -50,15 +50,15 @@ def test_the_interval_over_seeds_and_images_covers_the_truth(
 ) -> None:
     """Never less than 95%; with two or three seeds more, as seeds so few are not trusted."""
     source = np.random.default_rng(11)
-    found = [
+    result = [
         summarize_seeds_and_images(drawn(source, seeds, 300, share, between)).interval
         for _ in range(400)
     ]
-    inside = np.mean([i.low <= share <= i.high for i in found])
+    inside = np.mean([i.low <= share <= i.high for i in result])
     assert inside >= 0.925  # 400 draws of 95% fall below with p = 0.01
     if seeds == 5:
         assert inside <= 0.985
-    assert all(0 <= i.low <= i.high <= 1 for i in found)
+    assert all(0 <= i.low <= i.high <= 1 for i in result)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -72,10 +72,10 @@ def test_equal_trainings_are_seldom_told_apart(paired: bool, between: float) -> 
             source.normal(0, between, (3, 1)) + images + source.normal(size=(3, 200)) > 0
             for _ in range(2)
         )
-        found = seed_difference(a, b, paired=paired)
-        assert found.p_value is not None
-        alarms.append(found.p_value <= 0.05)
-        assert alarms[-1] == (not found.interval.low <= 0 <= found.interval.high)
+        result = seed_difference(a, b, paired=paired)
+        assert result.p_value is not None
+        alarms.append(result.p_value <= 0.05)
+        assert alarms[-1] == (not result.interval.low <= 0 <= result.interval.high)
     assert np.mean(alarms) <= 0.085  # 300 draws of 5% stay below with p = 0.99
 
 
@@ -84,14 +84,14 @@ def test_a_large_difference_between_trainings_is_found() -> None:
     images = image_part(source, 500)
     a, b = (shift + images + source.normal(size=(3, 500)) > 0 for shift in (0.8, 0.0))
     for paired in (True, False):
-        found = seed_difference(a, b, paired=paired)
+        result = seed_difference(a, b, paired=paired)
         turned = seed_difference(b, a, paired=paired)
-        assert found.p_value is not None
-        assert found.p_value < 0.01
-        assert found.interval.low > 0
-        assert turned.mean == -found.mean
-        assert turned.interval == pytest.approx((-found.interval.high, -found.interval.low))
-        assert turned.p_value == pytest.approx(found.p_value)
+        assert result.p_value is not None
+        assert result.p_value < 0.01
+        assert result.interval.low > 0
+        assert turned.mean == -result.mean
+        assert turned.interval == pytest.approx((-result.interval.high, -result.interval.low))
+        assert turned.p_value == pytest.approx(result.p_value)
 
 
 def test_without_easy_and_hard_images_it_is_the_t_test_over_seeds() -> None:
@@ -99,27 +99,27 @@ def test_without_easy_and_hard_images_it_is_the_t_test_over_seeds() -> None:
     # Seeds differ much, images not at all: the seeds decide alone.
     a = source.random((4, 20000)) < np.array([[0.2], [0.5], [0.4], [0.9]])
     b = source.random((4, 20000)) < np.array([[0.3], [0.1], [0.2], [0.4]])
-    found = seed_difference(a, b, paired=True)
-    assert found.p_value == pytest.approx(ttest_rel(a.mean(1), b.mean(1)).pvalue, rel=0.01)
+    result = seed_difference(a, b, paired=True)
+    assert result.p_value == pytest.approx(ttest_rel(a.mean(1), b.mean(1)).pvalue, rel=0.01)
 
 
 def test_the_same_models_differ_by_nothing() -> None:
     flags = np.random.default_rng(0).random((3, 100)) < 0.5
-    found = seed_difference(flags, flags, paired=True)
-    assert (found.mean, found.p_value) == (0.0, 1.0)
+    result = seed_difference(flags, flags, paired=True)
+    assert (result.mean, result.p_value) == (0.0, 1.0)
     width = Z95**2 / (100 + Z95**2)
-    assert found.interval == pytest.approx((-width, width))
+    assert result.interval == pytest.approx((-width, width))
     assert seed_difference(flags, flags).p_value == 1.0
 
 
 def test_seeds_that_agree_by_luck_are_not_trusted() -> None:
     a = np.zeros((2, 300), bool)
     a[0, :6] = a[1, 6:12] = True  # both seeds differ from B by exactly two points
-    found = seed_difference(a, np.zeros((2, 300), bool), paired=True)
-    assert found.mean == pytest.approx(0.02)
-    assert found.p_value is not None
-    assert found.p_value > 0.0001
-    assert found.interval.high - found.interval.low > 0.01
+    result = seed_difference(a, np.zeros((2, 300), bool), paired=True)
+    assert result.mean == pytest.approx(0.02)
+    assert result.p_value is not None
+    assert result.p_value > 0.0001
+    assert result.interval.high - result.interval.low > 0.01
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

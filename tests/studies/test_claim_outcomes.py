@@ -113,40 +113,40 @@ WITHIN = ("value_range, above", "value_range, below", "best_within_margin")
 
 @pytest.mark.parametrize("title", [t for t in CLAIM_CASES if t not in WITHIN])
 def test_rows_that_tie_are_undecided_and_said_to_tie(title: str) -> None:
-    found = assess(changed("tied"), title)
-    assert found.outcome == "undecided"
-    assert "tied within their uncertainty" in found.reason or "constant" in found.reason
+    result = assess(changed("tied"), title)
+    assert result.outcome == "undecided"
+    assert "tied within their uncertainty" in result.reason or "constant" in result.reason
 
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 @pytest.mark.parametrize("place", ["floor", "ceiling"])
 def test_the_floor_and_the_ceiling_decide_nothing(title: str, place: str) -> None:
-    found = assess(changed(place), title)
-    assert found.outcome == "undecided"
-    assert f"at the {place} in all" in found.reason or "constant" in found.reason
+    result = assess(changed(place), title)
+    assert result.outcome == "undecided"
+    assert f"at the {place} in all" in result.reason or "constant" in result.reason
 
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_a_failed_training_decides_nothing(title: str) -> None:
-    found = assess(changed("failed"), title)
-    assert found.outcome == "undecided"
-    assert "training failed" in found.reason
-    assert found.evidence
+    result = assess(changed("failed"), title)
+    assert result.outcome == "undecided"
+    assert "training failed" in result.reason
+    assert result.evidence
 
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_a_missing_value_is_named_with_its_reason(title: str) -> None:
-    found = assess(changed("missing"), title)
-    assert found.outcome == "undecided"
-    assert "is missing for r" in found.reason
-    assert found.reason.endswith(": the run failed")
+    result = assess(changed("missing"), title)
+    assert result.outcome == "undecided"
+    assert "is missing for r" in result.reason
+    assert result.reason.endswith(": the run failed")
 
 
 @pytest.mark.parametrize("title", CLAIM_CASES)
 def test_numbers_without_uncertainty_decide_nothing(title: str) -> None:
-    found = assess(changed("bare"), title)
-    assert found.outcome == "undecided"
-    assert "has no uncertainty with one seed" in found.reason
+    result = assess(changed("bare"), title)
+    assert result.outcome == "undecided"
+    assert "has no uncertainty with one seed" in result.reason
     assert assess(changed("exact"), title).outcome != "undecided"
 
 

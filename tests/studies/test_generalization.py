@@ -53,12 +53,12 @@ RUN = {"model": "vit_tiny", "dataset": "digits", "recipe": "quickstart-standard"
 
 
 def test_published_numbers_say_of_each_claim_what_is_known(unrun: Unrun) -> None:
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in list_studies():
         study = load_study(name)
         if any(claim.id.startswith("G") for claim in study.claims):
-            found |= {c.id: c.published for c in unrun(name, "paper").claims}
-    assert {k: v for k, v in found.items() if k.startswith("G")} == PUBLISHED
+            result |= {c.id: c.published for c in unrun(name, "paper").claims}
+    assert {k: v for k, v in result.items() if k.startswith("G")} == PUBLISHED
 
 
 def test_a_published_claim_that_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_an_axis_of_another_study() -> None:
 
 
 def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
-    found = unrun("imagenette", "smoke")
-    number = found.rows[0].values["aa_linf"]
+    result = unrun("imagenette", "smoke")
+    number = result.rows[0].values["aa_linf"]
     assert number.missing_reason == "not computed at scale smoke"
-    assert {c.id: c.outcome for c in found.claims}["G15b"] == "undecided"
+    assert {c.id: c.outcome for c in result.claims}["G15b"] == "undecided"
 
 
 def test_imagenette_has_the_published_budgets_in_both_sizes() -> None:
@@ -218,36 +218,36 @@ def test_rows_that_an_analysis_lists(tmp_path: Path) -> None:
     classes = [{"p": p, "rows": [], **dict.fromkeys(same, slope)} for p, slope in slopes.items()]
     path = study_result_path(tmp_path, "bounds", "mini").parent / "rademacher.json"
     write_record_json(path, {"result": {"classes": classes}, **FORMULA})
-    found = answer_study(expand_study(study, "mini"), tmp_path)
-    assert [(line.labels, line.values["term_slope"].value) for line in found.rows] == [
+    result = answer_study(expand_study(study, "mini"), tmp_path)
+    assert [(line.labels, line.values["term_slope"].value) for line in result.rows] == [
         (("1", "-", "-"), 0.0), (("2", "-", "-"), 0.5), (("inf", "-", "-"), 1.0),
     ]  # fmt: skip
-    assert found.claims[0].outcome == "holds"
+    assert result.claims[0].outcome == "holds"
     at_smoke = study_result_path(tmp_path, "bounds", "smoke").parent / "rademacher.json"
     write_record_json(at_smoke, {"result": {"classes": classes}, **FORMULA})
     smoke = answer_study(expand_study(study, "smoke"), tmp_path).claims[0]
-    assert (smoke.outcome, smoke.evidence) == ("undecided", found.claims[0].evidence)
+    assert (smoke.outcome, smoke.evidence) == ("undecided", result.claims[0].evidence)
     assert "only that the parts fit" in smoke.reason
     write_record_json(path, {"result": {"classes": classes}})
     bare = answer_study(expand_study(study, "mini"), tmp_path).claims[0]
     assert bare.outcome == "undecided"
     assert "has no uncertainty" in bare.reason
     write_record_json(path, {"result": {"classes": classes}, **FORMULA})
-    assert found.claims[1].outcome == "undecided"  # its list is not there yet
+    assert result.claims[1].outcome == "undecided"  # its list is not there yet
     names = [f"{what} of stage {s}" for what in ("depth", "width") for s in (1, 2, 3)]
     steps = [{"direction": n, "smallest_step": 0.5, "smallest_step_he": -1.0} for n in names]
     write_record_json(
         path.with_name("size_bound.json"), {"result": {"directions": steps}, **FORMULA}
     )
-    found = answer_study(expand_study(study, "mini"), tmp_path)
-    assert [line.labels for line in found.rows[2:4]] == [
+    result = answer_study(expand_study(study, "mini"), tmp_path)
+    assert [line.labels for line in result.rows[2:4]] == [
         ("inf", "-", "-"), ("-", "depth of stage 1", "-"),
     ]  # fmt: skip
-    assert found.rows[3].values["smallest_step"].value == 0.5
-    assert "has no key" in found.rows[3].values["term_slope"].missing_reason
-    assert "belongs to other rows" in found.rows[0].values["smallest_step"].missing_reason
-    assert [claim.outcome for claim in found.claims[:2]] == ["holds", "holds"]
-    assert "depth of stage 1 0.5" in found.claims[1].evidence
+    assert result.rows[3].values["smallest_step"].value == 0.5
+    assert "has no key" in result.rows[3].values["term_slope"].missing_reason
+    assert "belongs to other rows" in result.rows[0].values["smallest_step"].missing_reason
+    assert [claim.outcome for claim in result.claims[:2]] == ["holds", "holds"]
+    assert "depth of stage 1 0.5" in result.claims[1].evidence
     steps[4]["smallest_step"] = -0.1
     write_record_json(
         path.with_name("size_bound.json"), {"result": {"directions": steps}, **FORMULA}

@@ -48,10 +48,10 @@ def test_no_record_counts_more_passes_than_planned() -> None:
     """A network that nothing fools: every image takes all passes."""
     data = load_dataset("digits", "test", limit=100)
     suite = ["clean", "pgd:Linf:1e-6", "apgd-ce:L2:1e-6"]
-    found = evaluate(create_model("vit_tiny", num_classes=10), data, suite)
-    right = found.records["clean"].correct.mean()
+    result = evaluate(create_model("vit_tiny", num_classes=10), data, suite)
+    right = result.records["clean"].correct.mean()
     assert right > 0
-    for record in list(found.records.values())[1:]:
+    for record in list(result.records.values())[1:]:
         threat, meta = Threat.parse(record.metadata["threat"]), record.metadata
         planned = entry_passes(SuiteEntry("", meta["attack"], threat, meta["args"]), 10)
         assert 0.8 * right * planned.forward <= meta["forward_passes"] <= planned.forward
@@ -241,7 +241,7 @@ def test_the_quickstart_is_timed_once(tmp_path: Path) -> None:
 
 def test_paper_scale_needs_no_data(tmp_path: Path) -> None:
     big = expand_study(load_study("quickstart"), "digits", "cifar10")
-    found = plan_study(big, tmp_path, device_name="a100")
-    assert found.runs_by_state["new"] == len(found.runs) == 8
-    assert found.runs[0].forward_passes > dataset_facts("cifar10").num_train
+    result = plan_study(big, tmp_path, device_name="a100")
+    assert result.runs_by_state["new"] == len(result.runs) == 8
+    assert result.runs[0].forward_passes > dataset_facts("cifar10").num_train
     assert not (tmp_path / "runs").exists()

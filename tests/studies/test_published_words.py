@@ -47,9 +47,9 @@ RUNS = {
 
 @pytest.mark.parametrize("name", WORDS)
 def test_the_published_word_on_every_claim(name: str, tmp_path: Path) -> None:
-    found = answer_study(expand_study(load_study(name), "paper"), tmp_path)
-    assert {claim.id: claim.published for claim in found.claims} == WORDS[name]
-    assert found.total_runs == RUNS[name]
+    result = answer_study(expand_study(load_study(name), "paper"), tmp_path)
+    assert {claim.id: claim.published for claim in result.claims} == WORDS[name]
+    assert result.total_runs == RUNS[name]
 
 
 def test_published_verdicts_do_not_depend_on_the_scale(unrun: Unrun) -> None:

@@ -76,13 +76,13 @@ class Planted:
     def __call__(self, rung: int, left: Sequence[int]) -> dict[int, RungScore | str]:
         self.asked.append(list(left))
         share = self.halving.epoch_fraction(rung)
-        generator, found = np.random.default_rng(rung), {}
+        generator, result = np.random.default_rng(rung), {}
         for place in left:
             blocks = sum(int(label) for label in self.candidates[place].labels.values())
             seen = self.truth(place) - 0.01 * (1 - share) * blocks
             hits = int(generator.binomial(self.images, seen))
-            found[place] = score(hits / self.images, self.images)
-        return dict(found)
+            result[place] = score(hits / self.images, self.images)
+        return dict(result)
 
 
 def score(value: float, images: int = 1000, clean: float = 0.9) -> RungScore:
@@ -101,10 +101,10 @@ def score(value: float, images: int = 1000, clean: float = 0.9) -> RungScore:
 def test_the_last_stage_rule_is_found_for_a_quarter_of_the_cost() -> None:
     halving = HalvingSpec(rungs=4, eta=3)
     longer = {"train_limit": None, "overrides": ["epochs=54", "validation.limit=50"]}
-    found = entrants(made({**GRID, "base": {**GRID["base"], **longer}}), halving=halving)
-    planted = Planted(found.sampled, halving, images=10_000)
+    pool = entrants(made({**GRID, "base": {**GRID["base"], **longer}}), halving=halving)
+    planted = Planted(pool.sampled, halving, images=10_000)
     asked = SearchSettings(made(), "smoke", SearchBudget(), halving)
-    result = summarize_search(asked, found, successive_halving(found.sampled, halving, planted))
+    result = summarize_search(asked, pool, successive_halving(pool.sampled, halving, planted))
     assert result.is_finished
     best = result.candidates[0]
     assert (best.status, best.labels) == ("best", {"d1": "3", "d2": "3", "d3": "1"})
@@ -117,21 +117,21 @@ def test_the_last_stage_rule_is_found_for_a_quarter_of_the_cost() -> None:
     first = [o.first_rung_accuracy or 0 for o in last]
     assert first == sorted(first, reverse=True)
     assert result.training_flops < result.full_training_flops / 4
-    assert result.training_flops <= max_flops(found.sampled, halving)
+    assert result.training_flops <= max_flops(pool.sampled, halving)
 
 
 def test_chance_keeps_more_and_no_more_than_there_are_places() -> None:
     halving = HalvingSpec(rungs=3, eta=3, tie_factor=1.5)
-    found = entrants(halving=halving)
-    few = Planted(found.sampled, halving, images=50)  # nobody can be told apart
-    state = successive_halving(found.sampled, halving, few)
+    result = entrants(halving=halving)
+    few = Planted(result.sampled, halving, images=50)  # nobody can be told apart
+    state = successive_halving(result.sampled, halving, few)
     assert [len(left) for left in few.asked] == [27, 14, 5]  # 9 and 3, and half as many again
     assert [rung.target_survivors for rung in state.rungs] == [9, 3, 5]
     assert sum(status == "pruned, tied" for status in state.statuses.values()) == sum(
         rung.pruned_within_interval for rung in state.rungs
     )
-    many = Planted(found.sampled, halving, images=10_000_000)
-    successive_halving(found.sampled, halving, many)
+    many = Planted(result.sampled, halving, images=10_000_000)
+    successive_halving(result.sampled, halving, many)
     assert [len(left) for left in many.asked] == [27, 9, 3]
 
 
@@ -161,50 +161,52 @@ def test_an_interval_covers_images_and_seeds() -> None:
 
 def test_failures_are_kept_apart_and_a_search_without_survivors_ends() -> None:
     halving = HalvingSpec(rungs=2, eta=3)
-    found = entrants(halving=halving)
+    pool = entrants(halving=halving)
     seen: list[HalvingState] = []
 
     def some_fail(rung: int, left: Sequence[int]) -> dict[int, RungScore | str]:
         return {i: "the loss is not finite" if i < 5 else score(0.5 + i / 100) for i in left}
 
-    state = successive_halving(found.sampled, halving, some_fail, seen.append)
+    state = successive_halving(pool.sampled, halving, some_fail, seen.append)
     assert [i for i, status in state.statuses.items() if status == "failed"] == [0, 1, 2, 3, 4]
     assert state.statuses[26] == "best"
     assert len(seen) == 3  # before the first rung, and after each
-    state = successive_halving(found.sampled, halving, lambda rung, left: dict.fromkeys(left, "no"))
+    state = successive_halving(pool.sampled, halving, lambda rung, left: dict.fromkeys(left, "no"))
     assert state.is_finished
     assert set(state.statuses.values()) == {"failed"}
     asked = SearchSettings(made(), "smoke", SearchBudget(), halving)
-    result = summarize_search(asked, found, state)
+    result = summarize_search(asked, pool, state)
     assert len(result.failed_candidates) == 27
     assert [front.ranks for front in result.fronts] == [(), ()]
 
 
 def test_a_rung_at_guessing_level_is_said() -> None:
     halving = HalvingSpec(rungs=2, eta=3)
-    found = entrants(halving=halving)
+    pool = entrants(halving=halving)
     asked = SearchSettings(made(), "smoke", SearchBudget(), halving)
 
     def late(rung: int, left: Sequence[int]) -> dict[int, RungScore | str]:
         lucky = {0: 0.3} if rung == 0 else {}
         return {i: score(lucky.get(i, (0.1, 0.5)[rung] + i / 10_000), images=200) for i in left}
 
-    result = summarize_search(asked, found, successive_halving(found.sampled, halving, late))
+    result = summarize_search(asked, pool, successive_halving(pool.sampled, halving, late))
     (note,) = result.notes
     assert "rung 1: fewer than 9 candidates significantly above chance level (10%)" in note
     nobody = summarize_search(
-        asked, found,
-        successive_halving(found.sampled, halving, lambda _, left: {i: score(0.05) for i in left}),
+        asked, pool,
+        successive_halving(pool.sampled, halving, lambda _, left: {i: score(0.05) for i in left}),
     )  # fmt: skip
     assert "rung 2: no candidate significantly above chance level" in nobody.notes[1]
 
 
 def test_a_search_of_many_rungs_is_drawn(tmp_path: Path) -> None:
     halving = HalvingSpec(rungs=6, eta=1.5)
-    found = entrants(halving=halving)
-    state = successive_halving(found.sampled, halving, Planted(found.sampled, halving, images=500))
+    result = entrants(halving=halving)
+    state = successive_halving(
+        result.sampled, halving, Planted(result.sampled, halving, images=500)
+    )
     asked = SearchSettings(made(), "smoke", SearchBudget(macs=1e9), halving)
-    save_search_plot(summarize_search(asked, found, state), tmp_path / "many.svg")
+    save_search_plot(summarize_search(asked, result, state), tmp_path / "many.svg")
     assert "</svg>" in (tmp_path / "many.svg").read_text()
 
 
@@ -297,8 +299,8 @@ def test_another_budget_is_another_search() -> None:
 def test_a_shipped_search_is_whole_at_every_scale(name: str, scale: Scale) -> None:
     search = load_search(name)
     halving = search.halving_at(scale)
-    found = build_candidates(search, scale, search.budget_at(scale), halving, 0)
-    assert len(found.sampled) >= 4
+    result = build_candidates(search, scale, search.budget_at(scale), halving, 0)
+    assert len(result.sampled) >= 4
     if scale != "smoke":
-        whole = sum(candidate.flops(1.0) for candidate in found.in_budget)
-        assert max_flops(found.sampled, halving) < 0.8 * whole
+        whole = sum(candidate.flops(1.0) for candidate in result.in_budget)
+        assert max_flops(result.sampled, halving) < 0.8 * whole

@@ -46,12 +46,12 @@ def run_at_smoke(
 def test_a_shipped_study_runs_to_its_answer(
     name: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, page = run_at_smoke(name, root, capsys)
-    assert found.finished_runs == found.total_runs
-    assert not found.failed_runs
+    result, page = run_at_smoke(name, root, capsys)
+    assert result.finished_runs == result.total_runs
+    assert not result.failed_runs
     numbers = {
         (line.labels, column): number
-        for line in found.rows
+        for line in result.rows
         for column, number in line.values.items()
     }
     assert numbers
@@ -63,12 +63,12 @@ def test_a_shipped_study_runs_to_its_answer(
                 place,
                 number.missing_reason,
             )
-    for claim in found.claims:
+    for claim in result.claims:
         assert "not measured" not in claim.evidence, claim.id
         assert "no row" not in claim.evidence, claim.id
-    for column in found.columns:
+    for column in result.columns:
         values = [number for place, number in numbers.items() if place[1] == column]
         assert any(n.value is not None for n in values) or all(
             n.missing_reason == not_computed for n in values
         )
-    assert all(f">{claim.id}<" in page and claim.outcome in page for claim in found.claims)
+    assert all(f">{claim.id}<" in page and claim.outcome in page for claim in result.claims)

@@ -43,10 +43,10 @@ def study(**grid: Any) -> StudySpec:
 )
 def test_every_study_is_whole_at_every_scale(name: str, scale: Scale, unrun: Unrun) -> None:
     spec = load_study(name)
-    found = unrun(name, scale)
-    assert found.total_runs == len({cell.key for cell in expand_study(spec, scale).runs})
-    assert found.finished_runs == 0
-    assert [claim.id for claim in found.claims] == [claim.id for claim in spec.claims]
+    result = unrun(name, scale)
+    assert result.total_runs == len({cell.key for cell in expand_study(spec, scale).runs})
+    assert result.finished_runs == 0
+    assert [claim.id for claim in result.claims] == [claim.id for claim in spec.claims]
 
 
 PUBLISHED = [name for name in list_studies() if load_study(name).published is not None]
@@ -57,11 +57,11 @@ def test_every_published_number_finds_its_row(name: str, unrun: Unrun) -> None:
     spec = load_study(name)
     assert spec.published is not None
     lines = read_csv_rows(spec.published)
-    found = unrun(name, "paper")
-    columns = [spec.published.columns.get(c, c) for c in found.columns]
+    result = unrun(name, "paper")
+    columns = [spec.published.columns.get(c, c) for c in result.columns]
     theirs = [c for c in columns if c in lines[0]]
     assert theirs
-    shown = sum(n.published is not None for line in found.rows for n in line.values.values())
+    shown = sum(n.published is not None for line in result.rows for n in line.values.values())
     cells = [line[c] for line in lines for c in theirs]
     assert shown >= sum(bool(c.strip()) for c in cells)
 
@@ -85,7 +85,7 @@ def test_values_by_scale() -> None:
 
 
 def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> None:
-    found = expand_study(
+    result = expand_study(
         study(
             base=RUN,
             axes={
@@ -100,9 +100,9 @@ def test_the_grid_is_the_product_with_seeds_and_without_what_is_left_out() -> No
         ),
         "smoke",
     ).runs
-    assert len(found) == 6
-    assert len({cell.key for cell in found}) == 6
-    assert {c.spec.recipe.optimizer.lr for c in found} == {0.001, 0.1}
+    assert len(result) == 6
+    assert len({cell.key for cell in result}) == 6
+    assert {c.spec.recipe.optimizer.lr for c in result} == {0.001, 0.1}
 
 
 def test_a_run_that_begins_with_another_has_a_key_before_that_is_trained() -> None:

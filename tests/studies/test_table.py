@@ -141,20 +141,20 @@ def test_a_number_that_is_missing_leaves_a_claim_undecided_and_names_it() -> Non
     table = planted({"a": 0.2, "b": 0.9})
     cells = {key: cell for key, cell in table.values.items() if key[0] != ("a",)}
     gap = StudyTable(table.axes, table.rows, cells, table.columns, table.attributes)
-    found = assess_claim(
+    result = assess_claim(
         CLAIMS.create("top", {"column": "robust", "where": {"net": "b"}}), gap.as_values()
     )
-    assert found.outcome == "undecided"
-    assert found.reason == "robust is missing for a: not measured yet"
+    assert result.outcome == "undecided"
+    assert result.reason == "robust is missing for a: not measured yet"
 
 
 @pytest.mark.parametrize("limit", [{"above": 0.0}, {"below": 0.0}])
 def test_rows_that_are_all_alike_decide_no_rank_correlation(limit: dict[str, float]) -> None:
     table = planted(dict.fromkeys("abcd", 0.4), attributes=DEPTHS)
     predicate = CLAIMS.create("correlation", {"column": "robust", "other": "depth", **limit})
-    found = assess_claim(predicate, table.as_values(50))
-    assert found.outcome == "undecided"
-    assert "constant" in found.reason
+    result = assess_claim(predicate, table.as_values(50))
+    assert result.outcome == "undecided"
+    assert "constant" in result.reason
 
 
 def test_a_column_that_is_constant_agrees_with_no_order() -> None:
@@ -166,12 +166,12 @@ def test_a_column_that_is_constant_agrees_with_no_order() -> None:
     ours = {"up": np.arange(4.0), "flat": np.zeros(4), "few": np.arange(4.0)}
     redraws = {name: np.repeat(values[:, None], 50, axis=1) for name, values in ours.items()}
     measured = ValueTable(axes, rows, ours, redraws=redraws)
-    found = {a.column: a for a in rank_agreement(measured, theirs)}
-    assert found["up"].spearman == pytest.approx(1.0)
-    assert found["up"].low is not None
-    assert found["up"].low < 0.5  # four rows in order say little, however exact they are
-    assert (found["flat"].spearman, found["flat"].rows) == (None, 4)
-    assert (found["few"].spearman, found["few"].rows) == (None, 1)
+    result = {a.column: a for a in rank_agreement(measured, theirs)}
+    assert result["up"].spearman == pytest.approx(1.0)
+    assert result["up"].low is not None
+    assert result["up"].low < 0.5  # four rows in order say little, however exact they are
+    assert (result["flat"].spearman, result["flat"].rows) == (None, 4)
+    assert (result["few"].spearman, result["few"].rows) == (None, 1)
 
 
 def test_one_image_of_many_decides_no_correlation() -> None:

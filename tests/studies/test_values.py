@@ -87,6 +87,6 @@ def test_what_is_missing_is_named(name: str) -> None:
         "smaller_column_drop": {"column": "p", "to_column": "q", "where": {"net": "a"}},
         "not": {"claim": {"name": "between", "args": {"column": "p"}}},
     }
-    found = assess_claim(CLAIMS.create(name, cases[name]), view)
-    assert found.outcome == "undecided"
-    assert "p is missing for a: not measured yet" in found.reason
+    result = assess_claim(CLAIMS.create(name, cases[name]), view)
+    assert result.outcome == "undecided"
+    assert "p is missing for a: not measured yet" in result.reason

@@ -97,11 +97,7 @@ class ConvergenceResult(AnalysisResult):
             if c.training_attack is not None
         ) + _gap_trend(self)
         lowest, radius = min(self.eps_curve.accuracy), self.eps_curve.eps[-1]
-        zero_note = (
-            ""
-            if lowest == 0
-            else (" Robust accuracy that does not reach zero suggests a weak attack.")
-        )
+        zero_note = " Robust accuracy that does not reach zero suggests a weak attack."
         reference_note = (
             f" PGD-{self.reference_steps} itself, whose steps are {self.total_step_length:g} eps "
             f"together, ends {self.long_attack_gap:.1f}% below the curve: the gaps are too small "
@@ -114,7 +110,7 @@ class ConvergenceResult(AnalysisResult):
             f"{self.reference_steps} steps of {self.rel_step:g} eps; PGD-k differs from "
             f"PGD-{self.reference_steps} by {short} ({self.images} images, {self.seeds} "
             f"seeds).{reference_note}{training_note} Robust accuracy falls to {lowest:.1%} at eps "
-            f"{radius:.3g}.{zero_note}"
+            f"{radius:.3g}.{zero_note if lowest else ''}"
         )
 
 

@@ -44,7 +44,7 @@ from buttress.models.loading.checkpoint import content_digest
 from buttress.registry import Registry, RegistryEntry
 from buttress.results.core import read_record_json, write_record_json
 from buttress.results.run import Run, command_line, provenance
-from buttress.system.progress import Progress, SilentProgress
+from buttress.system.progress import Progress, SilentProgress, track
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
 # Arguments with limits, which `Registry.check_args` checks.
@@ -282,8 +282,8 @@ def analyze_runs(
         result = analyze_group(name, runs, out, args=args, limit=limit, progress=progress)
         outcome.results[f"{len(runs)} runs"] = result
         return outcome
-    task = progress.add_task(f"analyze {name}", len(runs))
-    for run, label in zip(runs, run_labels(runs), strict=True):
+    labeled_runs = list(zip(runs, run_labels(runs), strict=True))
+    for run, label in track(progress, f"analyze {name}", labeled_runs, lambda pair: pair[1]):
         try:
             subject = load_member(run, limit=limit, progress=progress)
             if isinstance(run, NamedModel):
@@ -293,8 +293,6 @@ def analyze_runs(
             outcome.results[label] = result
         except AnalysisNotApplicable as error:
             outcome.reasons[label] = str(error)
-        task.advance(1, note=label)
-    task.close()
     return outcome
 
 

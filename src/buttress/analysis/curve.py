@@ -44,11 +44,9 @@ class EpsCurve(AnalysisResult):
         """Summarize where robust accuracy halves, and its value at the largest eps."""
         first, last = self.accuracy[0], self.accuracy[-1]
         below_half = [e for e, a in zip(self.eps, self.accuracy, strict=True) if a <= first / 2]
-        half = (
-            f"it falls below half of that at {below_half[0]:.3g}"
-            if below_half
-            else "it stays above half of that"
-        )
+        half = "it stays above half of that"
+        if below_half:
+            half = f"it falls below half of that at {below_half[0]:.3g}"
         return (
             f"Robust accuracy under {self.attack} is {first:.1%} at eps {self.eps[0]:.3g} "
             f"({self.norm}, {self.images} images) and {last:.1%} at {self.eps[-1]:.3g}; "

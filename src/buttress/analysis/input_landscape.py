@@ -41,6 +41,7 @@ from buttress.engine.fast_model import FastModel
 from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
+from buttress.system.progress import track
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import TINY, NormBall
 
@@ -243,9 +244,9 @@ def _evaluate_grid(
     steps = torch.tensor(grid).to(sample.x)
     coefficients = torch.cartesian_prod(steps, steps)
     values = []
-    task = subject.progress.add_task("points around images", len(sample))
+    images = list(zip(sample.x, sample.y, *axes, strict=True))
     with eval_mode(model), torch.no_grad():
-        for x, y, s, r in zip(sample.x, sample.y, *axes, strict=True):
+        for x, y, s, r in track(subject.progress, "points around images", images):
             parts = []
             for chunk in coefficients.split(SAMPLE_BATCH):
                 a, b = (chunk[:, k].view(-1, 1, 1, 1) for k in (0, 1))
@@ -254,6 +255,4 @@ def _evaluate_grid(
                 loss = F.cross_entropy(logits, label, reduction="none")
                 parts.append(torch.stack([loss, (logits.argmax(1) == label).double()]))
             values.append(torch.cat(parts, 1).view(2, len(grid), len(grid)).cpu())
-            task.advance()
-    task.close()
     return torch.stack(values)

@@ -45,6 +45,7 @@ from buttress.config import Spec
 from buttress.engine.fast_model import FastModel
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
+from buttress.system.progress import track
 
 AdversarialMode = Literal["center", "each", "none"]
 
@@ -103,11 +104,8 @@ class LandscapeResult(AnalysisResult):
         """Summarize the rise of the loss."""
         phrases = [_loss_phrase("the loss", self.clean)]
         if self.adversarial is not None:
-            where = (
-                "at each point"
-                if self.adversarial_mode == "each"
-                else "once, at the trained weights"
-            )
+            is_each = self.adversarial_mode == "each"
+            where = "at each point" if is_each else "once, at the trained weights"
             phrases.append(_loss_phrase(f"that of images attacked {where},", self.adversarial))
         return (
             f"Weights moved by {self.rise_radius:g} of their length in a random direction take "
@@ -238,16 +236,10 @@ def _evaluate_points(
     """Evaluate every point once; a point on an axis belongs to the curve and to the plane."""
     points = [_grid_point((k, a)) for k in range(len(axes)) for a in grid]
     points += [_grid_point((0, a), (1, b)) for a in grid for b in grid if len(axes) > 1]
-    unique_points = list(dict.fromkeys(points))
-    task = subject.progress.add_task("points around the weights", len(unique_points))
-    losses = {}
-    try:
-        for place in unique_points:
-            losses[place] = evaluate_at(*((length, axes[k]) for k, length in place))
-            task.advance()
-    finally:
-        task.close()
-    return losses
+    unique_points = track(subject.progress, "points around the weights", dict.fromkeys(points))
+    return {
+        place: evaluate_at(*((length, axes[k]) for k, length in place)) for place in unique_points
+    }
 
 
 def _grid_point(*steps: tuple[int, float]) -> GridPoint:

@@ -108,7 +108,6 @@ WHITE_NOISE = FORMULA.model_copy(update={"pattern": "white_noise*"})
 def perturbations_cost(
     scope: CostScope, *, attack: str, args: Mapping[str, Any] | None, limit: int, **_: Any
 ) -> PassCount:
-    """Cost: the attack."""
     return attack_passes(_create_attack(attack, args), scope, min(limit, scope.num_images))
 
 

@@ -15,6 +15,7 @@ from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.results.core import WORST_CASE
 from buttress.statistics import holm, spearman, spearman_p_value
+from buttress.system.progress import track
 
 MIN_RUNS = 4  # runs: with fewer an interval is uninformative
 SIGNIFICANCE = 0.05
@@ -175,14 +176,11 @@ def collect_metrics(
 ) -> dict[str, MetricColumn]:
     """Map each metric to its value in each run."""
     rows: list[dict[str, float | None]] = []
-    task = group.progress.add_task("predict", len(scores.runs))
-    for score in scores.runs:
+    for score in track(group.progress, "predict", scores.runs, lambda score: score.label):
         reader = MetricReader(score, compute, group.progress)
         row: dict[str, float | None] = {CLEAN_ACCURACY: score.clean_accuracy.value}
         row |= {**reader.model_sizes(), **{p.name: reader.value(p) for p in predictors.values()}}
         rows.append(row)
-        task.advance(1, note=score.label)
-    task.close()
     names = (CLEAN_ACCURACY, *SIZE_METRICS, *predictors)
     return {name: tuple(row[name] for row in rows) for name in names}
 

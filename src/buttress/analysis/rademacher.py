@@ -50,9 +50,8 @@ class LinearClass(Spec):
     rows: tuple[ComplexityRow, ...]
     natural_slope: float
     adversarial_slope: float
-    largest_dimensions_slope: (
-        float  # of the adversarial complexity, between the two largest dimensions
-    )
+    # Of the adversarial complexity, between the two largest dimensions.
+    largest_dimensions_slope: float
     dimension_term_slope: float
 
 

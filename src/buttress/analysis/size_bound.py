@@ -18,7 +18,7 @@ from buttress.analysis.methods.gaussian_bound import convolution_bound, dense_bo
 from buttress.analysis.uncertainty import FORMULA
 from buttress.config import Spec
 from buttress.errors import UserError
-from buttress.system.progress import Progress
+from buttress.system.progress import Progress, track
 
 StageProperty = Literal["depth", "width"]
 StageSizes = tuple[int, int, int]
@@ -134,12 +134,8 @@ def size_bound(
         "depth": _check_sizes(depths),
         "width": _check_sizes(widths),
     }
-    task = progress.add_task("size_bound", 6)
-    directions = []
-    for what, stage in product(WRN_34_10, range(3)):
-        directions.append(_growth_direction(what, stage, sizes[what], sigma))
-        task.advance(1, note=directions[-1].direction)
-    task.close()
+    stages = track(progress, "size_bound", list(product(WRN_34_10, range(3))))
+    directions = [_growth_direction(what, stage, sizes[what], sigma) for what, stage in stages]
     return SizeBoundResult(sigma=sigma, directions=tuple(directions))
 
 

@@ -10,6 +10,7 @@ from buttress.analysis.sparsity import LARGEST_KINDS, SparsityResult
 from buttress.analysis.subject import RunGroup
 from buttress.analysis.uncertainty import WEIGHTS_ONLY
 from buttress.config import Spec
+from buttress.system.progress import track
 
 
 class RunSparsity(Spec):
@@ -71,12 +72,9 @@ def sparsity_order(group: RunGroup) -> SparsityOrderResult:
     A few outliers decide the largest weight of a model, so the published measure may rank models
     by them. The sparsity of each run is computed where it is not saved.
     """
-    task = group.progress.add_task("sparsity of runs", len(group))
-    by_run = {}
-    for label, run in zip(group.labels, group.runs, strict=True):
+    by_run, runs = {}, list(zip(group.labels, group.runs, strict=True))
+    for label, run in track(group.progress, "sparsity of runs", runs, lambda run: run[0]):
         result = analyze("sparsity", run, progress=group.progress)
         assert isinstance(result, SparsityResult)
         by_run[run.path.name] = RunSparsity(label=label, by_largest=result.by_largest)
-        task.advance(1, note=label)
-    task.close()
     return SparsityOrderResult(by_run=by_run)

@@ -98,7 +98,6 @@ class AnalysisSubject:
         )
 
     def build_initial_model(self) -> nn.Module:
-        """Build the model with its initial weights."""
         if self.run is None:
             raise AnalysisNotApplicable(
                 "initial weights are only known for a run, not for a bare model"

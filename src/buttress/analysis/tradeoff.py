@@ -12,6 +12,7 @@ from buttress.analysis.uncertainty import OWN_INTERVAL
 from buttress.config import Spec
 from buttress.results.core import WORST_CASE
 from buttress.statistics import pareto
+from buttress.system.progress import track
 from buttress.training.cost import run_model_cost, trained_passes, training_seconds
 
 # Axes of the trade-off: field, label, whether more is better.
@@ -145,13 +146,8 @@ def tradeoff(group: RunGroup, *, suite: str = "", attack: str = WORST_CASE) -> T
     of them.
     """
     scores = group_scores(group, suite, attack)
-    task = group.progress.add_task("tradeoff", len(scores.runs))
-    points = []
-    for score in scores.runs:
-        points.append(_tradeoff_point(score))
-        task.advance(1, note=score.label)
-    task.close()
-    points.sort(key=lambda p: -p.robust_accuracy.value)
+    runs = track(group.progress, "tradeoff", scores.runs, lambda score: score.label)
+    points = sorted(map(_tradeoff_point, runs), key=lambda p: -p.robust_accuracy.value)
     return TradeoffResult(
         suite=scores.suite,
         attack=attack,

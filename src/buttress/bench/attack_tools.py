@@ -35,8 +35,6 @@ STOP_WHEN_FOOLED = AttackOptions(stop_when_fooled=True)
 
 @dataclass(frozen=True)
 class ToolOutput:
-    """Output of a tool."""
-
     x_adv: Tensor
     passes: tuple[float, float] | None = None  # forward and backward per image, if it counts them
     setup_seconds: float = 0.0  # seconds before the attack itself

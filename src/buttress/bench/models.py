@@ -95,6 +95,5 @@ def load_benchmark_model(name: str, data: str, checkpoint: str | None) -> nn.Mod
 
 
 def first_test_images(data: str, count: int) -> tuple[Tensor, Tensor]:
-    """The first test images."""
     x, y, _ = load_dataset(data, "test", limit=count).take(torch.arange(count))
     return x, y

@@ -2,45 +2,22 @@
 
 from buttress.data import datasets as datasets
 from buttress.data import readers as readers
-from buttress.data.augment import Augmentation, Mixing
-from buttress.data.core import (
-    DATASETS,
-    Batch,
-    Dataset,
-    DatasetFacts,
-    dataset_facts,
-    download_dataset,
-    list_datasets,
-    load_dataset,
-)
-from buttress.data.corruptions import (
-    CORRUPTIONS,
-    corrupt,
-    corrupt_dataset,
-    find_official_corruption,
-    list_corruptions,
-)
-from buttress.data.mixed import MixedDataset, epoch_permutation, mixed_batches
-from buttress.results.run_spec import list_augmentations
-
-__all__ = [
-    "CORRUPTIONS",
-    "DATASETS",
-    "Augmentation",
-    "Batch",
-    "Dataset",
-    "DatasetFacts",
-    "MixedDataset",
-    "Mixing",
-    "corrupt",
-    "corrupt_dataset",
-    "dataset_facts",
-    "download_dataset",
-    "epoch_permutation",
-    "find_official_corruption",
-    "list_augmentations",
-    "list_corruptions",
-    "list_datasets",
-    "load_dataset",
-    "mixed_batches",
-]
+from buttress.data.augment import Augmentation as Augmentation
+from buttress.data.augment import Mixing as Mixing
+from buttress.data.core import DATASETS as DATASETS
+from buttress.data.core import Batch as Batch
+from buttress.data.core import Dataset as Dataset
+from buttress.data.core import DatasetFacts as DatasetFacts
+from buttress.data.core import dataset_facts as dataset_facts
+from buttress.data.core import download_dataset as download_dataset
+from buttress.data.core import list_datasets as list_datasets
+from buttress.data.core import load_dataset as load_dataset
+from buttress.data.corruptions import CORRUPTIONS as CORRUPTIONS
+from buttress.data.corruptions import corrupt as corrupt
+from buttress.data.corruptions import corrupt_dataset as corrupt_dataset
+from buttress.data.corruptions import find_official_corruption as find_official_corruption
+from buttress.data.corruptions import list_corruptions as list_corruptions
+from buttress.data.mixed import MixedDataset as MixedDataset
+from buttress.data.mixed import epoch_permutation as epoch_permutation
+from buttress.data.mixed import mixed_batches as mixed_batches
+from buttress.results.run_spec import list_augmentations as list_augmentations

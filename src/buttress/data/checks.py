@@ -51,11 +51,9 @@ def check_images(images: Any) -> Tensor:
         raise UserError(f"images must be finite, but {bad} of {len(x)} contain NaN or infinity")
     low, high = x.min().item(), x.max().item()
     if low < 0 or high > 1:
-        remedy = (
-            "make normalization the first layer of the model"
-            if low < 0
-            else "divide pixel values by 255"
-        )
+        remedy = "divide pixel values by 255"
+        if low < 0:
+            remedy = "make normalization the first layer of the model"
         raise UserError(f"images must be in [0, 1], but are in [{low:.4g}, {high:.4g}]; {remedy}")
     return x
 

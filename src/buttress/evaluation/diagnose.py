@@ -62,7 +62,6 @@ DOCTOR_ATTACKS = (
     DoctorAttack("square-300", "square", {"queries": 300}, robust_to="pgd-20"),
 )
 
-
 GRADIENT_FREE_ATTACKS = ("noise", "square")  # usable on models without gradients
 
 

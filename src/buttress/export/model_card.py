@@ -72,7 +72,7 @@ def render_model_card(content: ExportContent) -> str:
         has_board=leaderboard_dataset(content.run.spec.dataset) in LEADERBOARD_DATASETS.values(),
         tables=[card_table(s) for s in content.verified.evaluations],
         refused=content.verified.rejected,
-        warnings=card_warnings(content),
+        warnings=list(dict.fromkeys([*content.run.warnings, *content.verified.warnings])),
         records=content.records,
         source=content.source,
         model=model_facts(content),
@@ -130,10 +130,6 @@ def card_rows(suite: Evaluation) -> list[CardRow]:
     if suite.unreadable or suite.missing_entries:
         return table_rows
     return [*table_rows, CardRow(WORST_CASE_TITLE, "", suite.estimate())]
-
-
-def card_warnings(content: ExportContent) -> list[str]:
-    return list(dict.fromkeys([*content.run.warnings, *content.verified.warnings]))
 
 
 def model_facts(content: ExportContent) -> dict[str, str]:

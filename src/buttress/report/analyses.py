@@ -178,7 +178,7 @@ MAX_SVG_BYTES = 4_000_000  # bytes; a larger drawing would make the page slow to
 
 @dataclass(frozen=True)
 class AnalysisPicture:
-    """One analysis: its figure as a data URL, or why there is none."""
+    """One analysis: its sentence, its figure as a data URL if it has one, or why it has none."""
 
     name: str
     summary: str = ""  # caption and alternative text

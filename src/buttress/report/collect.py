@@ -23,16 +23,7 @@ from buttress.results.diagnosis import Diagnosis
 from buttress.results.model_code import CODE_FOLDER
 from buttress.results.run import Run, find_runs
 from buttress.results.run_results import RunResults
-from buttress.system.progress import Progress
-
-
-@dataclass(frozen=True)
-class AnalysisSummary:
-    """Summary sentence of an analysis, or why it does not apply."""
-
-    name: str
-    summary: str = ""
-    reason: str = ""
+from buttress.system.progress import Progress, track
 
 
 @dataclass(eq=False)
@@ -45,7 +36,7 @@ class RunPage(RunResults):
     curves: list[EpsCurveResult] = field(default_factory=list)
     galleries: list[str] = field(default_factory=list)  # analysis files, read page by page
     other_analyses: list[str] = field(default_factory=list)  # shown by their saved pictures
-    analysis_summaries: list[AnalysisSummary] = field(default_factory=list)
+    analysis_summaries: list[AnalysisPicture] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -69,8 +60,6 @@ class UnreadableRun:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything found below the roots."""
-
     runs: tuple[RunPage, ...]
     unreadable: tuple[UnreadableRun, ...]
 
@@ -88,8 +77,7 @@ class RunDetails:
 
 def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
     """Read all runs below the roots, each once."""
-    located_runs = find_all_runs(roots)
-    task = progress.add_task("reading records", len(located_runs))
+    located_runs = track(progress, "reading records", find_all_runs(roots), lambda run: run[1])
     runs: list[RunPage] = []
     unreadable: list[UnreadableRun] = []
     for run, display_path in located_runs:
@@ -97,8 +85,6 @@ def collect_runs(roots: Sequence[Path], progress: Progress) -> ReportData:
             runs.append(collect_run(run, display_path))
         except (ButtressError, KeyError, TypeError, ValueError, OSError) as error:
             unreadable.append(UnreadableRun(display_path, error_text(error, run, display_path)))
-        task.advance(note=display_path)
-    task.close()
     add_distinguishing_labels(runs)
     return ReportData(tuple(runs), tuple(unreadable))
 
@@ -116,7 +102,6 @@ def find_all_runs(roots: Sequence[Path]) -> list[tuple[Run, str]]:
 
 
 def raise_no_runs(roots: Sequence[Path]) -> None:
-    """Raise because no run was found."""
     names = ", ".join(str(r) for r in roots) or "no folder"
     raise UserError(
         f"no runs found in {names}: a run is a folder with a run.json; "
@@ -140,7 +125,7 @@ def add_analysis(page: RunPage, name: str) -> None:
     try:
         content = read_record_json(page.run.analysis_file(name))
         if reason := content.get("does_not_apply"):
-            page.analysis_summaries.append(AnalysisSummary(name, reason=str(reason)))
+            page.analysis_summaries.append(AnalysisPicture(name, reason=str(reason)))
             return
         result = parse_analysis(content)
     except (ValueError, OSError, CorruptFileError) as error:
@@ -149,7 +134,7 @@ def add_analysis(page: RunPage, name: str) -> None:
         page.problems.append(f"{file} is unreadable; run the analysis again ({reason})")
         return
     if result is not None and content.get("summary"):
-        page.analysis_summaries.append(AnalysisSummary(name, str(content["summary"])))
+        page.analysis_summaries.append(AnalysisPicture(name, str(content["summary"])))
     if isinstance(result, SparsityView):
         page.sparsity = result
     elif isinstance(result, EpsCurveResult):

@@ -44,9 +44,8 @@ class LeaderboardRow:
 class LeaderboardColumn:
     definition: AttackDefinition
     title: str
-    relation: str = (
-        ""  # "trained on", "not trained on" ... where it is the same for all robust models
-    )
+    # "trained on", "not trained on" ... where it is the same for all robust models.
+    relation: str = ""
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ def rank_rows(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     rankable.sort(
         key=lambda r: (
             -correct_count(r.worst_case),
-            -clean_correct_count(r),
+            -(correct_count(r.cells[0]) if r.cells else -1),  # clean accuracy
             natural_sort_key(r.run.label),
         )
     )
@@ -238,10 +237,6 @@ def correct_count(cell: AccuracyCell) -> float:
 
 def trusted_correct_count(cell: AccuracyCell) -> float:
     return -1 if cell.is_untrustworthy else correct_count(cell)
-
-
-def clean_correct_count(row: LeaderboardRow) -> float:
-    return correct_count(row.cells[0]) if row.cells else -1
 
 
 def relation_to_training(threat: str, training_threat: str) -> str:

@@ -178,7 +178,7 @@ class PageRenderer:
             epochs=len(details.history),
             seconds=details.summary.get("seconds"),
             weights=figures.weight_figure(run.sparsity) if run.sparsity else None,
-            curves=run_curve_figures(run),
+            curves=[figures.curve_figure([(run, c)], {run.model: 0}) for c in run.curves],
             galleries=details.galleries,
             problems=[*run.problems, *problems],
             spec=json.dumps(spec_fields(run), indent=2, ensure_ascii=False),
@@ -296,18 +296,13 @@ def run_leaderboard_context(board: Leaderboard, row: LeaderboardRow) -> dict[str
     }
 
 
-def run_curve_figures(run: RunPage) -> list[figures.ReportFigure]:
-    return [figures.curve_figure([(run, c)], {run.model: 0}) for c in run.curves]
-
-
 def is_evaluated(run: RunPage) -> bool:
     return any(evaluation.results for evaluation in run.evaluations)
 
 
 def spec_fields(run: RunPage) -> dict[str, Any]:
     """Specification of a run; the file of a user's model is named as it lies in the run."""
-    fields = run.spec.model_dump(mode="json")
-    return {**fields, "model": run.header["spec"]["model"]}
+    return {**run.spec.model_dump(mode="json"), "model": run.header["spec"]["model"]}
 
 
 def run_facts(run: RunPage) -> Mapping[str, str]:

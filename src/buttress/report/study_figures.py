@@ -87,7 +87,8 @@ def draw_curves(figure: StudyFigure, answer: StudyResult) -> ReportFigure | None
     series, ticks = place_evenly(series)
     frame = replace(chart_frame(figure, answer), x_ticks=ticks)
     legend = tuple(LegendEntry(s.name, i % NUM_COLORS) for i, s in enumerate(series))
-    svg = draw_lines(series, frame, f"{figure.title}. {describe_series(series)}")
+    ends = "; ".join(f"{s.name}: {s.y[0]:.3g} to {s.y[-1]:.3g}" for s in series)
+    svg = draw_lines(series, frame, f"{figure.title}. {ends}")
     return ReportFigure(figure.title, svg, axis_caption(figure, answer), legend)
 
 
@@ -178,7 +179,3 @@ def axis_caption(figure: StudyFigure, answer: StudyResult) -> str:
     title = answer.column_title(figure.columns[0])
     unit = ", %" if answer.units.get(figure.columns[0], "percent") == "percent" else ""
     return f"{title}{unit}{'; ' + figure.caption if figure.caption else ''}"
-
-
-def describe_series(series: Sequence[LineSeries]) -> str:
-    return "; ".join(f"{s.name}: {s.y[0]:.3g} to {s.y[-1]:.3g}" for s in series)

@@ -86,15 +86,12 @@ def find_study_results(roots: Sequence[Path], answers: Sequence[Path] = ()) -> l
     return list(files_by_path.values())
 
 
-MAX_PICTURE_CHARS = (
-    4_000_000  # characters of pictures of single runs; the rest is on the pages of the runs
-)
+# Characters of pictures of single runs; the rest is on the pages of the runs.
+MAX_PICTURE_CHARS = 4_000_000
 
 
 @dataclass(frozen=True)
 class FormattedValue:
-    """One formatted value of the table."""
-
     value: str = ""
     interval: str = ""
     published: str = ""

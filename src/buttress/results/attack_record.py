@@ -33,7 +33,6 @@ from buttress.threats.core import Threat
 OFFICIAL_SUFFIX = "-official"  # ends the name of a dataset of published corrupted images
 METADATA_KEY = b"buttress"
 
-
 COLUMN_DTYPES = {
     "id": "int64",
     "label": "int64",
@@ -43,13 +42,8 @@ COLUMN_DTYPES = {
     "distance": "float32",
 }
 
-
 PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError)
-
-
 MAX_IMAGES = 10_000_000  # a file of a few bytes can claim any number
-
-
 MAX_CLASSES = 100_000
 
 

@@ -64,9 +64,8 @@ class ComparisonRow:
     detectable_difference: float  # the true difference that is detected with 80% power
     only_a: int | None = None  # images that only A classifies correctly; None over several seeds
     only_b: int | None = None
-    bootstrap_interval: Interval | None = (
-        None  # 95%, over bootstrap samples; None over several seeds
-    )
+    # 95%, over bootstrap samples; None over several seeds.
+    bootstrap_interval: Interval | None = None
 
     @property
     def is_significant(self) -> bool:
@@ -87,17 +86,6 @@ class ComparisonRow:
             "only_a": self.only_a,
             "only_b": self.only_b,
         }
-
-
-def build_comparison_row(
-    name: str, a: CorrectMatrix, b: CorrectMatrix, paired: bool
-) -> ComparisonRow:
-    """Compare two models, or two groups of seeds; p-values are not corrected yet."""
-    return (
-        _compare_two_models(name, a[0], b[0])
-        if len(a) == 1
-        else _compare_seed_groups(name, a, b, paired)
-    )
 
 
 def _compare_two_models(name: str, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> ComparisonRow:
@@ -254,10 +242,15 @@ def compare(
             f"{len(sides[0].members)} and {len(sides[1].members)}"
         )
     names, shared = select_row_names(members, attack), shared_sample_ids(members)
-    paired_seeds, rows = _has_paired_seeds(*sides), []
+    seeds_a, seeds_b = (side.seeds for side in sides)
+    paired_seeds = sizes != {1} and None not in seeds_a and seeds_a == seeds_b
+    rows = []
     for name in names:
-        correct_a, correct_b = (correct_matrix(side.members, name, shared) for side in sides)
-        rows.append(build_comparison_row(name, correct_a, correct_b, paired_seeds))
+        a_correct, b_correct = (correct_matrix(side.members, name, shared) for side in sides)
+        if sizes == {1}:
+            rows.append(_compare_two_models(name, a_correct[0], b_correct[0]))
+        else:
+            rows.append(_compare_seed_groups(name, a_correct, b_correct, paired_seeds))
     corrected = holm([r.p_value for r in rows])
     return Comparison(
         *sides,
@@ -271,11 +264,6 @@ def compare(
 
 def _as_list(sources: EvaluationSource | Sequence[EvaluationSource]) -> list[EvaluationSource]:
     return list(sources) if isinstance(sources, (list, tuple)) else [sources]  # type: ignore[list-item]
-
-
-def _has_paired_seeds(a: ComparisonSide, b: ComparisonSide) -> bool:
-    """Whether both sides were trained with the same seeds."""
-    return len(a.members) > 1 and None not in a.seeds and a.seeds == b.seeds
 
 
 def summarize_comparison(comparison: Comparison) -> list[str]:
@@ -307,12 +295,8 @@ def difference_sentence(row: ComparisonRow, has_seeds: bool) -> str:
         f"95% interval of A - B {100 * low:+.1f} to {format_points(high)}, "
         f"{format_p_value(row.p_value_holm)}"
     )
-    condition = (
-        f"in robust accuracy under {row.name}"
-        if row.name != WORST_CASE
-        else "in worst-case robust accuracy"
-    )
-    condition = "in clean accuracy" if row.name == CLEAN else condition
+    names = {WORST_CASE: "in worst-case robust accuracy", CLEAN: "in clean accuracy"}
+    condition = names.get(row.name, f"in robust accuracy under {row.name}")
     if not row.is_significant:
         difference = format_points(row.difference)
         return f"No significant difference {condition}: A - B is {difference} ({interval_text})."

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buttress.errors import UserError
-from buttress.results.attack_record import AttackRecord
 from buttress.results.core import WORST_CASE
 from buttress.results.evaluation import Evaluation, load_evaluation
 from buttress.results.run import Run, changed_keys
@@ -250,11 +249,9 @@ def check_same_attacks(a: EvaluatedRun, b: EvaluatedRun) -> None:
         if only
     ]
     shared = ", ".join(n for n in a.evaluation.records if n in names_b)
-    hint = (
-        f"compare a shared one with --attack: {shared}"
-        if shared
-        else "evaluate both with the same suite"
-    )
+    hint = "evaluate both with the same suite"
+    if shared:
+        hint = f"compare a shared one with --attack: {shared}"
     raise UserError(
         f"the evaluations have different attacks: {'; '.join(differences_text)}; {hint}"
     )
@@ -276,7 +273,7 @@ def check_same_definitions(
     """Raise unless attacks of the same name have the same settings."""
     for name in names:
         definition_a, definition_b = (
-            _select_metadata(m.evaluation.records[name], keys) for m in (a, b)
+            {k: m.evaluation.records[name].metadata.get(k) for k in keys} for m in (a, b)
         )
         if changed := changed_keys(definition_a, definition_b):
             key = changed[0].partition(".")[0]
@@ -286,10 +283,6 @@ def check_same_definitions(
                 f"{key} {definition_a[key]!r}, {b.name}: {key} {definition_b[key]!r}); "
                 f"evaluate both with the same suite{hint}"
             )
-
-
-def _select_metadata(record: AttackRecord, keys: Sequence[str]) -> dict[str, Any]:
-    return {k: record.metadata.get(k) for k in keys}
 
 
 def check_same_data(a: EvaluatedRun, b: EvaluatedRun) -> None:

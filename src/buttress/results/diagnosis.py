@@ -36,8 +36,6 @@ class Finding(Spec):
 
 
 class CheckResult(Spec):
-    """The result of one check."""
-
     name: str
     description: str
     outcome: Literal["passed", "flagged", "skipped"]

@@ -17,8 +17,7 @@ from buttress.errors import CorruptFileError, UserError
 from buttress.results.core import read_record_json, write_record_json
 from buttress.results.model_code import read_model_code
 from buttress.results.run_spec import RunSpec
-from buttress.system.clock import utc_timestamp
-from buttress.system.files import digest, safe_file_name, write_text
+from buttress.system.files import digest, safe_file_name, utc_timestamp, write_text
 from buttress.system.locks import LOCK_SUFFIX
 from buttress.system.progress import Progress, SilentProgress
 
@@ -279,7 +278,6 @@ def provenance(command: str = "") -> dict[str, Any]:
 
 
 CLI_ENTRY_POINT = ("cli", "main.py")  # `python -m buttress.cli.main`, as workers are started
-
 
 # An absolute path, as a word of its own or behind `folder:` and `key=`; not a URL.
 ABSOLUTE_PATH = re.compile(r"(?<![\w./])/(?!/)(?:[^/\s:=,]+/)*(?P<name>[^/\s:=,]+)")

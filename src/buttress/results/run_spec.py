@@ -37,8 +37,6 @@ Range = Annotated[tuple[float, float], AfterValidator(_check_range)]
 
 
 class ResizedCropSpec(Spec):
-    """Random resized crop."""
-
     scale: Range = (0.08, 1.0)  # fraction of the area
     ratio: Range = (3 / 4, 4 / 3)  # width by height
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
@@ -90,8 +88,6 @@ class AugmentationSpec(Spec):
 
 
 class AugmentationPreset(NamedTuple):
-    """A named augmentation."""
-
     description: str
     fields: dict[str, Any]
 

@@ -171,8 +171,6 @@ class RungScore(Spec):
 
 
 class CandidateResult(Spec):
-    """One candidate."""
-
     labels: dict[str, str]  # axis -> label
     model: str
     parameters: int

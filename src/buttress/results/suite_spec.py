@@ -60,11 +60,8 @@ class SuiteEntrySpec(Spec):
         if not self.corruption:
             return self.name or f"{self.attack} {self.threat}".strip()
         each = "" if self.severity is None else f":{self.severity}"
-        return (
-            f"{CORRUPTIONS_ENTRY}{each}"
-            if self.corruption == ALL_CORRUPTIONS
-            else f"{self.corruption}{each}"
-        )
+        is_all = self.corruption == ALL_CORRUPTIONS
+        return f"{CORRUPTIONS_ENTRY if is_all else self.corruption}{each}"
 
 
 def parse_corruption(text: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ ParetoPoint = tuple[float, ...]  # more is better in each
 
 
 def dominates(first: ParetoPoint, second: ParetoPoint) -> bool:
-    """Whether a point dominates another."""
     return all(a >= b for a, b in zip(first, second, strict=True)) and first != second
 
 

@@ -152,7 +152,6 @@ def half_width(sources: VarianceComponents, level: float) -> float:
 def _interval_and_error(
     mean: float, sources: VarianceComponents, bounds: tuple[float, float], images: int = 0
 ) -> tuple[Interval, float]:
-    """The interval and the standard error."""
     total = sum(t.variance for t in sources.components)
     error, half = math.sqrt(max(total, sources.images_only.variance)), half_width(sources, LEVEL)
     if error == 0 and images:  # nothing varies: what so many equal images leave open

@@ -30,7 +30,7 @@ from buttress.results.core import read_record_json
 from buttress.results.run import CheckpointName, Run, RunFailure
 from buttress.results.run_spec import RunSpec
 from buttress.studies.grid import ExpandedStudy, LabelFilter, select_runs
-from buttress.system.progress import Progress, SilentProgress
+from buttress.system.progress import Progress, SilentProgress, track
 from buttress.training import train_run
 from buttress.training.cost import training_passes
 from buttress.training.finetune import finetune_run
@@ -146,16 +146,11 @@ def tasks_of_job(job: RunJob) -> list[RunTask]:
                 )  # fmt: skip
     scope = CostScope(images, spec.num_classes, default_threat(spec, facts))
     for analysis in job.analyses:
-        args = _resolved_args(analysis)
+        args = resolve_args(ANALYSES.entry(analysis.name), analysis.args)
         passes = ANALYSES.spec(analysis.name).cost(scope, **args)
         file = run.analysis_file(analysis.name)
         tasks.append(RunTask(analysis.name, "analysis", file, passes, identity={"args": args}))
     return tasks
-
-
-def _resolved_args(analysis: ComponentSpec) -> dict[str, Any]:
-    """Arguments that the file of an analysis must have."""
-    return resolve_args(ANALYSES.entry(analysis.name), analysis.args)
 
 
 @lru_cache(maxsize=256)
@@ -219,13 +214,7 @@ class RunStatus:
 
 def read_statuses(jobs: Sequence[RunJob], progress: Progress | None = None) -> list[RunStatus]:
     """Read the state of every run."""
-    bar = (progress or SilentProgress()).add_task("read runs", len(jobs))
-    statuses = []
-    for job in jobs:
-        statuses.append(read_status(job))
-        bar.advance()
-    bar.close()
-    return statuses
+    return [read_status(job) for job in track(progress or SilentProgress(), "read runs", jobs)]
 
 
 def read_status(job: RunJob) -> RunStatus:
@@ -248,20 +237,13 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
             return TaskUsage(float(read_record_json(task.file).get("seconds", 0.0)))
         if task.kind == "analysis":
             identity = read_record_json(task.file)
-            return (
-                TaskUsage(0.0)
-                if all(identity.get(k) == v for k, v in task.identity.items())
-                else None
-            )
+            is_same = all(identity.get(k) == v for k, v in task.identity.items())
+            return TaskUsage(0.0) if is_same else None
         rows, identity = read_record_metadata(task.file)
         # Records marked as made with skipped queries count; older records without the mark do not.
         is_unmarked = skipped_square_queries(identity) and "square_queries" not in identity
         is_same = all(identity.get(k) == v for k, v in task.identity.items())
         if rows == task.images and is_same and not is_unmarked:
-            return TaskUsage(
-                *(
-                    float(identity.get(k, 0.0))
-                    for k in ("seconds", "forward_passes", "backward_passes")
-                )
-            )
+            keys = ("seconds", "forward_passes", "backward_passes")
+            return TaskUsage(*(float(identity.get(k, 0.0)) for k in keys))
     return None

@@ -35,8 +35,6 @@ class MissingValue(Exception):
 
 @dataclass
 class GridRunRecords:
-    """The records of one run, cached."""
-
     grid_run: GridRun
     folder: Path
     state: str  # of the tasks of this study

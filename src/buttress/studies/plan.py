@@ -67,8 +67,6 @@ class ActiveRun(Spec):
 
 
 class StudyStatus(Spec):
-    """Status of a study."""
-
     plan: StudyPlan
     active_runs: tuple[ActiveRun, ...]
     seconds_left: float | None  # with the current number of workers

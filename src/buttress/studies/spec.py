@@ -180,8 +180,6 @@ AnalysisRowsTuple = Annotated[tuple[AnalysisRows, ...], BeforeValidator(_as_tupl
 
 
 class ScaledStudy(Spec):
-    """A study at one scale."""
-
     renamed_keys: ClassVar[Mapping[str, str]] = {
         "limit": "`train_limit`",
         "set": "`overrides`",

@@ -129,7 +129,6 @@ def default_passes(spec: RunSpec, task: RunTask) -> PassCount:
 
 
 def default_robust_share(spec: RunSpec, threat: str) -> float:
-    """Default robust accuracy."""
     train_threat = spec.recipe.threat
     if train_threat is None or not OBJECTIVES.get(spec.recipe.objective.name).needs_threat:
         return ROBUST_SHARE_STANDARD
@@ -147,7 +146,6 @@ def model_label(spec: RunSpec) -> str:
 
 
 def fit_speed_model(statuses: Sequence[RunStatus]) -> SpeedModel:
-    """Fit the speed model to finished runs."""
     seconds: dict[tuple[str, TaskKind], float] = defaultdict(float)
     macs_done: dict[tuple[str, TaskKind], float] = defaultdict(float)
     passes_by_group: dict[PassGroup, list[PassCount]] = defaultdict(list)

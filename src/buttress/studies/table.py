@@ -119,7 +119,6 @@ class ValueTable:
         return True
 
     def row_attributes(self, index: int) -> dict[str, str | float]:
-        """Labels and attributes of a row."""
         attributes = self.attributes[index] if self.attributes else {}
         return {**dict(zip(self.axes, self.rows[index], strict=True)), **attributes}
 

@@ -1,4 +1,4 @@
-"""Atomic writes, and JSON files with checksums."""
+"""Atomic writes, JSON files with checksums, and the times in them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,7 @@ def cache_dir() -> Path:
         return Path(override).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(shared).expanduser() / "buttress"
+
+
+def utc_timestamp() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

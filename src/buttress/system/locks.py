@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buttress.errors import RunError
-from buttress.system.clock import utc_timestamp
-from buttress.system.files import create_file, remove_temporary_files
+from buttress.system.files import create_file, remove_temporary_files, utc_timestamp
 from buttress.system.progress import Progress, ProgressTask
 
 HEARTBEAT_SECONDS = 10.0  # seconds between touches
@@ -205,7 +204,6 @@ def _takeover_guard(path: Path, limit: float) -> Iterator[bool]:
 
 
 def remove_stale_lock(path: Path) -> None:
-    """Remove a stale lock."""
     lock = FileLock(path)
     if path.exists() and lock.acquire():
         lock.release()

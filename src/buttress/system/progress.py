@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator
+from typing import Protocol, TypeVar
 
+T = TypeVar("T")
 OnProgress = Callable[[float], None]  # called with the fraction of the work that is done
 
 
@@ -40,6 +41,22 @@ class SilentProgress:
 
     def log(self, text: str) -> None:
         pass
+
+
+def track(
+    progress: Progress,
+    description: str,
+    items: Collection[T],
+    note: Callable[[T], str] | None = None,
+) -> Iterator[T]:
+    """Yield the items; a task advances, with a note, when one is done and closes after all."""
+    task = progress.add_task(description, len(items))
+    try:
+        for item in items:
+            yield item
+            task.advance(1, note="" if note is None else note(item))
+    finally:
+        task.close()
 
 
 def fraction_callback(task: ProgressTask, total: float) -> Callable[[float], None]:

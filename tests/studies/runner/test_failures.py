@@ -23,8 +23,8 @@ OTHER = {"seeds": [0], "analyses": [], "suites": ["quickstart", "robustwrn-pgd"]
 
 
 def run(jobs: list[RunJob], *, retry: bool = False) -> list[str]:
-    found = run_jobs(jobs, workers=1, device="cpu", retry=retry, progress=SilentProgress())
-    return [failure.message for failure in found]
+    result = run_jobs(jobs, workers=1, device="cpu", retry=retry, progress=SilentProgress())
+    return [failure.message for failure in result]
 
 
 @pytest.fixture
@@ -45,16 +45,16 @@ def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunJob:
 
 
 def test_all_say_that_it_failed_until_a_retry_succeeds(failed: RunJob, tmp_path: Path) -> None:
-    found, study = Run(failed.folder), small_study(**BOTH)
-    assert found.is_trained
-    assert (found.state, read_status(failed).state) == ("failed", "failed")
+    result, study = Run(failed.folder), small_study(**BOTH)
+    assert result.is_trained
+    assert (result.state, read_status(failed).state) == ("failed", "failed")
     said = answer_study(expand_study(study, "smoke"), tmp_path)
     assert (said.finished_runs, list(said.failed_runs)) == (0, [failed.key])
     assert "out of memory" in said.failed_runs[failed.key]
     (message,) = run([failed])  # said again, not tried again
     assert "out of memory" in message
     assert run([failed], retry=True) == []
-    assert (found.state, read_status(failed).state) == ("done", "done")
+    assert (result.state, read_status(failed).state) == ("done", "done")
     assert not (failed.folder / "error.json").exists()
     said = answer_study(expand_study(study, "smoke"), tmp_path)
     assert (said.finished_runs, said.failed_runs) == (1, {})

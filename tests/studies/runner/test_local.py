@@ -25,8 +25,8 @@ from small_study import GRID, content, longer, trained_epochs, works
 
 
 def run(jobs: list[RunJob], workers: int = 1, *, retry: bool = False) -> list[str]:
-    found = run_jobs(jobs, workers=workers, device="cpu", retry=retry, progress=SilentProgress())
-    return [failure.message for failure in found]
+    result = run_jobs(jobs, workers=workers, device="cpu", retry=retry, progress=SilentProgress())
+    return [failure.message for failure in result]
 
 
 def until(is_true: Callable[[], bool], seconds: float = 120) -> None:
@@ -185,8 +185,8 @@ def test_records_of_other_images_do_not_count(tmp_path: Path) -> None:
     jobs = works(tmp_path, seeds=[0])
     assert run(jobs) == []
     more = works(tmp_path, seeds=[0], test_limit=9)
-    (found,) = read_statuses(more)
-    assert [t.kind for t in found.missing] == ["attack"] * 4
+    (result,) = read_statuses(more)
+    assert [t.kind for t in result.missing] == ["attack"] * 4
     assert GRID["test_limit"] == 8
     assert run(more) == []
     assert read_statuses(more)[0].state == "done"

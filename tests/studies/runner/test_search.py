@@ -54,13 +54,13 @@ def test_a_search_runs_to_its_ranking_and_reads_no_test_image(
         raise AssertionError("images were asked for beside training")
 
     monkeypatch.setattr(work, "load_dataset", refuse)
-    found = carry(tmp_path, asked())
-    assert found.is_finished
-    assert found.failed_candidates == {}
-    assert [len(t.scores) for t in found.candidates] == [2, 2, 1]
-    assert found.candidates[0].status == "best"
-    assert [rung.candidates for rung in found.rungs] == [3, 2]
-    for tried in found.candidates:
+    result = carry(tmp_path, asked())
+    assert result.is_finished
+    assert result.failed_candidates == {}
+    assert [len(t.scores) for t in result.candidates] == [2, 2, 1]
+    assert result.candidates[0].status == "best"
+    assert [rung.candidates for rung in result.rungs] == [3, 2]
+    for tried in result.candidates:
         for score in tried.scores:
             said = Run(tmp_path / "runs" / score.run_keys[0]).summary
             assert said["selected_on"] == "val"
@@ -68,12 +68,12 @@ def test_a_search_runs_to_its_ranking_and_reads_no_test_image(
                 said["best_val_robust"],
                 said["epochs"],
             )
-    file = search_result_path(tmp_path, found.key)
-    assert read_search_result(file) == found
+    file = search_result_path(tmp_path, result.key)
+    assert read_search_result(file) == result
     picture = file.with_name("pareto.svg").read_text()
     assert "</svg>" in picture
     again = carry(tmp_path, asked())
-    assert again == found
+    assert again == result
     assert file.with_name("pareto.svg").read_text() == picture
 
 
@@ -115,21 +115,21 @@ def test_a_candidate_that_fails_is_said_and_tried_again_on_request(
 
     complete = work.complete_run
     monkeypatch.setattr("buttress.studies.runner.queue.complete_run", fail)
-    found = carry(tmp_path, asked())
-    assert list(found.failed_candidates) == ["model wrn"]
-    assert "no memory" in found.failed_candidates["model wrn"]
-    assert found.candidates[0].status == "best"
+    result = carry(tmp_path, asked())
+    assert list(result.failed_candidates) == ["model wrn"]
+    assert "no memory" in result.failed_candidates["model wrn"]
+    assert result.candidates[0].status == "best"
     monkeypatch.setattr("buttress.studies.runner.queue.complete_run", complete)
     assert (
-        carry(tmp_path, asked()).failed_candidates == found.failed_candidates
+        carry(tmp_path, asked()).failed_candidates == result.failed_candidates
     )  # not tried again by itself
     assert carry(tmp_path, asked(), retry=True).failed_candidates == {}
 
 
 def test_several_seeds_are_one_candidate(tmp_path: Path) -> None:
     axes = {"model": {"wrn": {"model": "wrn_tiny"}}}
-    found = carry(tmp_path, asked(seeds=[0, 1], axes=axes))
-    (tried,) = found.candidates
+    result = carry(tmp_path, asked(seeds=[0, 1], axes=axes))
+    (tried,) = result.candidates
     assert [len(score.run_keys) for score in tried.scores] == [2, 2]
     for score in tried.scores:
         shares = [Run(tmp_path / "runs" / k).summary["best_val_robust"] for k in score.run_keys]
@@ -146,10 +146,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_shipped_search_runs_at_smoke(name: str, shared: Path) -> None:
     spec = load_search(name)
     what = SearchSettings(spec, "smoke", spec.budget_at("smoke"), spec.halving_at("smoke"))
-    found = carry(shared, what)
-    assert found.is_finished
-    assert found.failed_candidates == {}
-    assert all(t.scores for t in found.candidates)
+    result = carry(shared, what)
+    assert result.is_finished
+    assert result.failed_candidates == {}
+    assert all(t.scores for t in result.candidates)
 
 
 CODE = """

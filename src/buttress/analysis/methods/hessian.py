@@ -52,7 +52,6 @@ class LossHessian:
         return dict(zip(self.parameters, total, strict=True))
 
     def hessian_vector_product(self, vector: Tensor) -> Tensor:
-        """The Hessian times a vector."""
         parts = self._scale(self._split_vector(vector))
         total = [torch.zeros_like(part) for part in parts]
         with require_second_derivatives():

@@ -68,7 +68,6 @@ def draw_surface(
 
 
 def add_legend_above(axes: Axes) -> None:
-    """Add the legend above the axes."""
     axes.legend(fontsize="x-small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 

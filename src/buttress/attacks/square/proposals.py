@@ -97,9 +97,8 @@ class LpProposals(WindowProposals):
 
     first_pixels: Tensor  # (N, K, C * side * side) int64
     second_pixels: Tensor  # the same, of the window that loses its mass
-    is_second_only: (
-        Tensor  # (N, K, 1, side * side) 0 where the second window meets the first, else 1
-    )
+    # (N, K, 1, side * side) 0 where the second window meets the first, else 1.
+    is_second_only: Tensor
     pattern: Tensor  # (N, K, C, side * side) two opposite bumps
 
     @classmethod

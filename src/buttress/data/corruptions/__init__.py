@@ -5,13 +5,8 @@ from buttress.data.corruptions import digital as digital
 from buttress.data.corruptions import frost as frost
 from buttress.data.corruptions import noise as noise
 from buttress.data.corruptions import weather as weather
-from buttress.data.corruptions.core import CORRUPTIONS, corrupt, list_corruptions
-from buttress.data.corruptions.dataset import corrupt_dataset, find_official_corruption
-
-__all__ = [
-    "CORRUPTIONS",
-    "corrupt",
-    "corrupt_dataset",
-    "find_official_corruption",
-    "list_corruptions",
-]
+from buttress.data.corruptions.core import CORRUPTIONS as CORRUPTIONS
+from buttress.data.corruptions.core import corrupt as corrupt
+from buttress.data.corruptions.core import list_corruptions as list_corruptions
+from buttress.data.corruptions.dataset import corrupt_dataset as corrupt_dataset
+from buttress.data.corruptions.dataset import find_official_corruption as find_official_corruption

@@ -66,9 +66,8 @@ def shuffle_pixels(x: Tensor, shifts: Tensor, max_shift: int) -> Tensor:
     return x.flatten(2).gather(2, index).view_as(x)
 
 
-MAX_FIXED_GRID_RADIUS = (
-    8  # discs up to this radius lie on a grid of 17 x 17, larger ones fill their own
-)
+# Discs up to this radius lie on a grid of 17 x 17, larger ones fill their own.
+MAX_FIXED_GRID_RADIUS = 8
 
 
 @corruption("extra", "blur", small=(0.4, 0.6, 0.7, 0.8, 1), large=(1, 2, 3, 4, 6))

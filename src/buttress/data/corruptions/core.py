@@ -23,11 +23,6 @@ from buttress.system.rng import SampleRNG
 ROUNDING_EPSILON = 1e-6
 
 
-def to_levels(x: Tensor) -> Tensor:
-    """Images in [0, 1] as whole numbers from 0 to 255, the nearest, in float64."""
-    return x.double().mul(255).round_()
-
-
 def truncate_levels(values: Tensor) -> Tensor:
     """Values from 0 to 255 with their fractions cut off, as the published arrays have it."""
     return (values + ROUNDING_EPSILON).floor_()
@@ -87,7 +82,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Tensor, seed: int = 0) -> 
     clean = x.detach().cpu()
     out = torch.empty(x.shape, dtype=torch.float32)
     for rows in torch.arange(len(x)).split(max(1, MAX_VALUES_PER_CHUNK // math.prod(x.shape[1:]))):
-        piece = to_levels(clean[rows]) / 255
+        piece = clean[rows].double().mul(255).round_() / 255
         changed = entry.value(piece, constants, streams.select(rows))
         out[rows] = truncate_levels(changed.clamp(0, 1) * 255).float().div_(255)
     return out.to(x.device, x.dtype)

@@ -90,12 +90,10 @@ def _lowest_accuracy(records: list[AttackRecord]) -> AttackRecord | None:
 MIN_QUERIED = 2  # images that queries fool after gradient-based attacks
 MIN_FOOLED = 3  # images: one or two may be chance
 MIN_FRACTION = 0.01  # of all images: models without masking stay below it in tests
-UNTRUSTWORTHY_FRACTION = (
-    0.05  # of all images: more than attacks of different strength usually differ
-)
-SQUARE_FRACTION = (
-    0.002  # of all images: AutoAttack's own threshold for Square after three other attacks
-)
+# Of all images: more than attacks of different strength usually differ.
+UNTRUSTWORTHY_FRACTION = 0.05
+# Of all images: AutoAttack's own threshold for Square after three other attacks.
+SQUARE_FRACTION = 0.002
 
 
 @CHECKS.register("black_box_beats_white_box", tags=("records",), paper="arXiv:1802.00420")

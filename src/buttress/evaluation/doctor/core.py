@@ -56,9 +56,8 @@ class ModelUnderTest:
     data: Dataset
     threat: NormBall
     seed: int = 0
-    averaged_passes: int = (
-        1  # fewest passes that an attack of the evaluation averages, for randomized models
-    )
+    # Fewest passes that an attack of the evaluation averages, for randomized models.
+    averaged_passes: int = 1
 
     @cached_property
     def x(self) -> Tensor:

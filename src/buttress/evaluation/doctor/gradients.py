@@ -104,9 +104,8 @@ def _flat_fraction(gradient: torch.Tensor) -> float:
 
 
 ASCENT_ARGS: dict[str, object] = {"steps": 10, "rel_step": 0.1, "start": "clean"}
-MAX_STUCK_FRACTION = (
-    0.2  # of the images: where ten small steps along the gradient do not raise the margin
-)
+# Of the images: where ten small steps along the gradient do not raise the margin.
+MAX_STUCK_FRACTION = 0.2
 UNBOUNDED_PGD_ARGS: dict[str, object] = {"steps": 20, "rel_step": 0.25, "restarts": 2}
 MAX_ROBUST_FRACTION = 0.05  # of the images may be robust at an eps that reaches the gray image
 

@@ -26,9 +26,8 @@ from buttress.results.diagnosis import Finding
 
 MIN_GAIN = 0.05  # gain in clean accuracy ...
 MIN_Z_SCORE = 3.0  # ... and its z-score in a sign test on the images that changed
-DOUBLE_NORMALIZED_STD = (
-    2.0  # normalized images have a std of about 1; normalized twice 1 / std, 3 or 4
-)
+# Normalized images have a std of about 1; normalized twice 1 / std, 3 or 4.
+DOUBLE_NORMALIZED_STD = 2.0
 RELATIVE_TOLERANCE = 0.2  # a small sample differs less from the whole dataset
 COMMON_STATISTICS: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = (
     ("mean and std 1/2", (0.5,), (0.5,)),

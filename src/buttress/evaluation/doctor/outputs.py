@@ -70,9 +70,8 @@ def _training_module_types(model: nn.Module) -> Iterator[str]:
     return (type(m).__name__ for m in model.modules() if m.training)
 
 
-ROUNDING_TOLERANCE = (
-    1e-3  # of the spread of the logits: kernels for other batch sizes differ by far less
-)
+# Of the spread of the logits: kernels for other batch sizes differ by far less.
+ROUNDING_TOLERANCE = 1e-3
 REPEATED_PASSES = 5  # as in AutoAttack's check
 SINGLE_IMAGES = 8  # images that are also evaluated one by one
 

@@ -112,7 +112,8 @@ class PerformerAttention(nn.Module):
         super().__init__()
         self.qkv = nn.Linear(in_channels, 3 * width)
         self.proj = nn.Linear(width, width)
-        self.register_buffer("features", _random_features(width // 2, width))
+        directions = torch.empty(width // 2, width)  # orthogonal, never trained
+        self.register_buffer("features", nn.init.orthogonal_(directions, gain=(width // 2) ** 0.5))
 
     def forward(self, x: Tensor) -> Tensor:  # (N, L, C)
         q, k, v = self.qkv(x).chunk(3, -1)
@@ -126,11 +127,6 @@ class PerformerAttention(nn.Module):
 
     def _log_features(self, x: Tensor) -> Tensor:
         return x @ self.features.T - x.square().sum(2, keepdim=True) / 2
-
-
-def _random_features(count: int, width: int) -> Tensor:
-    """Orthogonal directions of length sqrt(count), never trained."""
-    return nn.init.orthogonal_(torch.empty(count, width), gain=count**0.5)
 
 
 class ReductionCell(nn.Module):
@@ -244,7 +240,6 @@ TINY = ViTAEConfig(
     heads=4,
     is_narrow=True,
 )
-
 
 VITAE_FAMILY = ModelFamily(
     "vitae",

@@ -138,7 +138,7 @@ def _intern_strings(value: Any) -> Any:
     return sys.intern(value) if type(value) is str else value
 
 
-def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+def load_checkpoint(path: Path) -> dict[str, Any]:
     """Load a checkpoint of `save_checkpoint`; raise `CorruptFileError` if it is damaged."""
     try:
         content = load_tensors_safely(path)
@@ -152,17 +152,7 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
         ) from None
     if not is_intact:
         raise CorruptFileError(f"{path} does not match its checksum; the file is damaged")
-    return _to_device(body, device)
-
-
-def _to_device(value: Any, device: str | torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {k: _to_device(v, device) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_to_device(v, device) for v in value]
-    return value
+    return body
 
 
 def _short_reason(error: Exception) -> str:

@@ -79,7 +79,6 @@ def load_trained_weights(source: str | Path, request: ModelRequest) -> TrainedWe
 
 
 def build_trained_model(trained: TrainedWeights) -> Classifier:
-    """Build the model of trained weights and load them."""
     model = create_model(
         trained.model, **trained.shape, mean=trained.mean, std=trained.std,
         options=trained.options, seed=0,

@@ -50,11 +50,9 @@ def load_robustbench_model(dataset: str, threat: str, name: str) -> nn.Module:
     names = _model_names(dataset, threat)
     if names and name not in names:
         close_matches = difflib.get_close_matches(name, names, n=3)
-        guess = (
-            f"; did you mean {' or '.join(close_matches)}?"
-            if close_matches
-            else f"; it has {', '.join(names)}"
-        )
+        guess = f"; it has {', '.join(names)}"
+        if close_matches:
+            guess = f"; did you mean {' or '.join(close_matches)}?"
         raise UnknownNameError(f"RobustBench has no model {name!r} for {dataset}/{threat}{guess}")
     try:
         with contextlib.redirect_stdout(sys.stderr):  # it prints where results go

@@ -65,9 +65,9 @@ def _read_sharded(index: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def extract_state_dict(content: Any, path: Path, depth: int = 0) -> dict[str, Tensor]:
+def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
     """The state dict inside dicts and lists."""
-    state_dict = _find_state_dict(content, depth)
+    state_dict = _find_state_dict(content)
     if state_dict is not None:
         return state_dict
     if isinstance(content, Mapping):

@@ -27,8 +27,6 @@ from buttress.studies.table import format_difference
 Draws = NDArray[np.float64]  # (1 + redraws,): the estimate, then its value in every redrawn table
 LEVEL = 0.025  # error probability of a firm outcome: a two-sided 95% interval excludes the other
 MIN_TAIL_DRAWS = 10  # a smaller tail of the redraws is extrapolated
-
-
 _z = NormalDist().inv_cdf
 
 

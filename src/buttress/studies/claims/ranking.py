@@ -74,9 +74,7 @@ class TopRowsClaim(Predicate):
         values = measured_values(table, self.column)
         best = np.argsort(-values, kind="stable")
         cut = values[best[min(self.count, len(best)) - 1]]
-        top_rows = [
-            int(i) for i in best if values[i] >= cut
-        ]  # rows that tie with the last are there
+        top_rows = [int(i) for i in best if values[i] >= cut]  # also those that tie with the last
         row_labels = [
             f"{table.row_name(i)} {table.format(self.column, float(values[i]))}"
             for i in top_rows[: max(self.count, MAX_ROWS_SHOWN)]

@@ -144,8 +144,6 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Pool of worker processes."""
-
     def __init__(self, bag: RunQueue, workers: int, device: str, progress: Progress) -> None:
         self.queue, self.device = bag, device
         self.context = multiprocessing.get_context("spawn")

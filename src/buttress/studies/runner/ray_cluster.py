@@ -112,6 +112,5 @@ def _cluster_capacity(ray: Any, options: RunnerOptions) -> int:
 
 
 def with_absolute_paths(job: RunJob) -> RunJob:
-    """The job with absolute paths."""
     init_folder = None if job.init_folder is None else Path(job.init_folder).resolve()
     return replace(job, folder=job.folder.resolve(), init_folder=init_folder)

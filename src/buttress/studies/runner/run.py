@@ -41,7 +41,6 @@ class RunnerOptions:
 def run_shard(
     jobs: Sequence[RunJob], options: RunnerOptions, progress: Progress
 ) -> list[FailedJob]:
-    """Execute the jobs of a shard."""
     shard_jobs = select_shard(jobs, *options.shard)
     if options.backend == "ray":
         from buttress.studies.runner.ray_cluster import run_on_ray
@@ -85,8 +84,6 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """Outcome of running a study."""
-
     answer: StudyResult
     failed_jobs: list[FailedJob]
     other_shards: int  # runs of other shards
