@@ -22,7 +22,7 @@ author = "The Buttress authors"
 copyright = author
 version = release = buttress.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "notebooks", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_generated", "measured", "examples"]
 html_extra_path = ["_generated/site"]
 myst_heading_anchors = 3
@@ -34,5 +34,7 @@ autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_title = "Buttress"
 html_copy_source = False

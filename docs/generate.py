@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import api_reference
 import catalogue
 import coverage_tables
 import pictures
+import yaml
 
 from buttress.config import PresetFolder
 
@@ -44,6 +46,9 @@ def write_all(folder: Path) -> None:
     pictures.draw(folder / "augmentation.png")
     pictures.draw_corruptions(folder / "corruptions.png")
     write(folder / "bench.md", bench())
+    write(folder / "reference.md", api_reference.reference())
+    write(folder / "foreign_arguments.md", foreign_argument_table())
+    write(folder / "citations.md", citations(HERE.parent / "CITATION.cff"))
 
 
 def bench() -> str:
@@ -229,6 +234,52 @@ def claim_table() -> str:
             said = (f"{claim.id}: {plain(claim.statement)}", f"`{study.name}`", published)
             lines.append(f"| {' | '.join(said)} | {'<br>'.join(others)} |")
     return "\n".join(lines) + "\n"
+
+
+def foreign_argument_table() -> str:
+    """Arguments of attacks in other libraries beside ours."""
+    from buttress.engine.configured import FOREIGN_ARGUMENTS
+
+    names: dict[str, list[str]] = {}
+    for theirs, ours in FOREIGN_ARGUMENTS.items():
+        names.setdefault(ours, []).append(f"`{theirs}`")
+    rows = [f"| `{ours}` | {', '.join(theirs)} |" for ours, theirs in names.items()]
+    return "\n".join(["| here | elsewhere |", "| --- | --- |", *rows]) + "\n"
+
+
+def citations(path: Path) -> str:
+    """The entries of CITATION.cff as BibTeX."""
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return "\n".join(map(bibtex_entry, (found, *found["references"])))
+
+
+def bibtex_entry(entry: dict[str, Any]) -> str:
+    """One entry below its title; the year of a paper is that of its arXiv number."""
+    authors = [
+        f"{author['family-names']}, {author['given-names']}"
+        if "family-names" in author
+        else f"{{{author['name']}}}"
+        for author in entry["authors"]
+    ]
+    number = next((i["value"] for i in entry.get("identifiers", ())), "").removeprefix("arXiv:")
+    released = entry.get("year") or entry.get("date-released", "")
+    year = f"20{number[:2]}" if number else str(released)[:4]
+    fields = {
+        "title": f"{{{entry['title']}}}",
+        "author": " and ".join(authors),
+        "year": year,
+        "version": entry.get("version", ""),
+        "school": entry.get("institution", {}).get("name", ""),
+        "eprint": number,
+        "archiveprefix": "arXiv" if number else "",
+    }
+    kind = {"software": "software", "thesis": "mastersthesis"}.get(entry["type"], "article")
+    name = entry["authors"][0].get("family-names", "buttress").lower()
+    key = f"{name}{year}{'thesis' if kind == 'mastersthesis' else ''}"
+    lines = [f"  {field:13} = {{{value}}}," for field, value in fields.items() if value]
+    body = "\n".join([f"@{kind}{{{key},", *lines, "}"])
+    source = f" ({linked(f'arXiv:{number}')})" if number else ""
+    return f"*{entry['title']}*{source}\n\n```{{code-block}} bibtex\n{body}\n```\n"
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
