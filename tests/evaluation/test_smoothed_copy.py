@@ -19,7 +19,6 @@ from evaluation.broken_models import (
     EPS,
     accuracy,
     base,
-    change_gradient,
     digits,
     k_winners,
     wrap,
@@ -113,19 +112,12 @@ def test_a_model_that_leaves_torch_has_no_copy() -> None:
     assert compare(Elsewhere()).summary == "not compared: the copy has no gradients"
 
 
-def true_near_images(model: Any, x: Tensor) -> Tensor:
-    """The true gradient near images and far away, a flipped one at the distances of attacks."""
-    distance = torch.cdist(x.flatten(1), model.images.flatten(1), p=torch.inf).amin(1)
-    is_flipped = ((distance > EPS / 4) & (distance < 1.1 * EPS)).view(-1, 1, 1, 1)
-    return model.network(change_gradient(x, lambda g: torch.where(is_flipped, -g, g)))
-
-
 def test_a_contradiction_in_the_sample_leads_to_an_attack_on_all_robust_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cross_check, "GRADIENT_CHECKS", ())  # only the transfer may raise doubts
     monkeypatch.setattr(cross_check, "SAMPLE_QUERIES", 1)
-    model = wrap(true_near_images, images=digits("test").images.clone())
+    model = BROKEN["true gradient near images only"].make()
     found = bt.evaluate(model, FEW, [f"pgd:Linf:{EPS}"])
     (record,) = (r for n, r in found.records.items() if n != "clean")
     summary = record.metadata["cross_check"]
