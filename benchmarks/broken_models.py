@@ -2,7 +2,7 @@
 
     python benchmarks/broken_models.py [--images N] [--out docs/measured/broken-models.md]
 
-The models are those of ``tests/evaluation/broken_models.py``, whose true robust accuracy is known
+Rows are appended to ``--rows`` as they are measured, and not measured again. The models are those of ``tests/evaluation/broken_models.py``, whose true robust accuracy is known
 from above, and of ``tests/evaluation/honest_models.py``. Each is evaluated with `fast` and with
 `autoattack` in Linf, and looked at by the doctor.
 """
@@ -10,11 +10,11 @@ from above, and of ``tests/evaluation/honest_models.py``. Each is evaluated with
 from __future__ import annotations
 
 import argparse
-import gc
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
 
@@ -144,15 +144,23 @@ def honest_row(name: str, images: int, exact: int) -> Row:
     return Row(name, clean, min(o.robust_accuracy for o in outcomes.values()), outcomes)
 
 
-def collect(names: Sequence[str], make_row: Callable[[str], Row]) -> list[Row]:
-    rows = []
+def collect(names: Sequence[str], make_row: Callable[[str], Row], path: Path) -> list[Row]:
+    """The row of each name: from a file of rows, or measured and added to it."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    known = {row.name: row for row in map(parse_row, lines)}
     for name in names:
-        row = make_row(name)
-        flags = ", ".join(s for s in SUITES if row.outcomes[s].is_flagged) or "-"
-        print(f"{name}: true {row.true:.2f}, flagged by {flags}", file=sys.stderr, flush=True)
-        rows.append(row)
-        gc.collect()
-    return rows
+        if name not in known:
+            known[name] = row = make_row(name)
+            with path.open("a") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
+            flags = ", ".join(s for s in SUITES if row.outcomes[s].is_flagged) or "none"
+            print(f"{name}: true {row.true:.2f}, flagged by {flags}", file=sys.stderr, flush=True)
+    return [known[name] for name in names]
+
+
+def parse_row(line: str) -> Row:
+    row = json.loads(line)
+    return Row(**{**row, "outcomes": {k: Outcome(**v) for k, v in row["outcomes"].items()}})
 
 
 def summary_table(broken: Sequence[Row], honest: Sequence[Row]) -> str:
@@ -226,11 +234,13 @@ def main() -> None:
         "--exact", type=int, default=16, help="images of honest models for autoattack"
     )
     parser.add_argument("--out", type=Path, default=Path("docs/measured/broken-models.md"))
+    parser.add_argument("--rows", type=Path, default=Path("broken-models.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    broken = collect(list(BROKEN), lambda name: broken_row(name, options.images, options.exact))
+    size = options.images, options.exact
+    broken = collect(list(BROKEN), lambda name: broken_row(name, *size), options.rows)
     names = [*HONEST, *published_models()]
-    honest = collect(names, lambda name: honest_row(name, options.images, options.exact))
+    honest = collect(names, lambda name: honest_row(name, *size), options.rows)
     parts = [summary_table(broken, honest), missed_table(broken), cost_text(honest, options.images)]
     options.out.write_text("\n".join(parts))
     print("\n".join(parts))
