@@ -2,9 +2,10 @@
 
     python benchmarks/broken_models.py [--images N] [--out docs/measured/broken-models.md]
 
-Rows are appended to ``--rows`` as they are measured, and not measured again. The models are those of ``tests/evaluation/broken_models.py``, whose true robust accuracy is known
+The models are those of ``tests/evaluation/broken_models.py``, whose true robust accuracy is known
 from above, and of ``tests/evaluation/honest_models.py``. Each is evaluated with `fast` and with
-`autoattack` in Linf, and looked at by the doctor.
+`autoattack` in Linf, and looked at by the doctor. Rows are appended to ``--rows`` as they are
+measured, and not measured again.
 """
 
 from __future__ import annotations
@@ -230,9 +231,7 @@ def cost_text(honest: Sequence[Row], images: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=IMAGES, help="per model")
-    parser.add_argument(
-        "--exact", type=int, default=16, help="images of honest models for autoattack"
-    )
+    parser.add_argument("--exact", type=int, default=12, help="per model, for autoattack")
     parser.add_argument("--out", type=Path, default=Path("docs/measured/broken-models.md"))
     parser.add_argument("--rows", type=Path, default=Path("broken-models.jsonl"))
     options = parser.parse_args()
