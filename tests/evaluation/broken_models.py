@@ -23,15 +23,16 @@ SIZE, EPS, IMAGES = 12, 0.15, 64
 
 
 @lru_cache
-def digits(split: str = "test", limit: int | None = IMAGES) -> Dataset:
-    return load_dataset("digits", split, limit=limit, image_size=SIZE)
+def digits(split: str = "test", limit: int | None = IMAGES, size: int = SIZE) -> Dataset:
+    return load_dataset("digits", split, limit=limit, image_size=size)
 
 
 def train(model: nn.Module, *, epochs: int = 5, eps: float = 0.0, temperature: float = 1.0,
-          transform: Callable[[Tensor], Tensor] | None = None) -> nn.Module:  # fmt: skip
+          transform: Callable[[Tensor], Tensor] | None = None, size: int = SIZE,
+          lr: float = 4e-3) -> nn.Module:  # fmt: skip
     """Train on digits, on images moved by two gradient steps if there is an eps."""
-    data, source = digits("train", None), torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+    data, source = digits("train", None, size), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(0)
         for _ in range(epochs):
@@ -221,6 +222,37 @@ def shuffled_order(model: Any, x: Tensor) -> Tensor:
     return model.network(x) + noise
 
 
+def true_near_images(model: Any, x: Tensor) -> Tensor:
+    """The true gradient near images and far away, a flipped one at the distances of attacks."""
+    distance = torch.cdist(x.flatten(1), model.images.flatten(1), p=math.inf).amin(1)
+    is_flipped = ((distance > EPS / 4) & (distance < 1.1 * EPS)).view(-1, 1, 1, 1)
+    return model.network(change_gradient(x, lambda g: torch.where(is_flipped, -g, g)))
+
+
+def flipped_for_some_classes(model: Any, x: Tensor) -> Tensor:
+    """The sign of the gradient is flipped while the prediction is one of two classes."""
+    is_flipped = (model.network(x.detach()).argmax(1) < 2).view(-1, 1, 1, 1)
+    return model.network(change_gradient(x, lambda g: torch.where(is_flipped, -g, g)))
+
+
+def blended_gradient(model: Any, x: Tensor) -> Tensor:
+    """The true gradient with a larger one added that leads nowhere."""
+
+    def change(grad: Tensor) -> Tensor:
+        noise = pseudo_random(grad * 1e3)
+        scale = grad.flatten(1).norm(dim=1) / noise.flatten(1).norm(dim=1).clamp_min(1e-12)
+        return grad + 2.5 * scale.view(-1, 1, 1, 1) * noise
+
+    return model.network(change_gradient(x, change))
+
+
+def rounded_under_attack(model: Any, x: Tensor) -> Tensor:
+    """Exact on known images, quantized elsewhere."""
+    distance = torch.cdist(x.flatten(1), model.images.flatten(1)).amin(1)
+    rounded = (x * 3).round() / 3
+    return model.network(torch.where((distance > 0.05).view(-1, 1, 1, 1), rounded, x))
+
+
 def trained_on(mean: float, std: float) -> nn.Module:
     """Trained on normalized images, loaded without the normalization."""
     return train(convnet(1), transform=lambda x: (x - mean) / std)
@@ -358,6 +390,15 @@ BROKEN: dict[str, BrokenModel] = {
         lambda: train(convnet(3, 16, k_winners(0.05)), epochs=8), "own"
     ),
     "k nearest neighbours": BrokenModel(lambda: wrap(k_nearest, **train_buffers())),
+    # Made with knowledge of the checks.
+    "true gradient near images only": BrokenModel(
+        lambda: wrap(true_near_images, images=image_buffers()["images"])
+    ),
+    "flipped gradient of two classes": BrokenModel(lambda: wrap(flipped_for_some_classes)),
+    "blended gradient": BrokenModel(lambda: wrap(blended_gradient)),
+    "rounding under attack only": BrokenModel(
+        lambda: wrap(rounded_under_attack, images=image_buffers()["images"])
+    ),
     # Another input or output than it was trained on.
     "not normalized, 0.5 and 0.25": BrokenModel(lambda: trained_on(0.5, 0.25), "normalized"),
     "not normalized, ImageNet": BrokenModel(lambda: trained_on(0.449, 0.226), "normalized"),

@@ -383,7 +383,7 @@ def test_findings_are_stored_with_the_records_and_read_back(tmp_path: Path) -> N
     found = bt.evaluate(model, data, suite, out=tmp_path)
     names = [f.check for f in found.findings if f.severity == "untrustworthy"]
     assert set(names) == {
-        "zero_gradient", "loss_does_not_increase", "robust_at_any_eps", "queries_beat_gradients",
+        "zero_gradient", "loss_does_not_increase", "robust_at_any_eps", "transfer_beats_gradients",
         "black_box_beats_white_box",
     }  # fmt: skip
     assert not found.is_trustworthy

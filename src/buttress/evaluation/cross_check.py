@@ -1,9 +1,11 @@
-"""Queries that do not trust gradients, on images that are robust to gradient-based attacks."""
+"""Attacks that do not trust the model's gradients, on images robust to gradient-based attacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,16 +14,20 @@ from numpy.typing import NDArray
 from buttress.attacks.core import create_attack
 from buttress.attacks.random_search import RandomSearch
 from buttress.attacks.square.attack import Square
-from buttress.evaluation.run_entry import EvaluationJob, run_suite_entry
+from buttress.evaluation.doctor.core import ModelUnderTest, run_checks
+from buttress.evaluation.run_entry import EvaluationJob, load_source_models, run_suite_entry
+from buttress.evaluation.smoothed_copy import GradientComparison, compare_with_copy
 from buttress.evaluation.suite import SuiteEntry
+from buttress.models.cost import count_passes
 from buttress.results.attack_record import AttackRecord
 from buttress.results.diagnosis import UNTRUSTWORTHY, Finding
 from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import SampleRNG
+from buttress.threats.norm_ball import Norm, NormBall
 
-SAMPLE_FRACTION = 0.25  # of the robust images get a few queries ...
+SAMPLE_FRACTION = 0.25  # of the robust images are transferred to and get a few queries ...
 SAMPLE_QUERIES = 50
-FULL_QUERIES = 1000  # ... and all of them many, if the few fool some of the sample:
+FULL_QUERIES = 1000  # ... and all of them, with many, if that fools some of the sample:
 MIN_FOOLED_SAMPLES = 2
 MIN_FOOLED_FRACTION = 0.05  # of the sample; honest models stay below it in tests
 GRADIENT_CHECKS = (
@@ -34,15 +40,62 @@ GRADIENT_CHECKS = (
 )  # their findings say that gradient-based attacks fail
 
 
-def queried_entries(entries: Sequence[SuiteEntry], num_classes: int) -> set[str]:
-    """The entries that are cross-checked: the last gradient-based attack of each threat model."""
-    last_of_threat: dict[str, str] = {}
-    for entry in entries:
-        if entry.threat is not None:
-            attack = create_attack(entry.attack, **entry.args)
-            if any(stage.needs_grad for stage in attack.stages(entry.threat, num_classes)):
-                last_of_threat[str(entry.threat)] = entry.name
-    return set(last_of_threat.values())
+MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
+TRANSFER_ARGS = {"steps": 20, "loss": "margin", "schedule": "cosine", "rel_step": 2.0}
+
+
+class AttackChecks:
+    """Checks that attack a few images, once per norm; in Linf for other threat models.
+
+    ``entries`` are the names of those that are checked: the last gradient-based attack of each
+    threat model.
+    """
+
+    def __init__(self, subject: ModelUnderTest, entries: Sequence[SuiteEntry]) -> None:
+        self.subject = subject
+        last_of_threat: dict[str, SuiteEntry] = {}
+        for entry in entries:
+            if entry.threat is not None:
+                attack = create_attack(entry.attack, **load_source_models(entry.args))
+                if any(s.needs_grad for s in attack.stages(entry.threat, subject.data.num_classes)):
+                    last_of_threat[str(entry.threat)] = entry
+        checked = [entry for entry in entries if entry in last_of_threat.values()]
+        self.entries = [entry.name for entry in checked]
+        self._first_of_norm: dict[Norm, tuple[str, NormBall]] = {}
+        for entry in checked:
+            ball = self._checked_ball(entry)
+            self._first_of_norm.setdefault(ball.norm, (entry.name, ball))
+        self._findings: dict[Norm, tuple[list[Finding], int]] = {}
+
+    @cached_property
+    def comparison(self) -> GradientComparison:
+        """The gradients of a smoothed copy and those of the model."""
+        return compare_with_copy(self.subject)
+
+    def run(self, entry: SuiteEntry) -> tuple[list[Finding], int]:
+        """The findings in the norm of an entry, and the passes of single images.
+
+        Each pass counts for the first entry that needs it, whose eps is that of the checks, also
+        if an evaluation resumes behind it.
+        """
+        passes = self.comparison.passes if entry.name == self.entries[0] else 0
+        if self.subject.is_black_box:
+            return [], passes
+        first_name, ball = self._first_of_norm[self._checked_ball(entry).norm]
+        if ball.norm not in self._findings:
+            with count_passes(self.subject.model) as counter:
+                findings = run_checks(replace(self.subject, threat=ball), "attack")
+            self._findings[ball.norm] = findings, counter.total
+        findings, check_passes = self._findings[ball.norm]
+        return findings, passes + (check_passes if entry.name == first_name else 0)
+
+    def _checked_ball(self, entry: SuiteEntry) -> NormBall:
+        """The perturbation set of the checks; with almost no eps they say nothing on gradients."""
+        budgets, threat = self.subject.data.budgets, entry.threat
+        if not isinstance(threat, NormBall):
+            return NormBall("Linf", budgets["Linf"])
+        too_small = threat.eps < MIN_CHECKED_EPS * budgets[threat.norm]
+        return NormBall(threat.norm, budgets[threat.norm]) if too_small else threat
 
 
 def cross_check(
@@ -50,53 +103,90 @@ def cross_check(
     entry: SuiteEntry,
     record: AttackRecord,
     findings: Sequence[Finding],
+    comparison: GradientComparison,
     progress: Progress,
 ) -> AttackRecord:
-    """Add the images that queries fool to the metadata of a record (``cross_check``).
+    """Add the images that cross-checks fool to the metadata of a record (``cross_check``).
 
-    An attack that makes queries of its own is checked only if gradients are found to be wrong.
+    First on a sample of the robust images: examples of the smoothed copy, if its gradients are not
+    those of the model, and a few queries, if the attack makes none of its own. If these fool some,
+    or gradients are found to be wrong, on all of them, with many queries.
     """
-    assert entry.threat is not None
-    stages = create_attack(entry.attack, **entry.args).stages(entry.threat, job.data.num_classes)
-    makes_queries = any(isinstance(stage, Square | RandomSearch) for stage in stages)
+    check = RobustImages(job, entry, record)
     is_suspicious = any(
         f.severity == UNTRUSTWORTHY and f.check in GRADIENT_CHECKS for f in findings
     )
-    fooled, queries, images, passes = np.zeros(len(record), dtype=np.bool_), 0, 0, 0.0
-    if not makes_queries and not is_suspicious:
+    if not is_suspicious:
         rng = SampleRNG(job.seed, "cross-check", torch.from_numpy(record.ids))
         is_sampled = rng.draw_uniform(torch.empty(len(record), 1))[:, 0] < SAMPLE_FRACTION
-        mask, queries = record.correct & is_sampled.numpy(), SAMPLE_QUERIES
-        fooled, passes = _run_queries(job, entry, mask, queries, SilentProgress())
-        images = int(mask.sum())
-        is_suspicious = fooled.sum() >= max(MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images)
+        sample = record.correct & is_sampled.numpy()
+        check.transfer(sample, comparison, SilentProgress())
+        if not check.attack_makes_queries:
+            check.query(sample, SAMPLE_QUERIES, SilentProgress())
+        images = int(sample.sum())
+        is_suspicious = check.fooled.sum() >= max(MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images)
     if is_suspicious:
-        mask, queries = record.correct & ~fooled, FULL_QUERIES
-        fooled_by_all, all_passes = _run_queries(job, entry, mask, queries, progress)
-        fooled, passes = fooled | fooled_by_all, passes + all_passes
-        images = int(record.correct.sum())
-    summary = {
-        "queries": queries,
-        "images": images,
-        "fooled_ids": record.ids[fooled].tolist(),
-        "forward_passes": round(passes / max(1, len(record)), 3),
-    }
+        check.transfer(record.correct, comparison, progress)
+        check.query(record.correct, FULL_QUERIES, progress)
+    summary = {"copy_gradients": comparison.summary, **check.summary()}
     return replace(record, metadata={**record.metadata, "cross_check": summary})
 
 
-def _run_queries(
-    job: EvaluationJob,
-    entry: SuiteEntry,
-    mask: NDArray[np.bool_],
-    queries: int,
-    progress: Progress,
-) -> tuple[NDArray[np.bool_], float]:
-    """The images of ``mask`` that queries fool, and the passes of all images together."""
-    if not mask.any():
-        return np.zeros_like(mask), 0.0
-    assert entry.threat is not None
-    name = "square" if Square.supports(entry.threat) else "random_search"
-    check = SuiteEntry(f"{entry.name}, cross-check", name, entry.threat, {"queries": queries})
-    record = run_suite_entry(job, check, mask, progress)
-    passes = float(record.metadata["forward_passes"]) * len(record)
-    return mask & ~record.correct, passes
+class RobustImages:
+    """The robust images of a record under attacks that do not trust the model's gradients."""
+
+    def __init__(self, job: EvaluationJob, entry: SuiteEntry, record: AttackRecord) -> None:
+        assert entry.threat is not None
+        self.job, self.entry, self.threat, self.record = job, entry, entry.threat, record
+        attack = create_attack(entry.attack, **load_source_models(entry.args))
+        self.eot_samples = attack.eot_samples
+        stages = attack.stages(entry.threat, job.data.num_classes)
+        self.attack_makes_queries = any(isinstance(s, Square | RandomSearch) for s in stages)
+        self.fooled = np.zeros(len(record), dtype=np.bool_)
+        self.fooled_by_transfer = self.fooled.copy()
+        self.queries, self.queried, self.transferred = 0, self.fooled.copy(), self.fooled.copy()
+        self.forward_passes, self.copy_passes = 0.0, 0
+
+    def transfer(
+        self, mask: NDArray[np.bool_], comparison: GradientComparison, progress: Progress
+    ) -> None:
+        """Attack the smoothed copy on images not attacked so, and try its examples."""
+        if comparison.copy is None:
+            return
+        mask = mask & ~self.fooled & ~self.transferred
+        self.transferred |= mask
+        args = {"sources": [comparison.copy], "attack": "pgd", "args": TRANSFER_ARGS}
+        with count_passes(comparison.copy) as passes:
+            self.fooled_by_transfer |= self._attack(mask, "transfer", args, progress)
+        self.copy_passes += passes.total
+
+    def query(self, mask: NDArray[np.bool_], queries: int, progress: Progress) -> None:
+        self.queries, self.queried = queries, self.queried | mask
+        name = "square" if Square.supports(self.threat) else "random_search"
+        self._attack(mask & ~self.fooled, name, {"queries": queries}, progress)
+
+    def _attack(
+        self, mask: NDArray[np.bool_], name: str, args: Mapping[str, Any], progress: Progress
+    ) -> NDArray[np.bool_]:
+        """The images of ``mask`` that an attack fools."""
+        if not mask.any():
+            return np.zeros_like(mask)
+        args = {**args, "eot_samples": self.eot_samples}
+        check = SuiteEntry(f"{self.entry.name}, cross-check", name, self.threat, args)
+        record = run_suite_entry(self.job, check, mask, progress)
+        self.forward_passes += float(record.metadata["forward_passes"]) * len(record)
+        fooled = mask & ~record.correct
+        self.fooled |= fooled
+        return fooled
+
+    def summary(self) -> dict[str, Any]:
+        ids, count = self.record.ids, max(1, len(self.record))
+        return {
+            "queries": self.queries,
+            "images": int(self.queried.sum()),
+            "fooled_ids": ids[self.fooled].tolist(),
+            "transfer_images": int(self.transferred.sum()),
+            "transfer_fooled_ids": ids[self.fooled_by_transfer].tolist(),
+            "forward_passes": round(self.forward_passes / count, 3),
+            "copy_passes": round(self.copy_passes / count, 3),
+        }

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from buttress.attacks.core import ATTACKS, create_attack
 from buttress.data import Dataset
 from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
 from buttress.errors import CorruptFileError, UserError
-from buttress.evaluation.cross_check import cross_check, queried_entries
+from buttress.evaluation.cross_check import AttackChecks, cross_check
 from buttress.evaluation.doctor.core import (
     PROBE_IMAGES,
     ModelUnderTest,
@@ -42,12 +43,10 @@ from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.arguments import threat_text
 from buttress.threats.core import Threat
-from buttress.threats.norm_ball import Norm, NormBall
+from buttress.threats.norm_ball import NormBall
 
 if TYPE_CHECKING:
     from buttress.data.convert import DataLike
-
-MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ def evaluate_model(
         )
     subject = _check_first_images(evaluated.model, data, entries)
     images = EvaluatedImages(data, evaluated.training_images(data))
-    model_findings = [*run_checks(images, "data"), *run_checks(subject, "model")]
-    warnings = [*getattr(evaluated.model, "warnings", ()), *warning_texts(model_findings)]
+    with count_passes(evaluated.model) as model_checks:
+        model_findings = [*run_checks(images, "data"), *run_checks(subject, "model")]
     job = EvaluationJob(
         evaluated,
         data,
@@ -130,14 +129,14 @@ def evaluate_model(
     )
     shared_metadata = {
         "class_names": list(data.classes),
-        "warnings": warnings,
+        "warnings": [*getattr(evaluated.model, "warnings", ()), *warning_texts(model_findings)],
         "suite_entries": [e.name for e in entries],
         "suite_corruptions": [e.name for e in entries if e.is_corruption],
         "duplicate_ids": images.duplicate_ids(),
     }
+    attack_checks = AttackChecks(subject, entries)
+    checked = CheckedEvaluation(job, attack_checks, model_findings, model_checks.total)
     records: dict[str, AttackRecord] = {}
-    to_cross_check = queried_entries(entries, data.num_classes)
-    attack_checks = AttackChecks(subject)
     for position, entry in enumerate(entries):
         previous = _previous_records(spec, records)
         identity = _record_identity(job, entry) | {"suite_position": position}
@@ -149,23 +148,40 @@ def evaluate_model(
         if record is None:
             flags = [r.is_robust for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
-            record = run_suite_entry(job, entry, to_attack, options.progress)
-            entry_findings = [*model_findings, *_threat_findings(subject, entry)]
-            if entry.name in to_cross_check:
-                attack_findings, passes = attack_checks.run(entry)
-                entry_findings += attack_findings
-                record = cross_check(job, entry, record, entry_findings, options.progress)
-                meta = {**record.metadata, "check_passes": passes / len(data)}
-                record = replace(record, metadata=meta)
+            record, findings = checked.run_entry(entry, to_attack, options.progress)
             meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             record = add_record_findings(
-                with_findings(replace(record, metadata=meta), entry_findings),
-                list(records.values()),
+                with_findings(replace(record, metadata=meta), findings), list(records.values())
             )
             if path is not None:
                 write_attack_record(path, record)
         records[entry.name] = record
     return Evaluation(spec.name, records)
+
+
+@dataclass(frozen=True)
+class CheckedEvaluation:
+    """An evaluation whose records are checked as they are made."""
+
+    job: EvaluationJob
+    attack_checks: AttackChecks
+    model_findings: Sequence[Finding]
+    model_check_passes: int
+
+    def run_entry(
+        self, entry: SuiteEntry, to_attack: NDArray[np.bool_] | None, progress: Progress
+    ) -> tuple[AttackRecord, list[Finding]]:
+        """The record of an entry, cross-checked, and what was found on the model and the attack."""
+        record = run_suite_entry(self.job, entry, to_attack, progress)
+        findings = [*self.model_findings, *_threat_findings(self.attack_checks.subject, entry)]
+        passes = self.model_check_passes if to_attack is None else 0
+        if entry.name in self.attack_checks.entries:
+            attack_findings, passes = self.attack_checks.run(entry)
+            findings += attack_findings
+            comparison = self.attack_checks.comparison
+            record = cross_check(self.job, entry, record, findings, comparison, progress)
+        metadata = {**record.metadata, "check_passes": round(passes / len(record), 3)}
+        return replace(record, metadata=metadata), findings
 
 
 def _previous_records(
@@ -220,32 +236,6 @@ def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding
     if not isinstance(entry.threat, NormBall):
         return []
     return run_checks(replace(subject, threat=entry.threat), "threat")
-
-
-class AttackChecks:
-    """Checks that attack a few images, once per norm; in Linf for other threat models."""
-
-    def __init__(self, subject: ModelUnderTest) -> None:
-        self.subject = subject
-        self._findings: dict[Norm, list[Finding]] = {}
-
-    def run(self, entry: SuiteEntry) -> tuple[list[Finding], int]:
-        """The findings in the norm of an entry, and the passes of single images it took."""
-        subject, threat = self.subject, entry.threat
-        if not isinstance(threat, NormBall):
-            threat = NormBall("Linf", subject.data.budgets["Linf"])
-        if subject.is_black_box:
-            return [], 0
-        passes = 0
-        if threat.norm not in self._findings:
-            # Attacks of almost no eps say nothing about gradients.
-            default_eps = subject.data.budgets[threat.norm]
-            if threat.eps < MIN_CHECKED_EPS * default_eps:
-                threat = NormBall(threat.norm, default_eps)
-            with count_passes(subject.model) as counter:
-                self._findings[threat.norm] = run_checks(replace(subject, threat=threat), "attack")
-            passes = counter.total
-        return self._findings[threat.norm], passes
 
 
 def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:

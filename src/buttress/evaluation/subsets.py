@@ -139,12 +139,20 @@ def _merge_cross_checks(parts: Sequence[AttackRecord]) -> dict[str, Any]:
     summaries = [(p.metadata["cross_check"], len(p)) for p in parts if "cross_check" in p.metadata]
     if not summaries:
         return {}
-    passes = sum(s["forward_passes"] * n for s, n in summaries) / sum(len(p) for p in parts)
+    images = sum(len(p) for p in parts)
+
+    def mean(key: str) -> float:
+        return round(sum(s.get(key, 0) * n for s, n in summaries) / images, 3)
+
+    def join(key: str) -> list[int]:
+        return sorted(i for s, _ in summaries for i in s.get(key, ()))
+
     merged = {
+        "copy_gradients": "; ".join(sorted({s.get("copy_gradients", "") for s, _ in summaries})),
         "queries": max(s["queries"] for s, _ in summaries),
-        "images": sum(s["images"] for s, _ in summaries),
-        "fooled_ids": sorted(i for s, _ in summaries for i in s["fooled_ids"]),
-        "forward_passes": round(passes, 3),
+        **{k: sum(s.get(k, 0) for s, _ in summaries) for k in ("images", "transfer_images")},
+        **{k: join(k) for k in ("fooled_ids", "transfer_fooled_ids")},
+        **{k: mean(k) for k in ("forward_passes", "copy_passes")},
     }
     return {"cross_check": merged}
 

@@ -316,14 +316,18 @@ def _open_file(path: Path) -> IO[bytes]:
 
 
 class CrossCheckSummary(BaseModel):
-    """Queries on images that are robust to an attack."""
+    """Queries and examples of a smoothed copy, on images that are robust to an attack."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     queries: int
-    images: int
+    images: int  # that were queried
     fooled_ids: list[int]
+    transfer_images: int = 0
+    transfer_fooled_ids: list[int] = []  # of those fooled, by examples of the copy
+    copy_gradients: str = ""  # whether they are those of the model
     forward_passes: float  # per image of the evaluation
+    copy_passes: float = 0.0
 
 
 class RecordMetadata(BaseModel):

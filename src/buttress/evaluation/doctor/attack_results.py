@@ -194,7 +194,8 @@ def queries_beat_gradients(records: AttackRecords) -> Finding | None:
     """A few queries of Square fool images that are robust to gradient-based attacks."""
     record = records.records[-1] if records.records else None  # each is checked when it is the last
     summary = {} if record is None else record.metadata.get("cross_check") or {}
-    count, images = len(summary.get("fooled_ids", ())), int(summary.get("images", 0))
+    count = len(summary.get("fooled_ids", ())) - len(summary.get("transfer_fooled_ids", ()))
+    images = int(summary.get("images", 0))
     if record is None or count < MIN_QUERIED or count < UNTRUSTWORTHY_FRACTION * images:
         return None
     return make_finding(
@@ -206,6 +207,26 @@ def queries_beat_gradients(records: AttackRecords) -> Finding | None:
         "use a stronger suite (fast, autoattack), and look for randomness, rounding, saturation or "
         "a wrong gradient in the model",
         {"fooled": count, "images": images, "queries": int(summary["queries"])},
+    )
+
+
+@CHECKS.register("transfer_beats_gradients", tags=("records",), paper="arXiv:1802.00420")
+def transfer_beats_gradients(records: AttackRecords) -> Finding | None:
+    """Examples of a smoothed copy of the model fool images robust to gradient-based attacks."""
+    record = records.records[-1] if records.records else None  # each is checked when it is the last
+    summary = {} if record is None else record.metadata.get("cross_check") or {}
+    count = len(summary.get("transfer_fooled_ids", ()))
+    images = int(summary.get("transfer_images", 0))
+    if record is None or count < MIN_QUERIED or count < UNTRUSTWORTHY_FRACTION * images:
+        return None
+    return make_finding(
+        transfer_beats_gradients,
+        "untrustworthy",
+        f"examples of a smoothed copy of the model fool {count} of {images} images that are robust "
+        f"to {record.name}: the gradients of the model are not those of its operations, and robust "
+        "accuracy is overestimated; worst-case robust accuracy counts these images as fooled",
+        "look for rounding, clamping, detach() or a backward pass of its own in the model",
+        {"fooled": count, "images": images},
     )
 
 

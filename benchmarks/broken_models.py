@@ -1,0 +1,249 @@
+"""How many models that only look robust pass an evaluation, and how many honest ones do not.
+
+    python benchmarks/broken_models.py [--images N] [--out docs/measured/broken-models.md]
+
+The models are those of ``tests/evaluation/broken_models.py``, whose true robust accuracy is known
+from above, and of ``tests/evaluation/honest_models.py``. Each is evaluated with `fast` and with
+`autoattack` in Linf, and looked at by the doctor. Rows are appended to ``--rows`` as they are
+measured, and not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import torch
+from torch import nn
+
+import buttress as bt
+from buttress.data import Dataset
+from buttress.evaluation.doctor.core import ModelUnderTest
+from buttress.evaluation.smoothed_copy import compare_with_copy
+from buttress.results.attack_record import AttackRecord
+from buttress.results.diagnosis import UNTRUSTWORTHY
+from buttress.results.evaluation import Evaluation
+from buttress.threats.norm_ball import NormBall
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from evaluation.broken_models import (
+    BROKEN,
+    EPS,
+    IMAGES,
+    accuracy,
+    adversarial_examples,
+    digits,
+)
+from evaluation.honest_models import HONEST, evaluated_eps, published_models
+
+SUITES = ("fast", "autoattack", "doctor")
+WRONG_INPUTS = ("normalized", "labels")  # whose accuracy is reported too low, not too high
+PROBE_QUERIES = 51  # passes of `fast` for each image that no gradient-based stage fools
+COMPARED_IMAGES = 1000  # an evaluation, for which the cost of checks of fixed size is also given
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one way of evaluating says about a model."""
+
+    robust_accuracy: float  # in the worst case, as reported
+    is_flagged: bool
+    passes: float  # of single images, per image
+    seconds: float
+    checks: float = 0.0  # of the passes, those of checks and cross-checks
+    fixed_checks: float = 0.0  # of them, those whose number does not grow with the images
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    clean: float
+    true: float  # upper bound of robust accuracy
+    outcomes: dict[str, Outcome]
+    has_wrong_inputs: bool = False
+
+    def gap(self, suite: str) -> float:
+        """How far the reported robust accuracy is above the true one."""
+        return self.outcomes[suite].robust_accuracy - self.true
+
+
+def evaluate(model: nn.Module, data: Dataset, attack: str, eps: float) -> Outcome:
+    started = time.perf_counter()
+    found = bt.evaluate(model, data, [f"{attack}:Linf:{eps}"])
+    seconds = time.perf_counter() - started
+    records = list(found.records.values())
+    fixed = sum(float(r.metadata["check_passes"]) for r in records)
+    checks = fixed + sum(map(_cross_check_passes, records))
+    passes = sum(r.metadata["forward_passes"] + r.metadata["backward_passes"] for r in records)
+    return Outcome(
+        found.worst_case, not found.is_trustworthy, passes + checks,
+        seconds, checks + _probe(found), fixed,
+    )  # fmt: skip
+
+
+def _cross_check_passes(record: AttackRecord) -> float:
+    summary = record.metadata.get("cross_check") or {}
+    return float(summary.get("forward_passes", 0) + summary.get("copy_passes", 0))
+
+
+def _probe(found: Evaluation) -> float:
+    """Queries per image that `fast` makes for every image not fooled yet."""
+    record = list(found.records.values())[-1]
+    squares = [stage for stage in record.metadata["stages"] if stage[0] == "square"]
+    is_probed = record.metadata["attack"] == "fast" and squares
+    return PROBE_QUERIES * squares[0][1] / len(record) if is_probed else 0.0
+
+
+def diagnose(model: nn.Module, data: Dataset, eps: float) -> Outcome:
+    found = bt.diagnose(model, data, threat=f"Linf:{eps}")
+    robust = min(found.accuracy.values())
+    is_flagged = found.trust_level == UNTRUSTWORTHY
+    return Outcome(robust, is_flagged, found.passes / len(data), found.seconds)
+
+
+def outcomes_of(model: nn.Module, data: Dataset, eps: float, exact: int) -> dict[str, Outcome]:
+    """What each suite says; AutoAttack, which takes longest, on the first ``exact`` images."""
+    return {
+        "fast": evaluate(model, data, "fast", eps),
+        "autoattack": evaluate(model, data.select(range(exact)), "autoattack", eps),
+        "doctor": diagnose(model, data, eps),
+    }
+
+
+def broken_row(name: str, images: int, exact: int) -> Row:
+    broken, data = BROKEN[name], digits("test", images)
+    model = broken.make()
+    outcomes = outcomes_of(model, data, EPS, images if broken.truth in WRONG_INPUTS else exact)
+    clean = accuracy(model, data.images, data.labels)
+    if broken.truth in WRONG_INPUTS:
+        return Row(name, clean, outcomes["fast"].robust_accuracy, outcomes, True)
+    if broken.truth == "unseen":  # labels of the evaluated images are memorized
+        unseen = digits("test", None).select(range(IMAGES, IMAGES + images))
+        x_adv = adversarial_examples(images, IMAGES)
+        return Row(name, clean, accuracy(model, x_adv, unseen.labels), outcomes)
+    bounds = [o.robust_accuracy for o in outcomes.values()]
+    bounds.append(accuracy(model, adversarial_examples(images), data.labels))
+    subject = ModelUnderTest(model, data, NormBall("Linf", EPS))
+    if (copy := compare_with_copy(subject).copy) is not None:
+        args = {"steps": 50, "loss": "margin", "restarts": 2}
+        x_adv = bt.attack("pgd", copy, data.images, data.labels, threat=f"Linf:{EPS}", **args)
+        bounds.append(accuracy(model, x_adv, data.labels))
+    return Row(name, clean, min(bounds), outcomes)
+
+
+def honest_row(name: str, images: int, exact: int) -> Row:
+    honest = {**HONEST, **published_models()}[name]
+    model, data = honest.make(), honest.data(images)
+    outcomes = outcomes_of(model, data, evaluated_eps(model, data), exact)
+    clean = accuracy(model, data.images, data.labels)
+    return Row(name, clean, min(o.robust_accuracy for o in outcomes.values()), outcomes)
+
+
+def collect(names: Sequence[str], make_row: Callable[[str], Row], path: Path) -> list[Row]:
+    """The row of each name: from a file of rows, or measured and added to it."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    known = {row.name: row for row in map(parse_row, lines)}
+    for name in names:
+        if name not in known:
+            known[name] = row = make_row(name)
+            with path.open("a") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
+            flags = ", ".join(s for s in SUITES if row.outcomes[s].is_flagged) or "none"
+            print(f"{name}: true {row.true:.2f}, flagged by {flags}", file=sys.stderr, flush=True)
+    return [known[name] for name in names]
+
+
+def parse_row(line: str) -> Row:
+    row = json.loads(line)
+    return Row(**{**row, "outcomes": {k: Outcome(**v) for k, v in row["outcomes"].items()}})
+
+
+def summary_table(broken: Sequence[Row], honest: Sequence[Row]) -> str:
+    wrong_inputs = [row for row in broken if row.has_wrong_inputs]
+    defences = [row for row in broken if not row.has_wrong_inputs]
+    lines = [
+        "| | `fast` | `autoattack` | `doctor` |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+
+    def line(text: str, value: Callable[[str], str]) -> None:
+        lines.append(f"| {text} | {' | '.join(value(s) for s in SUITES)} |")
+
+    def flagged(rows: Sequence[Row]) -> Callable[[str], str]:
+        return lambda s: f"{sum(r.outcomes[s].is_flagged for r in rows)} of {len(rows)}"
+
+    def missed_gap(suite: str) -> str:
+        missed = [r.gap(suite) for r in defences if not r.outcomes[suite].is_flagged]
+        return f"{100 * max(0.0, *missed):.1f} points" if missed else "none passed"
+
+    line("defences flagged", flagged(defences))
+    line("largest gap to the true robust accuracy that passed", missed_gap)
+    line("largest gap, flagged or not", lambda s: f"{100 * max(r.gap(s) for r in defences):.0f}")
+    line("wrong normalization or labels flagged", flagged(wrong_inputs))
+    line("honest models flagged", flagged(honest))
+    for kind, rows in (("defences", defences), ("honest models", honest)):
+        line(f"passes per image, {kind} (mean)", lambda s, rows=rows: _mean_cost(rows, s, "passes"))  # type: ignore[misc]
+        line(f"seconds, {kind} (mean)", lambda s, rows=rows: _mean_cost(rows, s, "seconds"))  # type: ignore[misc]
+    return "\n".join(lines) + "\n"
+
+
+def _mean_cost(rows: Sequence[Row], suite: str, cost: str) -> str:
+    value = mean(getattr(r.outcomes[suite], cost) for r in rows)
+    return f"{value:,.0f}" if cost == "passes" else f"{value:.1f}"
+
+
+def missed_table(broken: Sequence[Row]) -> str:
+    lines = ["| not flagged by | model | reported | true |", "| --- | --- | ---: | ---: |"]
+    for suite in SUITES:
+        for row in broken:
+            outcome = row.outcomes[suite]
+            if not outcome.is_flagged:
+                numbers = f"{100 * outcome.robust_accuracy:.1f} | {100 * row.true:.1f}"
+                lines.append(f"| `{suite}` | {row.name} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def cost_text(honest: Sequence[Row], images: int) -> str:
+    """What checks add to the passes of `fast` on honest models."""
+
+    def ratio(row: Row, count: int) -> float:
+        fast = row.outcomes["fast"]
+        checks = fast.checks - fast.fixed_checks * (1 - images / count)
+        return checks / (fast.passes - fast.checks)
+
+    parts = []
+    for count in (images, COMPARED_IMAGES):
+        ratios = sorted(ratio(row, count) for row in honest)
+        parts.append(f"{median(ratios):.0%} (median; {ratios[0]:.0%} to {ratios[-1]:.0%})")
+    return (
+        f"Checks and cross-checks add {parts[0]} to the passes of `fast` on {images} images of the "
+        f"honest models. Most are of fixed size: on {COMPARED_IMAGES:,} images the same checks add "
+        f"{parts[1]}.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=IMAGES, help="per model")
+    parser.add_argument("--exact", type=int, default=12, help="per model, for autoattack")
+    parser.add_argument("--out", type=Path, default=Path("docs/measured/broken-models.md"))
+    parser.add_argument("--rows", type=Path, default=Path("broken-models.jsonl"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    size = options.images, options.exact
+    broken = collect(list(BROKEN), lambda name: broken_row(name, *size), options.rows)
+    names = [*HONEST, *published_models()]
+    honest = collect(names, lambda name: honest_row(name, *size), options.rows)
+    parts = [summary_table(broken, honest), missed_table(broken), cost_text(honest, options.images)]
+    options.out.write_text("\n".join(parts))
+    print("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
