@@ -27,7 +27,6 @@ CASES = [
 THREATS_OF_CASES = ("Linf:0.05", "patch:3", "flow:0.5")  # boxes, unions of boxes, parameters
 
 
-
 def make_batch(threat: str = "Linf:0.05") -> TrainingBatch:
     x, y = images(N)
     return TrainingBatch(x, y, Threat.parse(threat), SampleRNG(0, "train", torch.arange(N)))

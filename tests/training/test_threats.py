@@ -51,7 +51,9 @@ def test_the_inner_attack_obeys_the_threat_and_raises_the_loss(
     if isinstance(threat, ParametricThreat):  # remember the parameters of the last images
         apply = type(threat).apply
         monkeypatch.setattr(
-            type(threat), "apply", lambda self, x, p: (made.append(p.detach()), apply(self, x, p))[1]
+            type(threat),
+            "apply",
+            lambda self, x, p: (made.append(p.detach()), apply(self, x, p))[1],
         )
     model, batch = small_net(size=SIZE), make_batch(threat)
     objective = OBJECTIVES.create("pgd_at", {"steps": 8})

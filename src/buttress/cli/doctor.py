@@ -26,7 +26,7 @@ from buttress.cli.options import (
     threat_options,
 )
 from buttress.errors import UserError
-from buttress.threats.norm_ball import parse_norm
+from buttress.threats.norm_ball import find_norm, parse_norm
 
 
 @click.command("doctor")
@@ -62,7 +62,8 @@ def command(
     images = load_images(run, dataset, split, None, None)
     model = load_model_argument(model_source, model_options, images, device)
     if threat is None and run is not None:
-        threat = run.spec.recipe.threat
+        trained = run.spec.recipe.threat or ""  # other kinds are diagnosed in Linf
+        threat = trained if find_norm(trained.partition(":")[0]) else None
     elif threat is not None and ":" not in threat:
         threat = f"{threat}:{images.budgets[parse_norm(threat)]}"
     with show_progress() as progress:

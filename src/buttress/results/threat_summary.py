@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from buttress.errors import UserError
 from buttress.results.attack_record import AttackRecord
 from buttress.results.core import AccuracyEstimate
 from buttress.statistics import Interval
 from buttress.threats.core import Threat
+from buttress.threats.norm_ball import NORMS
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,17 @@ def summarize_threats(records: Iterable[AttackRecord]) -> dict[str, ThreatSummar
     return {threat: ThreatSummary(threat, tuple(group)) for threat, group in groups.items()}
 
 
+BEYOND_NORMS = "beyond_norms"  # in place of an entry: the mean over all that are no norm balls
+
+
+def beyond_norms(threats: dict[str, ThreatSummary]) -> NDArray[np.float64]:
+    """(N,) the fraction of threat models beyond norm balls that each image is robust to."""
+    flags = [s.is_robust for s in threats.values() if s.kind not in NORMS]
+    if not flags:
+        raise UserError("there are no attacks beyond norm balls; evaluate the suite unseen")
+    return np.asarray(np.mean(flags, axis=0))
+
+
 @dataclass(frozen=True)
 class Calibration:
     """Six sizes of a threat model, and the best accuracy of networks trained against each."""
@@ -130,9 +143,7 @@ class UARResult:
         return {"uar": self.uar, "interval": self.interval, "accuracies": list(self.accuracies)}
 
 
-def unforeseen_robustness(
-    threats: dict[str, ThreatSummary], dataset: str
-) -> dict[str, UARResult]:
+def unforeseen_robustness(threats: dict[str, ThreatSummary], dataset: str) -> dict[str, UARResult]:
     """UAR of each kind that was attacked at all six sizes published for the dataset."""
     results = {}
     for kind, calibration in CALIBRATIONS.get(dataset, {}).items():
