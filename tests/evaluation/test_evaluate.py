@@ -17,7 +17,7 @@ import buttress as bt
 from buttress.data import Dataset
 from buttress.errors import UserError
 from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
-from buttress.evaluation.suite import resolve_suite
+from buttress.evaluation.suite import SuiteTarget, resolve_suite
 from buttress.results.attack_record import read_attack_record, write_attack_record
 from buttress.statistics import wilson_interval
 from buttress.threats.norm_ball import NormBall
@@ -230,7 +230,7 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
 
 
 def test_threats_without_eps_take_the_budget_of_the_data(tiny_data: Dataset) -> None:
-    entries = resolve_suite(load_suite(["pgd-l2", "pgd:L1:3"]), tiny_data.budgets)
+    entries = resolve_suite(load_suite(["pgd-l2", "pgd:L1:3"]), SuiteTarget(tiny_data.budgets, 8))
     assert [e.threat for e in entries] == [None, NormBall("L2", 0.5), NormBall("L1", 3.0)]
 
 

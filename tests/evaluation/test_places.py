@@ -11,7 +11,7 @@ import buttress as bt
 from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation import load_suite
 from buttress.evaluation.subsets import ImageShard, merge_shards
-from buttress.evaluation.suite import resolve_suite
+from buttress.evaluation.suite import SuiteTarget, resolve_suite
 from buttress.results.attack_record import read_attack_record, write_attack_record
 from buttress.results.run import Run
 from buttress.results.suite_spec import SuiteSpec
@@ -47,7 +47,7 @@ def test_entries_that_nobody_could_read_are_refused(name: str, tiny_data: bt.Dat
     for line in ({"attack": "noise", "threat": "Linf:0.1"}, {"corruption": "fog", "severity": 1}):
         spec = SuiteSpec.parse({"name": "s", "entries": [{"name": name, **line}]}, "suite")
         with pytest.raises(UserError, match="the name of an entry"):
-            resolve_suite(spec, tiny_data.budgets)
+            resolve_suite(spec, SuiteTarget(tiny_data.budgets, 8))
 
 
 @pytest.mark.parametrize("name", [h for h in HOSTILE if h and h not in NO_NAMES])
@@ -63,7 +63,7 @@ def test_two_names_that_become_one_are_refused(tiny_data: bt.Dataset) -> None:
     lines = [{"name": n, "attack": "noise", "threat": "Linf:0.1"} for n in ("a/b", "a_b")]
     spec = SuiteSpec.parse({"name": "s", "entries": lines}, "suite")
     with pytest.raises(UserError, match="two entries named 'a_b'"):
-        resolve_suite(spec, tiny_data.budgets)
+        resolve_suite(spec, SuiteTarget(tiny_data.budgets, 8))
 
 
 @pytest.mark.parametrize("name", ["../../x", "/proc/x", "../../dir/own.yaml", "/tmp/own.yaml"])

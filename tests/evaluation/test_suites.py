@@ -13,7 +13,7 @@ from buttress.data import Dataset
 from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS
 from buttress.data.datasets.digits import DIGITS_BUDGETS
 from buttress.errors import UserError
-from buttress.evaluation.suite import SuiteEntry, load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteEntry, SuiteTarget, load_suite, resolve_suite
 from buttress.results.attack_record import AttackRecord
 from buttress.results.suite_spec import SuiteSpec
 from buttress.threats.norm_ball import NormBall
@@ -34,7 +34,9 @@ SMALL = {
 
 
 def resolved(suite: object, dataset: str = "cifar10") -> dict[str, SuiteEntry]:
-    found = resolve_suite(load_suite(suite), SETS[dataset], dataset)  # type: ignore[arg-type]
+    size = 160 if dataset == "imagenette" else 32
+    target = SuiteTarget(SETS[dataset], size, dataset)
+    found = resolve_suite(load_suite(suite), target)  # type: ignore[arg-type]
     return {entry.name: entry for entry in found}
 
 
@@ -135,13 +137,15 @@ def test_robustwrn_follows_its_code() -> None:
 
 def test_a_data_set_without_a_budget_is_named() -> None:
     with pytest.raises(UserError, match=r"no Linf eps for dataset 'flowers102', only for cifar"):
-        resolve_suite(load_suite("generalization"), IMAGENET_BUDGETS, "flowers102")
+        resolve_suite(
+            load_suite("generalization"), SuiteTarget(IMAGENET_BUDGETS, 224, "flowers102")
+        )
     spec = SuiteSpec.parse(
         {"name": "mine", "budgets": {"folder": {"l2": "1/2"}}, "entries": ["pgd-l2", "pgd-l1"]},
         "mine",
     )
     with pytest.raises(UserError, match="no L1 eps for dataset 'folder:some/place'"):
-        resolve_suite(spec, CIFAR_BUDGETS, "folder:some/place")
+        resolve_suite(spec, SuiteTarget(CIFAR_BUDGETS, 32, "folder:some/place"))
 
 
 def test_budgets_of_a_suite_of_ones_own(tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_budgets_of_a_suite_of_ones_own(tmp_path: Path) -> None:
         ({"entries": ["corruption:fog:x"]}, "corruption:fog:3"),
         ({"entries": ["corruption:fog:3:4"]}, "corruption:fog:3"),
         ({"entries": ["corruptions:7"]}, "1 to 5"),
-        ({"budgets": {"cifar10": {"L3": 1}}, "entries": ["clean"]}, "norm"),
+        ({"budgets": {"cifar10": {"L3": 1}}, "entries": ["clean"]}, "one of .*Linf"),
         ({"budgets": {"cifar10": "other"}, "entries": ["clean"]}, "budgets"),
         ({"budgets": ["cifar10"], "entries": ["clean"]}, "budgets"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from buttress.config import apply_overrides
 from buttress.data.datasets.digits import DIGITS_BUDGETS
-from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteTarget, load_suite, resolve_suite
 from buttress.results.run import Run
 from buttress.studies.grid import expand_study
 from buttress.studies.spec import load_study
@@ -32,7 +32,7 @@ def run_study(path: Path) -> object:
 
 
 def run_suite(path: Path) -> object:
-    return resolve_suite(load_suite(path), DIGITS_BUDGETS)
+    return resolve_suite(load_suite(path), SuiteTarget(DIGITS_BUDGETS, 32))
 
 
 KINDS: dict[str, tuple[str, Callable[[Path], object]]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from buttress.data import dataset_facts
 from buttress.errors import UserError
-from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteTarget, load_suite, resolve_suite
 from buttress.results.attack_record import AttackRecord, write_attack_record
 from buttress.results.core import write_record_json
 from buttress.results.run import Run
@@ -142,7 +142,8 @@ def test_what_a_scale_leaves_out_is_a_gap_and_no_mistake(unrun: Unrun) -> None:
 def test_imagenette_has_the_published_budgets_in_both_sizes() -> None:
     for dataset in ("imagenette", "imagenette-160"):
         entries = resolve_suite(
-            load_suite("generalization"), dataset_facts(dataset).budgets, dataset
+            load_suite("generalization"),
+            SuiteTarget(dataset_facts(dataset).budgets, dataset_facts(dataset).shape[1], dataset),
         )
         threats = {str(e.threat) for e in entries if e.threat is not None}
         assert threats == {"Linf:8/255", "L2:8", "L1:1600"}, threats

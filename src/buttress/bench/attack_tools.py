@@ -182,12 +182,15 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
 @TOOLS.register("adv-lib", tags=("pgd",), package="adv_lib")
 @_call_per_batch
 def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
+    options = {"random_init": True, "restarts": 1, "relative_step_size": REL_STEP}
+    pgd_linf = import_adv_lib().pgd_linf
+    return ToolOutput(pgd_linf(model, x, y, threat.eps, steps=STEPS, **options))
+
+
+def import_adv_lib() -> Any:
+    """The attacks of adv-lib, also without visdom, which is for plots only."""
     if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
-        # It is for plots only, which are not needed here.
         stub = types.ModuleType("visdom")
         stub.Visdom = object  # type: ignore[attr-defined]
         sys.modules["visdom"] = stub
-    from adv_lib.attacks import pgd_linf
-
-    options = {"random_init": True, "restarts": 1, "relative_step_size": REL_STEP}
-    return ToolOutput(pgd_linf(model, x, y, threat.eps, steps=STEPS, **options))
+    return importlib.import_module("adv_lib.attacks")

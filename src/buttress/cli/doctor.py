@@ -26,6 +26,7 @@ from buttress.cli.options import (
     threat_options,
 )
 from buttress.errors import UserError
+from buttress.threats.norm_ball import find_norm
 
 
 @click.command("doctor")
@@ -61,7 +62,8 @@ def command(
     images = load_images(run, dataset, split, None, None)
     model = load_model_argument(model_source, model_options, images, device)
     if threat is None and run is not None:
-        threat = run.spec.recipe.threat
+        trained = run.spec.recipe.threat or ""  # other kinds are diagnosed in Linf
+        threat = trained if find_norm(trained.partition(":")[0]) else None
     with show_progress() as progress:
         diagnosis = diagnose(
             model, images, threat, batch_size=batch_size, seed=seed, limit=limit,

@@ -254,6 +254,10 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
         print_line(f"corruptions: mean over {copies} corrupted copies of each image, mCE "
                    f"{100 * corruptions.mce:.2f}%{relative_text}, {counted_text} the "
                    "worst-case robust accuracy")  # fmt: skip
+    if evaluation.uar:
+        rows = [[k, f"{r.uar:.3f}", " - ".join(f"{v:.3f}" for v in r.interval)]
+                for k, r in evaluation.uar.items()]  # fmt: skip
+        print_line(format_table(["threat model", "UAR", "95% interval"], rows))
     if per_class:
         _print_per_class(evaluation)
     for record in evaluation.records.values():

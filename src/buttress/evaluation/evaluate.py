@@ -31,7 +31,13 @@ from buttress.evaluation.run_entry import (
     load_source_models,
     run_suite_entry,
 )
-from buttress.evaluation.suite import SuiteEntry, choose_suite, corruption_source, resolve_suite
+from buttress.evaluation.suite import (
+    SuiteEntry,
+    SuiteTarget,
+    choose_suite,
+    corruption_source,
+    resolve_suite,
+)
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
@@ -109,7 +115,7 @@ def evaluate_model(
     evaluated: EvaluatedModel, data: Dataset, spec: SuiteSpec, options: EvaluationOptions
 ) -> Evaluation:
     """Like `evaluate`, for a model that may be inference-optimized already."""
-    entries = resolve_suite(spec, data.budgets, data.name)
+    entries = resolve_suite(spec, SuiteTarget(data.budgets, data.shape[1], data.name))
     if len(data) == 0 or options.batch_size < 1:
         raise UserError(
             f"`len(data) >= 1` and `batch_size >= 1` must hold, but got {len(data)} and "

@@ -31,7 +31,7 @@ from buttress.results.suite_spec import (
 )
 from buttress.system.files import safe_file_name
 from buttress.threats.arguments import DEFAULT_NORM
-from buttress.threats.core import Threat
+from buttress.threats.core import THREATS, Threat, parse_kind
 from buttress.threats.norm_ball import NORMS, Norm, NormBall, parse_norm
 
 MAX_NAME_LENGTH = 100  # characters
@@ -81,13 +81,22 @@ def default_suite(model: nn.Module, threat: str | None = None) -> SuiteSpec:
 
     ``threat`` is a threat model, or a norm alone for the usual eps of the dataset.
     """
-    if not is_differentiable(model):
-        spec = load_suite("black-box")
-        return spec if threat is None else with_threat(spec, threat)
     threat = threat or DEFAULT_NORM
-    kind = threat.partition(":")[0].lower()
-    entry = {"name": f"fast-{kind}", "attack": "fast", "threat": threat}
-    return SuiteSpec.parse({"name": f"fast-{threat.lower()}", "entries": [entry]}, "suite")
+    kind = parse_kind(threat.partition(":")[0])
+    if not is_differentiable(model) and kind in NORMS:
+        return with_threat(load_suite("black-box"), threat)
+    usual = THREATS.entry(kind).metadata.get("attack", "fast")
+    attack = usual if is_differentiable(model) else "random_search"
+    entry = {"name": f"{attack}-{kind.lower()}", "attack": attack, "threat": threat}
+    return SuiteSpec.parse({"name": f"{attack}-{threat.lower()}", "entries": [entry]}, "suite")
+
+
+class SuiteTarget(NamedTuple):
+    """What the budgets of a suite depend on."""
+
+    budgets: Mapping[Norm, float]  # the default eps of the dataset
+    image_size: int
+    dataset: str = ""
 
 
 def choose_suite(
@@ -100,9 +109,7 @@ def choose_suite(
     return spec if threat is None else with_threat(spec, threat)
 
 
-def resolve_suite(
-    spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str = ""
-) -> list[SuiteEntry]:
+def resolve_suite(spec: SuiteSpec, target: SuiteTarget) -> list[SuiteEntry]:
     """Resolve the entries of a suite for a dataset, clean first; check their arguments."""
     entries = [SuiteEntry(CLEAN, CLEAN, None, {})]
     for entry_spec in spec.entries:
@@ -111,7 +118,7 @@ def resolve_suite(
         elif normalize_name(entry_spec.attack) == CLEAN:
             resolved = []
         else:
-            resolved = _attack_entries(spec, entry_spec, budgets, dataset)
+            resolved = _attack_entries(spec, entry_spec, target)
             if entry_spec.threat.endswith(
                 f":{DATASET_BUDGET}"
             ):  # skipped if equal to the entry with the suite's eps
@@ -143,11 +150,9 @@ def _corruption_entries(line: SuiteEntrySpec, in_worst_case: bool) -> list[Suite
     ]
 
 
-def _attack_entries(
-    spec: SuiteSpec, line: SuiteEntrySpec, budgets: Mapping[Norm, float], dataset: str
-) -> list[SuiteEntry]:
+def _attack_entries(spec: SuiteSpec, line: SuiteEntrySpec, target: SuiteTarget) -> list[SuiteEntry]:
     ATTACKS.create(line.attack, line.args)
-    threat = _entry_threat(spec, line, budgets, dataset)
+    threat = _entry_threat(spec, line, target)
     name = _entry_name(line.name or f"{line.attack}-{threat.kind.lower()}")
     return [SuiteEntry(name, line.attack, threat, line.args)]
 
@@ -162,15 +167,23 @@ def _entry_name(name: str) -> str:
     return safe_file_name(name)
 
 
-def _entry_threat(
-    spec: SuiteSpec, line: SuiteEntrySpec, budgets: Mapping[Norm, float], dataset: str
-) -> Threat:
-    norm, sep, eps = (line.threat or default_norm(line.attack)).partition(":")
-    if sep and eps != DATASET_BUDGET:
+def _entry_threat(spec: SuiteSpec, line: SuiteEntrySpec, target: SuiteTarget) -> Threat:
+    name, sep, size = (line.threat or default_norm(line.attack)).partition(":")
+    if sep and size != DATASET_BUDGET:
         return Threat.parse(line.threat)
-    if not sep and spec.budgets:
-        budgets = _suite_budgets(spec, budgets, dataset, parse_norm(norm))
-    return NormBall(parse_norm(norm), budgets[parse_norm(norm)])
+    kind = parse_kind(name)
+    if not sep and spec.budgets and (budget := _suite_budget(spec, kind, target.dataset)):
+        return Threat.parse(f"{kind}:{budget}")
+    return default_threat(kind, target)
+
+
+def default_threat(kind: str, target: SuiteTarget) -> Threat:
+    """A norm at the default eps of a dataset, another kind at its usual budget for the images."""
+    if kind in NORMS:
+        return NormBall(parse_norm(kind), target.budgets[parse_norm(kind)])
+    if not (budget := THREATS.get(kind).usual_budget(kind, target.image_size)):
+        raise UserError(f"threat model {kind} has no usual budget; write {kind}:BUDGET")
+    return Threat.parse(f"{kind}:{budget}")
 
 
 def default_norm(attack: str) -> str:
@@ -181,20 +194,18 @@ def default_norm(attack: str) -> str:
     return norm
 
 
-def _suite_budgets(
-    spec: SuiteSpec, budgets: Mapping[Norm, float], dataset: str, norm: Norm
-) -> Mapping[Norm, float]:
-    """The eps of the suite for a dataset; raise if it has none."""
+def _suite_budget(spec: SuiteSpec, kind: str, dataset: str) -> str:
+    """The budget of the suite for a dataset; empty for the dataset's own; raise if it has none."""
     by_dataset = {normalize_name(name): row for name, row in spec.budgets.items()}
-    budgets_of_dataset = by_dataset.get(
+    budgets = by_dataset.get(
         normalize_name(dataset.partition(":")[0]), by_dataset.get(OTHER_DATASETS)
     )
-    if budgets_of_dataset == DATASET_BUDGET:
-        return budgets
-    if not isinstance(budgets_of_dataset, Mapping) or norm not in budgets_of_dataset:
+    if budgets == DATASET_BUDGET:
+        return ""
+    if not isinstance(budgets, Mapping) or kind not in budgets:
         raise UserError(
-            f"suite {spec.name!r} has no {norm} eps for dataset {dataset!r}, only for "
+            f"suite {spec.name!r} has no {kind} eps for dataset {dataset!r}, only for "
             f"{', '.join(spec.budgets)}; add one under `budgets` in a copy of the suite, or use "
             "a suite with the default eps of the dataset, such as union"
         )
-    return budgets_of_dataset
+    return budgets[kind]

@@ -194,10 +194,10 @@ def model_figure(board: Leaderboard, row: LeaderboardRow) -> ReportFigure:
     for column, cell in zip(board.columns, row.cells, strict=True):
         items.append(accuracy_bar(column.title, cell.estimate, 0, column.definition.is_clean))
     relations = [
-        relation_to_training(c.definition.threat, row.run.training_threat) for c in board.columns
+        relation_to_training(c.definition.threat, row.run.training_threats) for c in board.columns
     ]
     unseen_attacks = [
-        c.title for c, s in zip(board.columns, relations, strict=True) if s.startswith("unseen")
+        c.title for c, s in zip(board.columns, relations, strict=True) if s == "not trained on"
     ]
     about = f"not trained on: {', '.join(unseen_attacks)}" if unseen_attacks else ""
     svg = draw_bars(items, f"{row.run.label} under each attack", width=400, name_width=130)

@@ -17,6 +17,7 @@ from buttress.results.run import shorten_paths
 from buttress.results.suite_spec import CORRUPTION_ATTACK
 from buttress.statistics import SeedSummary, summarize_seeds, summarize_seeds_and_images
 from buttress.system.files import digest
+from buttress.threats.norm_ball import NORMS
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,15 @@ def build_leaderboard(dataset: str, members: Sequence[tuple[RunPage, Evaluation]
     rows = mark_best(rank_rows(rows))
     first = members[0][1]
     titles = column_titles(definitions)
-    threats = {run.training_threat for run, _ in members if not run.is_standard}
-    training = next(iter(threats)) if len(threats) == 1 else ""
+    threats = {run.training_threats for run, _ in members if not run.is_standard}
+    trained = next(iter(threats)) if len(threats) == 1 else ()
     return Leaderboard(
         dataset=dataset,
         split=first.split,
         suite=first.suite,
         images=len(first),
         columns=tuple(
-            LeaderboardColumn(d, titles[d], relation_to_training(d.threat, training))
+            LeaderboardColumn(d, titles[d], relation_to_training(d.threat, trained))
             for d in definitions
         ),
         rows=tuple(rows),
@@ -239,14 +240,16 @@ def trusted_correct_count(cell: AccuracyCell) -> float:
     return -1 if cell.is_untrustworthy else correct_count(cell)
 
 
-def relation_to_training(threat: str, training_threat: str) -> str:
-    """Relation of an attack's threat model to that of training."""
-    if not threat or not training_threat:
+def relation_to_training(threat: str, trained: Sequence[str]) -> str:
+    """Relation of an attack's threat model to those of training."""
+    if not threat or not trained:
         return ""
-    if threat == training_threat:
+    if threat in trained:
         return "trained on"
-    same_norm = threat.partition(":")[0] == training_threat.partition(":")[0]
-    return "same norm, other eps" if same_norm else "not trained on"
+    kind = threat.partition(":")[0]
+    if kind not in {other.partition(":")[0] for other in trained}:
+        return "not trained on"
+    return "same norm, other eps" if kind in NORMS else "same kind, other size"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from buttress.report.formatting import (
     pluralize,
 )
 from buttress.report.headline import best_models, build_headline, unranked_sentence
+from buttress.report.heat_map import build_heat_map, threat_rows
 from buttress.report.leaderboard import (
     Leaderboard,
     LeaderboardRow,
@@ -277,13 +278,14 @@ def leaderboard_context(
         "drawn": len(drawn_rows.rows),
         "left_out": drawn_rows.num_omitted,
         "figures": [*curves, *([scatter] if scatter else [])],
+        "heat_map": build_heat_map(board),
         "method": describe_method(board),
     }
 
 
 def run_leaderboard_context(board: Leaderboard, row: LeaderboardRow) -> dict[str, Any]:
     relations = [
-        relation_to_training(c.definition.threat, row.run.training_threat) for c in board.columns
+        relation_to_training(c.definition.threat, row.run.training_threats) for c in board.columns
     ]
     note_numbers = sorted({*row.worst_case.notes, *(n for c in row.cells for n in c.notes)})
     return {
@@ -291,6 +293,8 @@ def run_leaderboard_context(board: Leaderboard, row: LeaderboardRow) -> dict[str
         "row": row,
         "results": list(zip(board.columns, row.cells, row.results, relations, strict=True)),
         "notes": {n: board.notes[n - 1] for n in note_numbers},
+        "threats": threat_rows(row),
+        "uar": list(row.suite.uar.values()),
         "bars": figures.model_figure(board, row),
         "classes": figures.class_figure(row.suite.per_class()) if row.worst_case.estimate else None,
     }

@@ -29,6 +29,12 @@ from buttress.results.diagnosis import (
 )
 from buttress.results.display import describe_evaluation, evaluation_html
 from buttress.results.suite_spec import CORRUPTION_ATTACK
+from buttress.results.threat_summary import (
+    ThreatSummary,
+    UARResult,
+    summarize_threats,
+    unforeseen_robustness,
+)
 from buttress.statistics import Interval, effective_image_fraction
 
 CORRUPTIONS = "corruptions"  # the entry of a table that stands for all corruptions
@@ -334,6 +340,16 @@ class Evaluation:
         return {n: r for n, r in self.records.items() if not r.is_corruption}
 
     @cached_property
+    def threats(self) -> dict[str, ThreatSummary]:
+        """Threat model -> robust accuracy under all its attacks, and their passes."""
+        return summarize_threats(self.records.values())
+
+    @cached_property
+    def uar(self) -> dict[str, UARResult]:
+        """UAR of each kind of threat model with records at all six calibrated sizes."""
+        return unforeseen_robustness(self.threats, self.dataset)
+
+    @cached_property
     def corruptions(self) -> CorruptionSummary | None:
         """All corruptions together; None if the suite has none."""
         return summarize_corruptions(self.records.values())
@@ -398,6 +414,8 @@ class Evaluation:
             "attacks": {n: self.estimate(n).to_dict() for n in self.attack_records},
             **({} if corrupted is None else {CORRUPTIONS: corrupted.to_dict()}),
             WORST_CASE: self.estimate().to_dict(),
+            "threats": {name: summary.to_dict() for name, summary in self.threats.items()},
+            **({"uar": {kind: r.to_dict() for kind, r in self.uar.items()}} if self.uar else {}),
             "is_trustworthy": self.is_trustworthy,
             "per_class": {n: c.to_dict() for n, c in self.per_class().items()},
             "warnings": list(self.warnings),

@@ -66,6 +66,14 @@ class RunResults:
         return "" if self.is_standard else self.spec.recipe.threat or ""
 
     @property
+    def training_threats(self) -> tuple[str, ...]:
+        """Threat models of training: those of the objective, if it names several."""
+        several = self.spec.recipe.objective.args.get("threats")
+        if self.is_standard or not isinstance(several, list | tuple):
+            return (self.training_threat,) if self.training_threat else ()
+        return tuple(map(str, several))
+
+    @property
     def unfinished_warning(self) -> tuple[str, ...]:
         """Whether training is not finished, as a warning for tables."""
         state = f"training is not finished (state: {self.state})"

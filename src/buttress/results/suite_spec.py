@@ -5,6 +5,7 @@ Nothing here needs torch, so that a misspelt suite is refused at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +16,8 @@ from buttress.config import SUITES, Spec
 from buttress.errors import UnknownNameError, UserError
 from buttress.registry import close_names_text, normalize_name
 from buttress.threats.arguments import DEFAULT_NORM
-from buttress.threats.core import parse_kind
-from buttress.threats.norm_ball import NORMS, Norm, parse_eps, parse_norm
+from buttress.threats.core import Threat, find_kind, parse_kind
+from buttress.threats.norm_ball import NORMS
 
 CLEAN = "clean"
 CORRUPTION_ATTACK = "corruption"  # in place of an attack
@@ -29,9 +30,10 @@ OTHER_DATASETS = "others"  # in place of a dataset: all datasets that are not li
 class SuiteEntrySpec(Spec):
     """One entry of a suite: an attack with its threat model, or corruptions.
 
-    A threat model without eps takes the eps of the suite's ``budgets`` for the dataset, or the
-    default eps of the dataset if the suite has none; ``L2:data`` always takes the latter. An attack
-    without a threat model takes its first norm, which is Linf for most.
+    A threat model without a budget takes that of the suite's ``budgets`` for the dataset; if the
+    suite has none, a norm takes the default eps of the dataset and any other kind its usual budget
+    for the size of the images. ``L2:data`` always takes the latter. An attack without a threat
+    model takes its first norm, which is Linf for most.
     """
 
     name: str = ""
@@ -88,19 +90,28 @@ def parse_entry(text: str) -> dict[str, Any]:
     prefix, _, threat = text.partition(":")
     if normalize_name(prefix) in (CORRUPTION_ATTACK, CORRUPTIONS_ENTRY):
         return parse_corruption(text)
-    stem, _, tail = prefix.rpartition("-")
-    if not threat and stem and normalize_name(tail) in {normalize_name(n) for n in NORMS}:
-        return {"name": text, "attack": stem, "threat": parse_norm(tail)}
+    parts = prefix.split("-")
+    tails = ("-".join(parts[i:]) for i in range(1, len(parts)))
+    tail = next((tail for tail in tails if find_kind(tail)), "")
+    if not threat and tail:
+        return {"name": text, "attack": prefix[: -len(tail) - 1], "threat": parse_kind(tail)}
     return {"name": text, "attack": prefix, "threat": threat}
 
 
+def split_entries(text: str) -> list[str]:
+    """``clean,grid:spatial:30,3`` -> its entries; budgets may have commas of their own."""
+    return [
+        entry.strip() for entry in re.split(r",(?!\s*(?:[\d./]+|pixels|values)\s*(?:,|$))", text)
+    ]
+
+
 def _parse_budgets(raw: Any) -> Any:
-    """Parse the norms and eps of budgets."""
+    """Parse the kinds of threat models and the sizes of budgets."""
     if not isinstance(raw, Mapping):
         return raw
     return {
-        name: {parse_norm(n): parse_eps(e) for n, e in row.items()}
-        if hasattr(row, "items")
+        name: {parse_kind(str(k)): Threat.parse(f"{k}:{size}").budget for k, size in row.items()}
+        if isinstance(row, Mapping)
         else row
         for name, row in raw.items()
     }
@@ -110,7 +121,7 @@ SuiteEntryField = Annotated[
     SuiteEntrySpec, BeforeValidator(lambda v: parse_entry(v) if isinstance(v, str) else v)
 ]
 BudgetsField = Annotated[
-    dict[str, dict[Norm, float] | Literal["data"]],
+    dict[str, dict[str, str] | Literal["data"]],
     BeforeValidator(_parse_budgets),
 ]
 
@@ -123,7 +134,7 @@ class SuiteSpec(Spec):
     source: str = ""
     mode: Literal["table", "worst_case"] = "table"  # worst_case: fooled images are skipped
     corruptions_in_worst_case: bool = True
-    budgets: BudgetsField = Field(default_factory=dict)  # dataset -> norm -> eps
+    budgets: BudgetsField = Field(default_factory=dict)  # dataset -> kind -> size
     entries: tuple[SuiteEntryField, ...] = Field(min_length=1)
 
     @property
@@ -166,7 +177,7 @@ def parse_suite(
         return suite
     if isinstance(suite, str) and not suite.endswith((".yaml", ".yml")):
         if "," in suite or ":" in suite:
-            suite = [entry.strip() for entry in suite.split(",")]
+            suite = split_entries(suite)
         elif normalize_name(suite) not in map(normalize_name, list_suites()):
             spec = SuiteSpec.parse({"name": suite, "entries": [suite]}, "suite")
             return _check_single_entry(spec, attacks)

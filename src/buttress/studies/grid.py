@@ -14,7 +14,7 @@ from buttress.analysis.core import ANALYSES
 from buttress.config import ComponentSpec
 from buttress.data import dataset_facts
 from buttress.errors import UserError
-from buttress.evaluation.suite import load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteTarget, load_suite, resolve_suite
 from buttress.models.core import is_known
 from buttress.models.cost import SkipInitialization
 from buttress.results.run_spec import Recipe, RunSpec
@@ -192,8 +192,10 @@ class GridBuilder:
 def _check_runs(runs: Collection[GridRun], scaled: ScaledStudy) -> None:
     """Check that the suites fit the datasets, and the models their images."""
     for dataset in dict.fromkeys(run.spec.dataset for run in runs):
+        facts = dataset_facts(dataset)
         for suite in scaled.suites:
-            resolve_suite(load_suite(suite), dataset_facts(dataset).budgets, dataset)
+            target = SuiteTarget(facts.budgets, facts.shape[1], dataset)
+            resolve_suite(load_suite(suite), target)
     for run in runs:
         check_model_args(run.spec)
 

@@ -21,7 +21,7 @@ from buttress.data import DatasetFacts, dataset_facts, load_dataset
 from buttress.errors import CorruptFileError
 from buttress.evaluation import evaluate
 from buttress.evaluation.run_entry import entry_passes
-from buttress.evaluation.suite import SuiteEntry, load_suite, resolve_suite
+from buttress.evaluation.suite import SuiteEntry, SuiteTarget, load_suite, resolve_suite
 from buttress.models import load_model
 from buttress.models.core import resolve_device
 from buttress.models.cost import PassCount
@@ -135,7 +135,7 @@ def tasks_of_job(job: RunJob) -> list[RunTask]:
     for which in job.checkpoints:
         for suite in job.suites:
             name = suite if which == "best" else f"{suite}-{which}"
-            for entry, passes in _suite_passes(suite, spec.dataset, spec.num_classes):
+            for entry, passes in _suite_passes(suite, spec.dataset, spec.image_size):
                 path = run.suite_folder(name) / f"{entry.name}.parquet"
                 tasks.append(
                     RunTask(
@@ -161,11 +161,13 @@ def cached_facts(dataset: str) -> DatasetFacts:
 
 @lru_cache(maxsize=1024)
 def _suite_passes(
-    suite: str, dataset: str, num_classes: int
+    suite: str, dataset: str, image_size: int
 ) -> tuple[tuple[SuiteEntry, PassCount], ...]:
     """The entries of a suite and their passes per robust image."""
-    entries = resolve_suite(load_suite(suite), cached_facts(dataset).budgets, dataset)
-    return tuple((entry, entry_passes(entry, num_classes)) for entry in entries)
+    facts = cached_facts(dataset)
+    target = SuiteTarget(facts.budgets, image_size, dataset)
+    entries = resolve_suite(load_suite(suite), target)
+    return tuple((entry, entry_passes(entry, facts.num_classes)) for entry in entries)
 
 
 RunState = Literal["done", "failed", "started", "new"]

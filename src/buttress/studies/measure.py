@@ -17,6 +17,7 @@ from buttress.results.core import WORST_CASE, read_record_json
 from buttress.results.evaluation import CORRUPTIONS, Evaluation
 from buttress.results.run import Run
 from buttress.results.run_results import RunResults
+from buttress.results.threat_summary import BEYOND_NORMS, beyond_norms
 from buttress.studies.grid import ExpandedStudy, GridRun, merge_settings
 from buttress.studies.spec import AnalysisRows, ColumnSpec, ScaledStudy
 from buttress.studies.table import NO_LABEL, CellKey, MeasuredValue, RowLabels, StudyTable
@@ -24,7 +25,11 @@ from buttress.system.files import digest
 from buttress.training.cost import run_model_cost
 from buttress.training.guards import TRAINING_FAILED
 
-NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS)  # columns that need a complete evaluation
+NEEDS_FULL_SUITE = (
+    WORST_CASE,
+    CORRUPTIONS,
+    BEYOND_NORMS,
+)  # columns that need a complete evaluation
 EXACT_METRICS = ("parameters_m", "gmacs")  # the same for every seed
 RUN_METRICS = (*EXACT_METRICS, "train_seconds", "collapsed")
 
@@ -235,9 +240,11 @@ def _image_scores(
 
 
 def _per_sample_scores(evaluation: Evaluation, metric: str) -> np.ndarray:
-    """Per-sample correctness; for corruptions the fraction of correct copies."""
+    """Per-sample correctness; for several corruptions or threat models the fraction of correct."""
     if metric == WORST_CASE:
         return evaluation.is_robust
+    if metric == BEYOND_NORMS:
+        return beyond_norms(evaluation.threats)
     if metric != CORRUPTIONS:
         return evaluation.records[metric].correct
     if evaluation.corruptions is None:

@@ -143,19 +143,25 @@ class SearchSet(Threat):
         return self.project(x, x_adv)
 
 
+# Entries may have `attack`: the attack where none is named, if it is not the ensemble `fast`.
 THREATS: Registry[type[Threat]] = Registry("threat")
 
 
-def parse_kind(text: str) -> str:
-    """The registered name of a kind of threat; norms in every usual spelling."""
+def find_kind(text: str) -> str | None:
+    """The registered name of a kind of threat, norms in every usual spelling; None if unknown."""
     from buttress.threats.norm_ball import find_norm
 
-    name = find_norm(text) or text
-    if normalize_name(name) not in {normalize_name(known) for known in THREATS.names()}:
+    name = normalize_name(find_norm(text) or text)
+    return next((known for known in THREATS.names() if normalize_name(known) == name), None)
+
+
+def parse_kind(text: str) -> str:
+    """The same; raises for what is no kind of threat."""
+    if (kind := find_kind(text)) is None:
         raise UserError(
             f"the threat model must be one of {', '.join(THREATS.names())}, but got {text!r}"
         )
-    return THREATS.entry(name).name
+    return kind
 
 
 def list_threats(tag: str | None = None) -> list[str]:

@@ -30,7 +30,7 @@ class Fog(ParametricThreat):
 
     @classmethod
     def usual_budget(cls, kind: str, size: int) -> str:
-        return "512" if size > 64 else "256"
+        return "512" if size > 64 else "64"  # not published for small images
 
     def describe(self) -> str:
         return f"fog of strength {self.eps:g} (of 255 levels) may cover the image"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 USUAL_SHARE = 5 / 32  # of the side of a small image; 50 of 224 pixels on large ones
 
 
-@THREATS.register("patch", paper="arXiv:2006.12834", tags=("sparse",))
+@THREATS.register("patch", paper="arXiv:2006.12834", tags=("sparse",), attack="patch_pgd")
 @dataclass(frozen=True, repr=False)
 class Patch(SearchSet):
     """A square of a side anywhere, or with its upper left pixel at given places.

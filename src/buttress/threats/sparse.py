@@ -20,7 +20,7 @@ MEAN_STEP = 0.16
 USUAL_PIXELS = 24  # of an image of 32 x 32
 
 
-@THREATS.register("L0", paper="arXiv:2006.12834", tags=("sparse",))
+@THREATS.register("L0", paper="arXiv:2006.12834", tags=("sparse",), attack="sparse_pgd")
 @dataclass(frozen=True, repr=False)
 class SparseChange(SearchSet):
     """At most k pixels, all channels of each, or k single values (``L0:72,values``)."""

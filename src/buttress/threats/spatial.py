@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 USUAL_ROTATION = 30  # degrees
 
 
-@THREATS.register("spatial", paper="arXiv:1712.02779", tags=("parametric",))
+@THREATS.register("spatial", paper="arXiv:1712.02779", tags=("parametric",), attack="grid")
 @dataclass(frozen=True, repr=False)
 class Spatial(ParametricThreat):
     """Rotation by at most ``eps`` degrees, then translation by at most so many pixels.

@@ -1,4 +1,4 @@
-"""Adversarial training in several norms (Tramer and Boneh, arXiv:1904.13000)."""
+"""Adversarial training in several threat models (Tramer and Boneh, arXiv:1904.13000)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from buttress.training.objectives.inner_maximization import AdversarialObjective
 class MultiNorm(AdversarialObjective):
     r"""Cross-entropy on the worst adversarial images of several threat models.
 
-    With ``combine="max"`` each image is the one of the norm with the largest loss, with ``"avg"``
-    the loss is the mean over norms, with ``"random"`` each batch is attacked in one norm, drawn
-    from the samples in it. The eps of ``threats`` warm up as that of the recipe does. BatchNorm
-    statistics are updated once; with ``avg`` all images pass together.
+    With ``combine="max"`` each image is the one of the threat model with the largest loss, with
+    ``"avg"`` the loss is the mean over threat models, with ``"random"`` each batch is attacked in
+    one of them, drawn from the samples in it. They may be of any kind, such as ``patch:5``. The
+    eps of ``threats`` warm up as that of the recipe does. BatchNorm statistics are updated once;
+    with ``avg`` all images pass together.
     """
 
     threats: Sequence[str] = ("Linf:8/255", "L2:0.5", "L1:12")
@@ -66,8 +67,8 @@ class MultiNorm(AdversarialObjective):
         threats = [Threat.parse(text).scaled(batch.eps_fraction) for text in self.threats]
         if self.combine == "random":
             ids = "/".join(map(str, batch.streams.ids.tolist()))
-            norm_seed = derive_seed(batch.streams.seed, batch.streams.purpose, "norm", ids)
-            threats = [threats[norm_seed % len(threats)]]
+            seed = derive_seed(batch.streams.seed, batch.streams.purpose, "norm", ids)
+            threats = [threats[seed % len(threats)]]
         candidates = [
             run_inner_attack(model, batch, self.create_attack(batch), threat=threat)
             for threat in threats

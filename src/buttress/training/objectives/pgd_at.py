@@ -16,5 +16,5 @@ class PGDAT(AdversarialObjective):
     .. math:: \max_{x' \in B_\epsilon(x)} \mathrm{CE}(f(x'), y)
 
     The attack uses the model in evaluation mode, so it updates no BatchNorm statistics; the
-    adversarial batch then passes once in training mode. Any norm.
+    adversarial batch then passes once in training mode. Any threat model.
     """
