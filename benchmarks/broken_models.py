@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -109,11 +110,10 @@ def diagnose(model: nn.Module, data: Dataset, eps: float) -> Outcome:
 
 def outcomes_of(model: nn.Module, data: Dataset, eps: float, exact: int) -> dict[str, Outcome]:
     """What each suite says; AutoAttack, which takes longest, on the first ``exact`` images."""
-    return {
-        "fast": evaluate(model, data, "fast", eps),
-        "autoattack": evaluate(model, data.select(range(exact)), "autoattack", eps),
-        "doctor": diagnose(model, data, eps),
-    }
+    found = {"fast": evaluate(model, data, "fast", eps), "doctor": diagnose(model, data, eps)}
+    if exact:
+        found["autoattack"] = evaluate(model, data.select(range(exact)), "autoattack", eps)
+    return found
 
 
 def broken_row(name: str, images: int, exact: int) -> Row:
@@ -137,10 +137,10 @@ def broken_row(name: str, images: int, exact: int) -> Row:
     return Row(name, clean, min(bounds), outcomes)
 
 
-def honest_row(name: str, images: int, exact: int) -> Row:
+def honest_row(name: str, images: int) -> Row:
     honest = {**HONEST, **published_models()}[name]
     model, data = honest.make(), honest.data(images)
-    outcomes = outcomes_of(model, data, evaluated_eps(model, data), exact)
+    outcomes = outcomes_of(model, data, evaluated_eps(model, data), 0)
     clean = accuracy(model, data.images, data.labels)
     return Row(name, clean, min(o.robust_accuracy for o in outcomes.values()), outcomes)
 
@@ -154,7 +154,7 @@ def collect(names: Sequence[str], make_row: Callable[[str], Row], path: Path) ->
             known[name] = row = make_row(name)
             with path.open("a") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
-            flags = ", ".join(s for s in SUITES if row.outcomes[s].is_flagged) or "none"
+            flags = ", ".join(s for s, o in row.outcomes.items() if o.is_flagged) or "none"
             print(f"{name}: true {row.true:.2f}, flagged by {flags}", file=sys.stderr, flush=True)
     return [known[name] for name in names]
 
@@ -176,7 +176,11 @@ def summary_table(broken: Sequence[Row], honest: Sequence[Row]) -> str:
         lines.append(f"| {text} | {' | '.join(value(s) for s in SUITES)} |")
 
     def flagged(rows: Sequence[Row]) -> Callable[[str], str]:
-        return lambda s: f"{sum(r.outcomes[s].is_flagged for r in rows)} of {len(rows)}"
+        def count(suite: str) -> str:
+            outcomes = [r.outcomes[suite] for r in rows if suite in r.outcomes]
+            return f"{sum(o.is_flagged for o in outcomes)} of {len(outcomes)}" if outcomes else "-"
+
+        return count
 
     def missed_gap(suite: str) -> str:
         missed = [r.gap(suite) for r in defences if not r.outcomes[suite].is_flagged]
@@ -194,7 +198,10 @@ def summary_table(broken: Sequence[Row], honest: Sequence[Row]) -> str:
 
 
 def _mean_cost(rows: Sequence[Row], suite: str, cost: str) -> str:
-    value = mean(getattr(r.outcomes[suite], cost) for r in rows)
+    values = [getattr(r.outcomes[suite], cost) for r in rows if suite in r.outcomes]
+    value = mean(values) if values else math.nan
+    if math.isnan(value):
+        return "-"
     return f"{value:,.0f}" if cost == "passes" else f"{value:.1f}"
 
 
@@ -231,7 +238,7 @@ def cost_text(honest: Sequence[Row], images: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=IMAGES, help="per model")
-    parser.add_argument("--exact", type=int, default=12, help="per model, for autoattack")
+    parser.add_argument("--exact", type=int, default=12, help="per broken model, for autoattack")
     parser.add_argument("--out", type=Path, default=Path("docs/measured/broken-models.md"))
     parser.add_argument("--rows", type=Path, default=Path("broken-models.jsonl"))
     options = parser.parse_args()
@@ -239,7 +246,7 @@ def main() -> None:
     size = options.images, options.exact
     broken = collect(list(BROKEN), lambda name: broken_row(name, *size), options.rows)
     names = [*HONEST, *published_models()]
-    honest = collect(names, lambda name: honest_row(name, *size), options.rows)
+    honest = collect(names, lambda name: honest_row(name, options.images), options.rows)
     parts = [summary_table(broken, honest), missed_table(broken), cost_text(honest, options.images)]
     options.out.write_text("\n".join(parts))
     print("\n".join(parts))
