@@ -96,7 +96,7 @@ def test_unknown_name_names_near_ones() -> None:
 def test_a_name_of_timm_is_recognized() -> None:
     for make in (create_model, load_model):
         with pytest.raises(UnknownNameError, match="did you mean 'timm:resnet10t'"):
-            make("resnet10t")  # type: ignore[operator]
+            make("resnet10t")
 
 
 def test_unknown_option_names_the_known_ones() -> None:
