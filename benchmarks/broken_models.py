@@ -131,8 +131,8 @@ def broken_row(name: str, images: int, exact: int) -> Row:
     bounds.append(accuracy(model, adversarial_examples(images), data.labels))
     subject = ModelUnderTest(model, data, NormBall("Linf", EPS))
     if (copy := compare_with_copy(subject).copy) is not None:
-        args = {"steps": 50, "loss": "margin", "restarts": 2}
-        x_adv = bt.attack("pgd", copy, data.images, data.labels, threat=f"Linf:{EPS}", **args)
+        strong = bt.attacks.PGD(eps=EPS, steps=50, loss="margin", restarts=2)
+        x_adv = strong(copy, data.images, data.labels)
         bounds.append(accuracy(model, x_adv, data.labels))
     return Row(name, clean, min(bounds), outcomes)
 

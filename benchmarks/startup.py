@@ -92,10 +92,10 @@ def measure(tree: Path, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:
         for args in COMMANDS.values():  # the index, and files in the cache of the system
             run_command(COMMAND, args, tree, cache)
-        found = {
-            case: min(run_command(COMMAND, args, tree, cache)[0] for _ in range(repeats))
-            for case, args in COMMANDS.items()
-        }
+        found = {}
+        for case, args in COMMANDS.items():
+            found[case] = min(run_command(COMMAND, args, tree, cache)[0] for _ in range(repeats))
+            print(f"{tree.name}: {case} {found[case]:.2f} s", file=sys.stderr)
         lines = [run_command(TIMED_COMMAND, EVALUATE, tree, cache)[1] for _ in range(repeats)]
     events = [json.loads(line) for line in lines]
     return {**found, **{text: min(e[name] for e in events) for name, text in EVENTS.items()}}
@@ -104,7 +104,7 @@ def measure(tree: Path, repeats: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, help="another checkout to compare with")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the table here too")
     args = parser.parse_args()
     trees = {"CPU seconds": Path(__file__).resolve().parents[1]}

@@ -42,7 +42,8 @@ def test_an_object_gives_what_the_function_gives() -> None:
     configured = bt.attacks.PGD(eps=EPS, norm="Linf", steps=7, seed=3)
     expected = bt.attack("pgd", MODEL, X, Y, threat="Linf:8/255", steps=7, seed=3)
     assert torch.equal(configured(MODEL, X, Y), expected)
-    assert torch.equal(bt.attack("pgd", MODEL, X, Y, eps=EPS, steps=7, seed=3), expected)
+    by_eps = bt.attack("pgd", MODEL, X, Y, eps=EPS, steps=7, seed=3, batch_size=2)
+    assert torch.equal(by_eps, expected)
     assert not torch.equal(bt.attacks.PGD(eps=EPS, steps=7)(MODEL, X, Y), expected)
     for copied in (copy.deepcopy(configured), pickle.loads(pickle.dumps(configured))):
         assert torch.equal(copied(MODEL, X, Y), expected)
@@ -124,6 +125,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "random_start": (lambda: pgd(random_start=True), ("it is called `start`",)),
     "eps_step": (lambda: pgd(eps_step=0.1), ("it is called `alpha`",)),
     "alpha of square": (lambda: bt.attacks.Square(eps=EPS, alpha=1), ("accepted: queries",)),
+    "no batch": (lambda: pgd(batch_size=0), ("`batch_size >= 1`",)),
+    "bs": (lambda: pgd(bs=4), ("it is called `batch_size`",)),
     "misspelt argument": (lambda: pgd(stps=3), ("unknown argument 'stps'", "accepted: steps")),
     "NHWC": (lambda: pgd()(MODEL, X.permute(0, 2, 3, 1), Y), ("(N, H, W, C)", "permute")),
     "one image": (lambda: pgd()(MODEL, X[0], Y[:1]), ("(3, 8, 8)", "images[None]")),

@@ -69,8 +69,7 @@ def evaluated_eps(model: nn.Module, data: Dataset) -> float:
     """The largest of some eps at which many images stay robust, so that there is much to check."""
     few = data.select(range(32))
     for eps in CANDIDATE_EPS:
-        args = {"threat": f"Linf:{eps}", "steps": 10}
-        x_adv = bt.attack("pgd", model, few.images, few.labels, **args)
+        x_adv = bt.attack("pgd", model, few.images, few.labels, threat=f"Linf:{eps}", steps=10)
         if accuracy(model, x_adv, few.labels) >= MIN_ROBUST:
             return eps
     return CANDIDATE_EPS[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from buttress.errors import UnknownNameError, UserError
 from buttress.models import Classifier, Normalize, create_model, load_model
-from buttress.models._torchvision import import_torchvision
+from buttress.models._torchvision import import_torchvision, paused_garbage_collection
 
 FILE = """
 from __future__ import annotations
@@ -95,7 +96,7 @@ def test_unknown_name_names_near_ones() -> None:
 def test_a_name_of_timm_is_recognized() -> None:
     for make in (create_model, load_model):
         with pytest.raises(UnknownNameError, match="did you mean 'timm:resnet10t'"):
-            make("resnet10t")  # type: ignore[operator]
+            make("resnet10t")
 
 
 def test_unknown_option_names_the_known_ones() -> None:
@@ -204,6 +205,22 @@ def test_file_that_fails_names_its_error(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
     with pytest.raises(UserError, match="ZeroDivisionError"):
         create_model(f"{tmp_path / 'broken.py'}:net")
+
+
+def test_garbage_is_collected_again_after_the_import() -> None:
+    with paused_garbage_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), paused_garbage_collection():
+        raise ImportError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_torchvision_is_imported_once_it_is_declared() -> None:

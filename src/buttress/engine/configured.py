@@ -13,7 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from buttress.attacks.core import ATTACKS, Attack, check_attack_threat, create_attack
+from buttress.attacks.core import (
+    ATTACKS,
+    Attack,
+    check_attack_threat,
+    check_positive,
+    create_attack,
+)
 from buttress.engine.checks import as_image_batch, as_label_batch
 from buttress.engine.options import AttackOptions
 from buttress.engine.randomness import NOISE_IMAGES, choose_eot_samples
@@ -92,6 +98,7 @@ def attack(  # noqa: PLR0913 - the public call
     norm: str | None = None,
     seed: int = 0,
     ids: Any = None,
+    batch_size: int = 256,
     **args: Any,
 ) -> Tensor:
     """Adversarial examples for ``x``, inside the threat's set and [0, 1].
@@ -106,18 +113,21 @@ def attack(  # noqa: PLR0913 - the public call
         norm: Linf, L2, L1 ...; if not given, the first that the attack takes, mostly Linf.
         seed: with ``ids`` it decides all randomness.
         ids: (N,) permanent sample ids; the positions in ``x`` if not given.
+        batch_size: affects speed and memory, not the examples.
         args: arguments of the attack, such as ``steps``. All attacks take ``eot_samples``: how many
             passes of a randomized model are averaged at each point; ``"auto"`` measures it.
             Attacks with a ``rel_step`` also take ``alpha``, the step size itself: rel_step * eps.
     """
     chosen_threat = _choose_threat(name, threat, eps, norm)
-    return configure_attack(name, chosen_threat, args, seed=seed)(model, x, y, ids=ids)
+    configured = configure_attack(name, chosen_threat, args, seed=seed, batch_size=batch_size)
+    return configured.run(model, x, y, ids=ids).x_adv
 
 
 def configure_attack(
     name: str, threat: Threat, args: Mapping[str, Any], *, seed: int = 0, batch_size: int = 256
 ) -> ConfiguredAttack:
     """An attack by name with its threat model; arguments and threat are checked here."""
+    check_positive(batch_size=batch_size)
     measure_noise = args.get("eot_samples") == AUTO
     given = {k: v for k, v in args.items() if not (k == "eot_samples" and measure_noise)}
     instance = create_attack(name, **_resolve_step_size(name, threat, given))
