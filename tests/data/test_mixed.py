@@ -77,7 +77,7 @@ def test_batches_hold_images_of_both(mixed: MixedDataset) -> None:
 
 
 def test_the_joined_set_is_a_data_set(mixed: MixedDataset) -> None:
-    data = mixed.joined
+    data = mixed.union
     assert data.name == "real+extra"
     assert (data.mean, data.classes) == (mixed.real.mean, mixed.real.classes)
     assert len(data) == 70 == len(set(data.ids.tolist()))
@@ -91,7 +91,7 @@ def test_the_joined_set_is_a_data_set(mixed: MixedDataset) -> None:
 def test_grey_levels_and_floats_mix() -> None:
     real = make(6, "real")
     extra = Dataset.from_arrays(make(9, "x").images, torch.zeros(9, dtype=torch.int64))
-    data = MixedDataset(real, extra, 0.5).joined
+    data = MixedDataset(real, extra, 0.5).union
     assert torch.equal(data.images, torch.cat([real.images, extra.images]))
 
 
@@ -116,5 +116,5 @@ def test_what_cannot_be_mixed() -> None:
 
 def test_a_set_with_itself_has_no_equal_ids() -> None:
     digits = load_dataset("digits", "val")
-    ids = MixedDataset(digits, digits, 0.5).joined.ids
+    ids = MixedDataset(digits, digits, 0.5).union.ids
     assert len(ids.unique()) == 2 * len(digits)

@@ -29,7 +29,8 @@ def read_function(dotted: str) -> ast.FunctionDef:
     node = None
     for name in parts[count:]:
         known = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-        node = next(n for n in known if n.name == name)
+        node = next((n for n in known if n.name == name), None)
+        assert node is not None, f"docs/architecture.md names {dotted}, which is not there"
         body = node.body
     assert isinstance(node, ast.FunctionDef), dotted
     return node

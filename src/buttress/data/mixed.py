@@ -111,7 +111,7 @@ class MixedDataset:
         return len(self.real)
 
     @cached_property
-    def joined(self) -> Dataset:
+    def union(self) -> Dataset:
         """Both sets as one: the real images first, then the extra ones."""
         return replace(
             self.real,
@@ -122,13 +122,13 @@ class MixedDataset:
         )
 
     def epoch_batches(self, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-        """Positions in `joined` of each batch of an epoch, the real images first."""
+        """Positions in `union` of each batch of an epoch, the real images first."""
         n_real, n_extra = len(self.real), len(self.extra)
         batches = mixed_batches(n_real, n_extra, batch_size, self.ratio, seed, epoch)
         return [torch.cat([real, n_real + extra]) for real, extra in batches]
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        return (self.joined.take(rows) for rows in self.epoch_batches(batch_size, seed, epoch))
+        return (self.union.take(rows) for rows in self.epoch_batches(batch_size, seed, epoch))
 
 
 @dataclass(frozen=True, eq=False)

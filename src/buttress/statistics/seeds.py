@@ -143,10 +143,10 @@ def half_width(sources: VarianceComponents, level: float) -> float:
     """
     from scipy.special import stdtrit
 
-    def squared(term: VarianceComponent) -> float:
+    def square(term: VarianceComponent) -> float:
         return float(stdtrit(term.degrees_of_freedom, level / 2)) ** 2 * term.variance
 
-    return math.sqrt(max(sum(map(squared, sources.components)), squared(sources.images_only)))
+    return math.sqrt(max(sum(map(square, sources.components)), square(sources.images_only)))
 
 
 def _interval_and_error(

@@ -19,9 +19,9 @@ from torch import Tensor
 
 def splitmix64(value: Tensor) -> Tensor:
     """The finalizer of splitmix64 on int64, with wrap-around."""
-    value = value + _signed(0x9E3779B97F4A7C15)
-    value = (value ^ logical_shift_right(value, 30)) * _signed(0xBF58476D1CE4E5B9)
-    value = (value ^ logical_shift_right(value, 27)) * _signed(0x94D049BB133111EB)
+    value = value + _to_signed(0x9E3779B97F4A7C15)
+    value = (value ^ logical_shift_right(value, 30)) * _to_signed(0xBF58476D1CE4E5B9)
+    value = (value ^ logical_shift_right(value, 27)) * _to_signed(0x94D049BB133111EB)
     return value ^ logical_shift_right(value, 31)
 
 
@@ -30,7 +30,7 @@ def logical_shift_right(value: Tensor, bits: int) -> Tensor:
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -93,7 +93,7 @@ class SampleRNG:
 
     def draw_fractions(self, count: int, purpose_suffix: str) -> Tensor:
         """(N, count) float64 numbers in [0, 1): each sample has its own splitmix64 sequence."""
-        steps = torch.arange(count, device=self.ids.device) * _signed(0x9E3779B97F4A7C15)
+        steps = torch.arange(count, device=self.ids.device) * _to_signed(0x9E3779B97F4A7C15)
         return (
             logical_shift_right(
                 splitmix64(self.sample_keys(purpose_suffix).unsqueeze(1) + steps), 11
@@ -105,10 +105,10 @@ class SampleRNG:
         """(N,) an unrelated 64-bit number for each sample; ``draw_id`` may differ by sample."""
         if not isinstance(draw_id, Tensor):
             return splitmix64(
-                splitmix64(self.ids) ^ _signed(derive_seed(self.seed, self.purpose, draw_id))
+                splitmix64(self.ids) ^ _to_signed(derive_seed(self.seed, self.purpose, draw_id))
             )
         draw_ids = draw_id.tolist()
-        salts = {u: _signed(derive_seed(self.seed, self.purpose, u)) for u in set(draw_ids)}
+        salts = {u: _to_signed(derive_seed(self.seed, self.purpose, u)) for u in set(draw_ids)}
         salt = torch.tensor([salts[u] for u in draw_ids], dtype=torch.int64, device=self.ids.device)
         return splitmix64(splitmix64(self.ids) ^ salt)
 

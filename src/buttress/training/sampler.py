@@ -66,9 +66,7 @@ class BatchSampler:
         return BatchShard(indices[batch_positions], batch_positions, len(indices))
 
     def load(self, indices: Tensor) -> Batch:
-        return (self.data if self.mixed_dataset is None else self.mixed_dataset.joined).take(
-            indices
-        )
+        return (self.data if self.mixed_dataset is None else self.mixed_dataset.union).take(indices)
 
     def first_images(self, count: int) -> Tensor:
         """Return a few images, to try a model on."""

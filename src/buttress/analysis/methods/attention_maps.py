@@ -118,17 +118,17 @@ def attention_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, list[AttentionM
 def _track_modules(model: nn.Module, module_stack: list[tuple[str, nn.Module]]) -> Iterator[None]:
     """Keep ``module_stack`` at the modules that are running."""
 
-    def entering(name: str) -> Callable[..., None]:
+    def push_module(name: str) -> Callable[..., None]:
         return lambda module, inputs: module_stack.append((name, module))
 
-    def leaving(module: nn.Module, inputs: Any, output: Any) -> None:
+    def pop_module(module: nn.Module, inputs: Any, output: Any) -> None:
         module_stack.pop()
 
     hooks = []
     try:
         for name, module in model.named_modules():
-            hooks.append(module.register_forward_pre_hook(entering(name)))
-            hooks.append(module.register_forward_hook(leaving))
+            hooks.append(module.register_forward_pre_hook(push_module(name)))
+            hooks.append(module.register_forward_hook(pop_module))
         yield
     finally:
         for hook in hooks:

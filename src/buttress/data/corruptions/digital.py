@@ -53,7 +53,7 @@ def apply_pillow(x: Tensor, transform: Callable[[Image.Image], Image.Image]) -> 
     return torch.from_numpy(out).permute(0, 3, 1, 2).double() / 255
 
 
-def corrected(*rows: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+def rescale_constants(*rows: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
     """Constants that were meant for images of 224 pixels and written for 244."""
     return tuple(tuple(value * (244 / 224) for value in row) for row in rows)
 
@@ -68,7 +68,7 @@ def corrected(*rows: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
         (0.1, 0.04, 0.05),
         (0.1, 0.03, 0.03),
     ),
-    large=corrected(
+    large=rescale_constants(
         (2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)
     ),
 )

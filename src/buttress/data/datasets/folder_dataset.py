@@ -115,10 +115,10 @@ def download_folder(
 def fetch_file(source: DownloadFile, folder: Path, work: Path, progress: Progress) -> Path:
     """The file the user has put into the folder, or else the download; its MD5 is checked."""
 
-    def downloaded() -> Path:
+    def download_and_check() -> Path:
         return check_md5(download(source.url, work / source.file, progress), source.md5)
 
-    attempts = {f"download of {source.file}": downloaded}
+    attempts = {f"download of {source.file}": download_and_check}
     if (folder / source.file).is_file():
         local_file = partial(check_md5, folder / source.file, source.md5)
         attempts = {"your file": local_file, **attempts}

@@ -123,7 +123,7 @@ def file_dataset(
 
 def default_encoded_size(pixels: TarPixels | HuggingFacePixels) -> int:
     """The size of the first image if it is at most 64 pixels, else 224."""
-    name, content = pixels.encoded(0)
+    name, content = pixels.read_encoded(0)
     first = read_image_size(io.BytesIO(content), name)
     return min(first) if max(first) <= MAX_SMALL_IMAGE else DEFAULT_SIZE
 

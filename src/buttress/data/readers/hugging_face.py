@@ -44,10 +44,10 @@ class HuggingFacePixels(EncodedPixels):
         return len(self.rows)
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        name, content = self.encoded(row)
+        name, content = self.read_encoded(row)
         return decode_image(io.BytesIO(content), self.size, name=name)
 
-    def encoded(self, row: int) -> tuple[str, bytes]:
+    def read_encoded(self, row: int) -> tuple[str, bytes]:
         table, line = self.rows[row].tolist()
         cell = self.tables[table][line][self.column]
         return f"image {line}", cell["bytes"] or Path(cell["path"]).read_bytes()

@@ -40,10 +40,10 @@ class TarPixels(EncodedPixels):
         return len(self.locations)
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        path, content = self.encoded(row)
+        path, content = self.read_encoded(row)
         return decode_image(io.BytesIO(content), self.size, name=path)
 
-    def encoded(self, row: int) -> tuple[str, bytes]:
+    def read_encoded(self, row: int) -> tuple[str, bytes]:
         """The bytes of an image, with a name for it."""
         shard, start, length = self.locations[row].tolist()
         path = self.root / self.shards[shard]

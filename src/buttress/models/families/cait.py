@@ -38,7 +38,7 @@ class CaiTConfig:
 
 
 def build_cait(config: CaiTConfig, shape: InputShape) -> Cait:
-    net = Cait(
+    return Cait(
         img_size=shape.image_size,
         patch_size=config.patch or default_patch_size(shape.image_size),
         in_chans=shape.in_channels,
@@ -49,7 +49,6 @@ def build_cait(config: CaiTConfig, shape: InputShape) -> Cait:
         init_values=1.0,
         act_layer=activation_layer(config.activation),
     )
-    return net
 
 
 CAIT_FAMILY = ModelFamily(

@@ -33,7 +33,7 @@ class MixerConfig:
 
 
 def build_mlp_mixer(config: MixerConfig, shape: InputShape) -> MlpMixer:
-    net = MlpMixer(
+    return MlpMixer(
         img_size=shape.image_size,
         patch_size=config.patch,
         in_chans=shape.in_channels,
@@ -43,7 +43,6 @@ def build_mlp_mixer(config: MixerConfig, shape: InputShape) -> MlpMixer:
         mlp_ratio=(4.0, 0.5),
         act_layer=activation_layer(config.activation),
     )
-    return net
 
 
 MLP_MIXER_FAMILY = ModelFamily(

@@ -212,34 +212,23 @@ class ViTAE(nn.Module):
 
 
 VITAE_S = ViTAEConfig(
-    (
-        ReductionConfig(64, 64, kernel=7, stride=4, dilations=4),
-        ReductionConfig(64, 64, kernel=3, stride=2, dilations=3),
-        ReductionConfig(192, 384, kernel=3, stride=2, dilations=2, attends=False),
-    ),
-    depth=14,
-    heads=6,
-)
+    (ReductionConfig(64, 64, kernel=7, stride=4, dilations=4),
+     ReductionConfig(64, 64, kernel=3, stride=2, dilations=3),
+     ReductionConfig(192, 384, kernel=3, stride=2, dilations=2, attends=False)),
+    depth=14, heads=6,
+)  # fmt: skip
 MINI = ViTAEConfig(
-    (
-        ReductionConfig(8, 24, kernel=7, stride=2, dilations=4),
-        ReductionConfig(16, 32, kernel=3, stride=2, dilations=3),
-        ReductionConfig(36, 72, kernel=3, stride=2, dilations=2, attends=False),
-    ),
-    depth=3,
-    heads=4,
-    is_narrow=True,
-)
+    (ReductionConfig(8, 24, kernel=7, stride=2, dilations=4),
+     ReductionConfig(16, 32, kernel=3, stride=2, dilations=3),
+     ReductionConfig(36, 72, kernel=3, stride=2, dilations=2, attends=False)),
+    depth=3, heads=4, is_narrow=True,
+)  # fmt: skip
 TINY = ViTAEConfig(
-    (
-        ReductionConfig(4, 16, kernel=7, stride=4, dilations=4),
-        ReductionConfig(8, 24, kernel=3, stride=2, dilations=3),
-        ReductionConfig(20, 40, kernel=3, stride=1, dilations=2, attends=False),
-    ),
-    depth=1,
-    heads=4,
-    is_narrow=True,
-)
+    (ReductionConfig(4, 16, kernel=7, stride=4, dilations=4),
+     ReductionConfig(8, 24, kernel=3, stride=2, dilations=3),
+     ReductionConfig(20, 40, kernel=3, stride=1, dilations=2, attends=False)),
+    depth=1, heads=4, is_narrow=True,
+)  # fmt: skip
 
 VITAE_FAMILY = ModelFamily(
     "vitae",

@@ -87,7 +87,7 @@ def _check_values(table: ValueTable) -> None:
     """Raise if a value that the claim used cannot decide anything."""
     problems = [table.problems[key] for key in sorted(table.used) if key in table.problems]
     if problems:
-        raise UndecidableClaim(_listed(list(dict.fromkeys(problems)), "; "))
+        raise UndecidableClaim(_join_first(list(dict.fromkeys(problems)), "; "))
     for column in sorted({column for _, column in table.used} & table.accuracies):
         rows = [i for i, row in enumerate(table.rows) if (row, column) in table.used]
         values = table.values(column)[rows]
@@ -103,10 +103,10 @@ def _tie_reason(condition: Condition) -> str:
     ties = condition.open_comparisons()
     if not ties:
         return "no single comparison is clear enough among so many; more images or seeds are needed"
-    return f"tied within their uncertainty: {_listed(ties, '; ')}"
+    return f"tied within their uncertainty: {_join_first(ties, '; ')}"
 
 
-def _listed(items: Sequence[object], separator: str = ", ") -> str:
+def _join_first(items: Sequence[object], separator: str = ", ") -> str:
     more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
     return separator.join(map(str, items[:MAX_LISTED])) + more
 
@@ -123,8 +123,10 @@ def measured_draws(
     missing = [int(i) for i in indices if np.isnan(values[i])]
     if missing:
         reasons = {table.missing.get((table.rows[i], column), NOT_MEASURED) for i in missing}
-        names = _listed([table.row_name(i) for i in missing])
-        raise UndecidableClaim(f"{column} is missing for {names}: {_listed(sorted(reasons), '; ')}")
+        names = _join_first([table.row_name(i) for i in missing])
+        raise UndecidableClaim(
+            f"{column} is missing for {names}: {_join_first(sorted(reasons), '; ')}"
+        )
     table.used.update((table.rows[i], column) for i in indices)
     return table.draws(column)[indices]
 
