@@ -25,7 +25,7 @@ from buttress.results.run import Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.files import digest
 from buttress.system.progress import Progress, ProgressTask
-from buttress.system.rng import SampleRNG, derive_seed
+from buttress.system.rng import SampleRNG, derive_seed, make_generator
 from buttress.threats.core import Threat
 from buttress.training.averaging import AveragedWeights
 from buttress.training.awp import perturbed_weights
@@ -64,7 +64,10 @@ class Trainer:
         self.module = model
         optimizer = build_optimizer(model, self.recipe.scaled_optimizer())
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
-        compiled_model: Any = torch.compile(model) if compile else model
+        shape = (2, spec.in_channels, spec.image_size, spec.image_size)
+        probe_images = torch.rand(shape, generator=make_generator("probe images"))
+        training_model = FastModel.train_weights(model, probe_images).module
+        compiled_model: Any = torch.compile(training_model) if compile else training_model
         self.model, self.optimizer = fabric.setup(compiled_model, optimizer)
         self.objective = self._create_objective(0)
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None

@@ -27,8 +27,10 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimi
     ]
     groups = [g for g in groups if g["params"]]
     if spec.name == "adamw":
-        return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas)
-    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov)
+        return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, fused=True)
+    return torch.optim.SGD(
+        groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov, fused=True
+    )
 
 
 def learning_rate_factor(spec: LRScheduleSpec, epoch: float, epochs: int) -> float:
