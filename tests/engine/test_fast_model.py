@@ -13,8 +13,8 @@ from buttress.attacks.core import create_attack
 from buttress.engine import fast_model as fast_models
 from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
-from buttress.engine.shared_weights import FoldedConv
 from buttress.engine.run import run_attack
+from buttress.engine.shared_weights import FoldedConv
 from buttress.models import MODELS, create_model
 from buttress.models.eval_mode import eval_mode
 from buttress.threats.norm_ball import NormBall

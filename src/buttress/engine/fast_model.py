@@ -130,7 +130,8 @@ class FastModel:
 
     @cached_property
     def _refreshed_layers(self) -> list[Any]:
-        return [layer for layer in self.module.modules() if hasattr(layer, "refresh")]
+        layers = [layer for layer in self.module.modules() if hasattr(layer, "refresh")]
+        return layers[::-1]  # parts before what holds them
 
     def _apply(self, name: str, rewrite: Rewrite, original: OriginalOutputs) -> None:
         """Adds one rewrite on top of the others, if it applies and agrees with the original."""

@@ -125,9 +125,12 @@ class StridedConv(nn.Module):
     kernel: Tensor
     index: Tensor
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+    conv: Any  # with the weights in an attribute
+
+    def __init__(self, conv: nn.Conv2d, folded: nn.Module | None = None) -> None:
+        """``folded`` computes the convolution with other weights of the same shape, if given."""
         super().__init__()
-        self.conv = conv
+        self.conv = conv if folded is None else folded
         k, s, p = conv.kernel_size[0], conv.stride[0], conv.padding[0]
         assert isinstance(p, int)
         kernel_taps = {a: [t for t in range(-k, k + p) if 0 <= a + p - s * t < k] for a in range(s)}
@@ -155,7 +158,8 @@ class StridedConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % self.stride or x.shape[3] % self.stride:
-            return self.conv(x)
+            output: Tensor = self.conv(x)
+            return output
         return _StridedConvFunction.apply(x, self)
 
     def input_gradient(self, grad: Tensor, shape: torch.Size) -> Tensor:
@@ -237,7 +241,7 @@ def shorten_last_block(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 def read_class_token_only(module: nn.Module) -> nn.Module:
-    """A transformer with another last block if it reads nothing but the class token, else itself."""
+    """A transformer with a shorter last block if it reads its class token only, else itself."""
     if not _reads_class_token_only(module):
         return module
     blocks = copy.copy(module.blocks)

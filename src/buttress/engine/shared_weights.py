@@ -8,6 +8,7 @@ follow from the weights and must be called after each change of them.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -31,7 +32,7 @@ def attack_form(model: nn.Module, x: Tensor) -> nn.Module:
     form = replace_modules(_fold_graph(model) or model, _fold_sequential)
     form = replace_modules(form, _replace_norm)
     if x.device.type == "cpu" and x.dtype == torch.float32:
-        form = replace_modules(form, lambda m: StridedConv(m) if has_slow_gradient(m) else m)
+        form = replace_modules(form, _use_strided_gradient)
     return training_form(replace_modules(form, read_class_token_only))
 
 
@@ -132,7 +133,7 @@ def _fold_sequential(module: nn.Module) -> nn.Module:
         return module
     folded: dict[str, nn.Module] = {}
     children = list(module.named_children())
-    for (conv_name, conv), (norm_name, norm) in zip(children, children[1:], strict=False):
+    for (conv_name, conv), (norm_name, norm) in pairwise(children):
         if type(conv) is nn.Conv2d and _is_zero_padded(conv) and _is_foldable_norm(norm):
             folded |= {conv_name: FoldedConv(conv, norm), norm_name: nn.Identity()}
     return replace_children(module, folded)
@@ -140,6 +141,11 @@ def _fold_sequential(module: nn.Module) -> nn.Module:
 
 def _replace_norm(module: nn.Module) -> nn.Module:
     return AffineNorm(module) if _is_foldable_norm(module) else module
+
+
+def _use_strided_gradient(module: nn.Module) -> nn.Module:
+    conv = module.pair[0] if isinstance(module, FoldedConv) else module
+    return StridedConv(conv, module) if has_slow_gradient(conv) else module
 
 
 def _is_zero_padded(conv: Any) -> bool:
