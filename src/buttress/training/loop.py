@@ -109,8 +109,7 @@ class Trainer:
         self, sampler: BatchSampler, val_data: Dataset, progress: Progress, on_epoch: EpochCallback
     ) -> None:
         """Train the remaining epochs."""
-        probe_images = sampler.first_images(8).to(self.fabric.device)
-        self.fast_model = FastModel.share_weights(self.module, probe_images)
+        self.optimize_attacks(sampler.first_images(8))
         task = progress.add_task(
             f"train {self.spec.model_name}", self.recipe.epochs * sampler.num_images
         )
@@ -118,7 +117,7 @@ class Trainer:
         try:
             while self.state.epoch < self.recipe.epochs:
                 started = time.perf_counter()
-                metrics = self._train_epoch(sampler, task)
+                metrics = self.train_epoch(sampler, task)
                 train_seconds = time.perf_counter() - started
                 metrics |= self._validate(val_data)
                 metrics["seconds"] = round(time.perf_counter() - started, 3)
@@ -128,7 +127,12 @@ class Trainer:
         finally:
             task.close()
 
-    def _train_epoch(self, sampler: BatchSampler, task: ProgressTask) -> dict[str, Any]:
+    def optimize_attacks(self, images: Tensor) -> None:
+        """Build the model that inner attacks use; ``images`` (N, C, H, W) are to compare on."""
+        self.fast_model = FastModel.share_weights(self.module, images.to(self.fabric.device))
+
+    def train_epoch(self, sampler: BatchSampler, task: ProgressTask) -> dict[str, Any]:
+        """Train the current epoch, without validation; return its metrics."""
         epoch, fabric = self.state.epoch, self.fabric
         # Dropout draws from the global generator; seeded per epoch, a resumed epoch is the same.
         torch.manual_seed(derive_seed(self.spec.seed, "epoch", epoch, *self._rank_salt()))
