@@ -13,8 +13,8 @@ from buttress.attacks.core import create_attack
 from buttress.engine import fast_model as fast_models
 from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
-from buttress.engine.rewrites import FoldedConv
 from buttress.engine.run import run_attack
+from buttress.engine.shared_weights import FoldedConv
 from buttress.models import MODELS, create_model
 from buttress.models.eval_mode import eval_mode
 from buttress.threats.norm_ball import NormBall
@@ -193,6 +193,10 @@ class Branching(nn.Module):
         return self.net(x) if x.mean() > 0 else self.net(-x)
 
 
-def test_a_network_without_a_graph_is_attacked_as_it_is() -> None:
+def test_a_model_without_a_graph_is_folded_inside_its_sequences() -> None:
     model = Branching()
-    assert FastModel.share_weights(model, torch.rand(2, 3, 8, 8)).refresh() is model
+    fast_model = FastModel.share_weights(model, torch.rand(2, 3, 8, 8))
+    assert sum(isinstance(m, FoldedConv) for m in fast_model.module.modules()) == 1
+    for x in (torch.rand(2, 3, 8, 8), -torch.rand(2, 3, 8, 8)):
+        with eval_mode(model), torch.no_grad():
+            torch.testing.assert_close(fast_model.refresh()(x), model(x))

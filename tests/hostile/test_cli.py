@@ -71,6 +71,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ("studies.runner", "run_jobs"), ("studies.runner", "run_study"),
         ("studies.search.run", "run_search"), ("bench.attacks", "train_if_missing"),
         ("bench.attacks", "run_case"), ("bench.training", "run_trainers"),
+        ("bench.training", "run_steps"),
         ("evaluation.diagnose", "_run_doctor_attacks"),
     ):  # fmt: skip
         monkeypatch.setattr(importlib.import_module(f"buttress.{module}"), name, begun)

@@ -1,4 +1,4 @@
-"""Training benchmarks: an epoch of PGD-10 training, ours, others and bare passes."""
+"""Training benchmarks: steps of a recipe, and epochs of PGD-10 beside other libraries."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from buttress.bench.repeats import (
     run_interleaved,
     write_results,
 )
+from buttress.bench.training_steps import STEP_MODELS, StepRun, run_steps, step_table
 from buttress.data import Dataset, load_dataset
 from buttress.engine import attack
+from buttress.errors import UserError
 from buttress.models.loading.checkpoint import load_checkpoint
 from buttress.registry import Registry
 from buttress.results.run_spec import Recipe
@@ -226,12 +228,28 @@ def run_trainer(trainer_run: TrainerRun) -> TrainerResult:
 BARE, TEXTBOOK = "bare passes", "textbook loop"
 
 
+EPOCH_MODELS = "resnet_18_slim,vit_mini"
+TRAINING_CASES = ("steps", "epochs")
+
+
 def benchmark_training(
-    settings: TrainerRun, models: Sequence[str], repeats: int, out: Path, progress: Progress
+    settings: TrainerRun,
+    cases: Sequence[str],
+    models: Sequence[str],
+    repeats: int,
+    out: Path,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """Run all trainers on each model, and write the results to ``out`` after each; return them."""
+    """Run the cases on each model, by default on their own; return what is written to ``out``."""
+    if unknown := set(cases) - set(TRAINING_CASES):
+        raise UserError(
+            f"cases must be of {', '.join(TRAINING_CASES)}, but got {', '.join(sorted(unknown))}"
+        )
     rows: list[dict[str, Any]] = []
-    for model in models:
+    for model in (models or STEP_MODELS.split(",")) if "steps" in cases else ():
+        rows += run_steps(StepRun(model=model, data=settings.data), repeats, progress)
+        write_results(out, rows)
+    for model in (models or EPOCH_MODELS.split(",")) if "epochs" in cases else ():
         rows += run_trainers(replace(settings, model=model), repeats, progress)
         write_results(out, rows)
     return write_results(out, rows)
@@ -250,7 +268,11 @@ def run_trainers(settings: TrainerRun, repeats: int, progress: Progress) -> list
 
 
 def training_tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Markdown table of each model."""
+    """Markdown tables: one of all steps, one of each model for epochs."""
+    steps = [row for row in rows if "step_seconds" in row]
+    rows = [row for row in rows if "step_seconds" not in row]
+    if steps:
+        yield from step_table(steps)
     for model in dict.fromkeys(row["model"] for row in rows):
         by_trainer = {row["trainer"]: row for row in rows if row["model"] == model}
         first = next(iter(by_trainer.values()))

@@ -58,19 +58,27 @@ def attacks(
 
 
 @command.command("training")
-@click.option("--models", default="resnet_18_slim,vit_mini", show_default=True)
+@click.option("--cases", default="steps,epochs", show_default=True,
+              help="steps: CPU time of a step of the recipe mini-at beside a plain PyTorch loop, "
+              "on random images; epochs: PGD-10 training beside other libraries.")  # fmt: skip
+@click.option("--models", default="", metavar="MODEL,...",
+              help="Models (default: those of each case).")  # fmt: skip
 @click.option("--data", default="cifar10", show_default=True)
-@click.option("--images", type=click.IntRange(1), default=1024, show_default=True)
+@click.option("--images", type=click.IntRange(1), default=1024, show_default=True,
+              help="Training images of an epoch.")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True)
 @result_options("bench-training.json")
-def training(models: str, repeats: int, out: Path, as_json: bool, **settings: Any) -> None:
-    """Compare one epoch of PGD-10 adversarial training: seconds and accuracy."""
+def training(
+    cases: str, models: str, repeats: int, out: Path, as_json: bool, **settings: Any
+) -> None:
+    """Compare adversarial training with plain loops and other libraries: time and accuracy."""
     from buttress.bench.training import TrainerRun, benchmark_training, training_tables
 
     with show_progress() as progress:
         results = benchmark_training(
-            TrainerRun(**settings), models.split(","), repeats, out, progress
-        )
+            TrainerRun(**settings), cases.split(","), models.split(",") if models else (), repeats,
+            out, progress,
+        )  # fmt: skip
     _print_results(results, training_tables, out, as_json)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from buttress.attacks.problem import input_gradient
 from buttress.engine import rewrites
-from buttress.engine.rewrites import FoldedConv, NotApplicable, Rewrite
+from buttress.engine.rewrites import NotApplicable, Rewrite
+from buttress.engine.shared_weights import attack_form, training_form
 from buttress.models.cost import MacCounter
 from buttress.models.eval_mode import eval_mode
 from buttress.system.cpu import disable_malloc_trim
@@ -35,7 +38,8 @@ class FastModel:
     """An inference-optimized model: the same outputs as the original, in less time.
 
     - `select`: the fastest known form for attacks on a fixed model.
-    - `share_weights`: a form that follows the weights of a model in training.
+    - `share_weights`: a form that follows the weights of a model in training, for attacks on it.
+    - `train_weights`: a form to train those weights with.
     - `keep_parameters`: a copy whose parameters have the same names, for analyses that move them.
 
     Which rewrites are used depends on the layers, the device and the data type alone, never on a
@@ -76,14 +80,21 @@ class FastModel:
     @classmethod
     def share_weights(cls, model: nn.Module, x: Tensor) -> FastModel:
         """A form for attacks in training; call `refresh` after each change of the weights."""
-        with eval_mode(model):
+        return cls._check_shared(model, attack_form, x)
+
+    @classmethod
+    def train_weights(cls, model: nn.Module, x: Tensor) -> FastModel:
+        """A form whose parameters are those of the model, to compute their gradients with."""
+        return cls._check_shared(model, lambda original, _: training_form(original), x)
+
+    @classmethod
+    def _check_shared(cls, model: nn.Module, rewrite: Rewrite, x: Tensor) -> FastModel:
+        with eval_mode(model), torch.no_grad():
             try:
-                folded = rewrites.fold_sharing_weights(model)
-                fast_model = cls(folded or rewrites.shorten_last_block(model, x))
-            except NotApplicable:
-                return cls(model)
-            with torch.no_grad():
+                fast_model = cls(rewrite(model, x))
                 difference = _relative_difference(model(x), fast_model.refresh()(x))
+            except Exception:  # a user's model may refuse in its own way
+                return cls(model)
         return fast_model if difference <= SHARED_TOLERANCE else cls(model)
 
     @classmethod
@@ -113,10 +124,14 @@ class FastModel:
     def refresh(self) -> nn.Module:
         """The form of `share_weights` with the current weights of the model."""
         with torch.no_grad():
-            for layer in self.module.modules():
-                if isinstance(layer, FoldedConv):
-                    layer.refresh()
+            for layer in self._refreshed_layers:
+                layer.refresh()
         return self.module
+
+    @cached_property
+    def _refreshed_layers(self) -> list[Any]:
+        layers = [layer for layer in self.module.modules() if hasattr(layer, "refresh")]
+        return layers[::-1]  # parts before what holds them
 
     def _apply(self, name: str, rewrite: Rewrite, original: OriginalOutputs) -> None:
         """Adds one rewrite on top of the others, if it applies and agrees with the original."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from buttress.models.sync_batchnorm import CPUSyncBatchNorm
 from buttress.system.interrupt import defer_interrupt
 
 Rewrite = Callable[[nn.Module, Tensor], nn.Module]
@@ -62,68 +61,6 @@ def find_conv_norm_pairs(
     return pairs
 
 
-class FoldedConv(nn.Module):
-    """A convolution with the BatchNorm after it folded in; both stay parts of the model."""
-
-    def __init__(self, conv: nn.Conv2d, norm: nn.Module) -> None:
-        super().__init__()
-        self.pair: tuple[Any, Any] = (conv, norm)  # a tuple: these are not modules of this one
-        self.weight = conv.weight.detach()
-        self.bias: Tensor | None = None
-
-    def refresh(self) -> None:
-        conv, norm = self.pair
-        scale = (norm.running_var + norm.eps).rsqrt()
-        scale = scale if norm.weight is None else scale * norm.weight
-        shift = -norm.running_mean if conv.bias is None else conv.bias - norm.running_mean
-        self.weight = conv.weight * scale.view(-1, 1, 1, 1)
-        self.bias = shift * scale if norm.bias is None else torch.addcmul(norm.bias, shift, scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        conv = self.pair[0]
-        return F.conv2d(
-            x, self.weight, self.bias, conv.stride, conv.padding, conv.dilation, conv.groups
-        )
-
-
-class SyncNormTracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, CPUSyncBatchNorm) or super().is_leaf_module(m, module_qualified_name)
-
-
-def fold_sharing_weights(model: nn.Module) -> fx.GraphModule | None:
-    """The graph of a model with folded pairs, all other modules its own; None without a pair."""
-    try:
-        with defer_interrupt():
-            traced = fx.GraphModule(model, SyncNormTracer().trace(model))
-    except Exception:  # a model with branches has no graph
-        return None
-    pairs = [
-        p for p in find_conv_norm_pairs(traced, _is_foldable_norm) if p[2].padding_mode == "zeros"
-    ]
-    for number, (conv_node, node, conv, norm) in enumerate(pairs):
-        name = f"folded_{number}"
-        traced.add_submodule(name, FoldedConv(conv, norm))
-        with traced.graph.inserting_after(node):
-            folded_node = traced.graph.call_module(name, conv_node.args, conv_node.kwargs)
-        node.replace_all_uses_with(folded_node)
-        traced.graph.erase_node(node)
-        traced.graph.erase_node(conv_node)
-    if not pairs:
-        return None
-    traced.recompile()
-    return traced
-
-
-def _is_foldable_norm(norm: object) -> bool:
-    """A BatchNorm with running statistics and no activation of its own."""
-    if type(norm) is nn.BatchNorm2d or (
-        isinstance(norm, CPUSyncBatchNorm) and not hasattr(norm, "act")
-    ):
-        return norm.track_running_stats
-    return False
-
-
 def copy_channels_last(model: nn.Module, x: Tensor) -> nn.Module:
     """A copy with weights, and so feature maps, in the channels-last memory format."""
     if not any(_has_overlapping_windows(m) for m in model.modules()):
@@ -144,7 +81,7 @@ def use_strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
     """
     _check_on_cpu(x)
     rewritten = copy.deepcopy(model)
-    convolutions = [(name, m) for name, m in rewritten.named_modules() if _has_slow_gradient(m)]
+    convolutions = [(name, m) for name, m in rewritten.named_modules() if has_slow_gradient(m)]
     if not convolutions:
         raise NotApplicable("there is no strided convolution of few channels")
     for name, conv in convolutions:
@@ -165,7 +102,7 @@ def _has_overlapping_windows(module: nn.Module) -> bool:
 MAX_INPUT_CHANNELS = 4  # with 8 or more the library's own gradient is as fast
 
 
-def _has_slow_gradient(m: nn.Module) -> bool:
+def has_slow_gradient(m: nn.Module) -> bool:
     if (
         type(m) is not nn.Conv2d
         or not isinstance(m.padding, tuple)
@@ -186,30 +123,43 @@ class StridedConv(nn.Module):
     """
 
     kernel: Tensor
+    index: Tensor
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+    conv: Any  # with the weights in an attribute
+
+    def __init__(self, conv: nn.Conv2d, folded: nn.Module | None = None) -> None:
+        """``folded`` computes the convolution with other weights of the same shape, if given."""
         super().__init__()
-        self.conv = conv
-        weight, k, s, p = conv.weight.detach(), conv.kernel_size[0], conv.stride[0], conv.padding[0]
+        self.conv = conv if folded is None else folded
+        k, s, p = conv.kernel_size[0], conv.stride[0], conv.padding[0]
         assert isinstance(p, int)
         kernel_taps = {a: [t for t in range(-k, k + p) if 0 <= a + p - s * t < k] for a in range(s)}
         covered_offsets = [a for a in range(s) if kernel_taps[a]]
         first = min(t for a in covered_offsets for t in kernel_taps[a])
         last = max(t for a in covered_offsets for t in kernel_taps[a])
         self.offsets = [(a, b) for a in covered_offsets for b in covered_offsets]
-        kernel = weight.new_zeros(
+        positions = torch.arange(1, conv.weight.numel() + 1).view(conv.weight.shape)
+        index = positions.new_zeros(
             len(self.offsets), conv.in_channels, conv.out_channels, *[last - first + 1] * 2
-        )
+        )  # 0: no tap of the kernel
         for number, (a, b) in enumerate(self.offsets):
             for t, r in ((t, r) for t in kernel_taps[a] for r in kernel_taps[b]):
-                tap = weight[:, :, a + p - s * t, b + p - s * r]
-                kernel[number, :, :, t - first, r - first] = tap.T
-        self.register_buffer("kernel", kernel.flatten(0, 1), persistent=False)
+                tap = positions[:, :, a + p - s * t, b + p - s * r]
+                index[number, :, :, t - first, r - first] = tap.T
+        index = index.flatten(0, 1).to(conv.weight.device)
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("kernel", torch.empty(0), persistent=False)
+        self.refresh()
         self.first, self.last, self.stride = first, last, s
+
+    def refresh(self) -> None:
+        """Compute the kernel of the gradient from the current weights."""
+        self.kernel = F.pad(self.conv.weight.detach().flatten(), (1, 0))[self.index]
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % self.stride or x.shape[3] % self.stride:
-            return self.conv(x)
+            output: Tensor = self.conv(x)
+            return output
         return _StridedConvFunction.apply(x, self)
 
     def input_gradient(self, grad: Tensor, shape: torch.Size) -> Tensor:
@@ -279,27 +229,40 @@ def compile_model(model: nn.Module, x: Tensor) -> nn.Module:
     return compiled
 
 
-BLOCK_ATTRIBUTES = ("norm1", "attn", "ls1", "norm2", "mlp", "ls2")
+BLOCK_ATTRIBUTES = ("norm1", "attn", "ls1", "drop_path1", "norm2", "mlp", "ls2", "drop_path2")
 ATTENTION_ATTRIBUTES = ("qkv", "num_heads", "head_dim", "q_norm", "k_norm", "norm", "proj")
 
 
 def shorten_last_block(model: nn.Module, x: Tensor) -> nn.Module:
     """Compute the last block of a transformer for its class token only; weights are shared."""
-    if (rewritten := _replace_last_blocks(model)) is model:
+    if (rewritten := replace_modules(model, read_class_token_only)) is model:
         raise NotApplicable("the model has no transformer that reads its class token only")
     return rewritten
 
 
-def _replace_last_blocks(module: nn.Module) -> nn.Module:
-    """A shallow copy with other last blocks where there are such inside, else the module itself."""
-    children = {name: _replace_last_blocks(child) for name, child in module.named_children()}
-    if _reads_class_token_only(module):
-        blocks = copy.copy(module.blocks)
-        assert isinstance(blocks, nn.Sequential)
-        blocks._modules = {**blocks._modules}
-        blocks[-1] = ClassTokenBlock(blocks[-1])
-        children["blocks"] = blocks
-    if all(children[name] is child for name, child in module.named_children()):
+def read_class_token_only(module: nn.Module) -> nn.Module:
+    """A transformer with a shorter last block if it reads its class token only, else itself."""
+    if not _reads_class_token_only(module):
+        return module
+    blocks = copy.copy(module.blocks)
+    assert isinstance(blocks, nn.Sequential)
+    blocks._modules = {**blocks._modules}
+    blocks[-1] = ClassTokenBlock(blocks[-1])
+    return replace_children(module, {"blocks": blocks})
+
+
+def replace_modules(module: nn.Module, replacement: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """The module tree with ``replacement`` of each module, children first; weights are shared.
+
+    Modules that hold no replaced one are the given ones; the others are shallow copies.
+    """
+    children = {name: replace_modules(m, replacement) for name, m in module.named_children()}
+    return replacement(replace_children(module, children))
+
+
+def replace_children(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
+    """A shallow copy with other children; the module itself if they are its own."""
+    if all(module._modules[name] is child for name, child in children.items()):
         return module
     rewritten = copy.copy(module)
     rewritten._modules = {**module._modules, **children}
@@ -318,7 +281,7 @@ def _reads_class_token_only(module: nn.Module) -> bool:
 
 
 class ClassTokenBlock(nn.Module):
-    """A block whose output is its first token."""
+    """A block whose output is its first token; in training with its stochastic depth."""
 
     block: Any  # of a shape that `shorten_last_block` has looked at
 
@@ -328,8 +291,10 @@ class ClassTokenBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         block, class_token = self.block, x[:, :1]
-        class_token = class_token + block.ls1(self._attend(block.norm1(x)))
-        output: Tensor = class_token + block.ls2(block.mlp(block.norm2(class_token)))
+        class_token = class_token + block.drop_path1(block.ls1(self._attend(block.norm1(x))))
+        output: Tensor = class_token + block.drop_path2(
+            block.ls2(block.mlp(block.norm2(class_token)))
+        )
         return output
 
     def _attend(self, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from buttress.results.run import Run
 from buttress.results.run_spec import RunSpec
 from buttress.system.files import digest
 from buttress.system.progress import Progress, ProgressTask
-from buttress.system.rng import SampleRNG, derive_seed
+from buttress.system.rng import SampleRNG, derive_seed, make_generator
 from buttress.threats.core import Threat
 from buttress.training.averaging import AveragedWeights
 from buttress.training.awp import perturbed_weights
@@ -64,7 +64,10 @@ class Trainer:
         self.module = model
         optimizer = build_optimizer(model, self.recipe.scaled_optimizer())
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
-        compiled_model: Any = torch.compile(model) if compile else model
+        shape = (2, spec.in_channels, spec.image_size, spec.image_size)
+        probe_images = torch.rand(shape, generator=make_generator("probe images"))
+        training_model = FastModel.train_weights(model, probe_images).module
+        compiled_model: Any = torch.compile(training_model) if compile else training_model
         self.model, self.optimizer = fabric.setup(compiled_model, optimizer)
         self.objective = self._create_objective(0)
         self.threat = Threat.parse(self.recipe.threat) if self.recipe.threat else None
@@ -106,8 +109,7 @@ class Trainer:
         self, sampler: BatchSampler, val_data: Dataset, progress: Progress, on_epoch: EpochCallback
     ) -> None:
         """Train the remaining epochs."""
-        probe_images = sampler.first_images(8).to(self.fabric.device)
-        self.fast_model = FastModel.share_weights(self.module, probe_images)
+        self.optimize_attacks(sampler.first_images(8))
         task = progress.add_task(
             f"train {self.spec.model_name}", self.recipe.epochs * sampler.num_images
         )
@@ -115,7 +117,7 @@ class Trainer:
         try:
             while self.state.epoch < self.recipe.epochs:
                 started = time.perf_counter()
-                metrics = self._train_epoch(sampler, task)
+                metrics = self.train_epoch(sampler, task)
                 train_seconds = time.perf_counter() - started
                 metrics |= self._validate(val_data)
                 metrics["seconds"] = round(time.perf_counter() - started, 3)
@@ -125,7 +127,12 @@ class Trainer:
         finally:
             task.close()
 
-    def _train_epoch(self, sampler: BatchSampler, task: ProgressTask) -> dict[str, Any]:
+    def optimize_attacks(self, images: Tensor) -> None:
+        """Build the model that inner attacks use; ``images`` (N, C, H, W) are to compare on."""
+        self.fast_model = FastModel.share_weights(self.module, images.to(self.fabric.device))
+
+    def train_epoch(self, sampler: BatchSampler, task: ProgressTask) -> dict[str, Any]:
+        """Train the current epoch, without validation; return its metrics."""
         epoch, fabric = self.state.epoch, self.fabric
         # Dropout draws from the global generator; seeded per epoch, a resumed epoch is the same.
         torch.manual_seed(derive_seed(self.spec.seed, "epoch", epoch, *self._rank_salt()))

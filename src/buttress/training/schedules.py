@@ -12,7 +12,9 @@ from buttress.errors import UserError
 from buttress.results.run_spec import LRScheduleSpec, OptimizerSpec, Recipe, ValidationSpec
 
 
-def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, spec: OptimizerSpec, *, fused: bool = True
+) -> torch.optim.Optimizer:
     """Build SGD or AdamW with the recipe's exemptions from weight decay."""
     decay: list[nn.Parameter] = []
     no_decay: list[nn.Parameter] = []
@@ -27,8 +29,10 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec) -> torch.optim.Optimi
     ]
     groups = [g for g in groups if g["params"]]
     if spec.name == "adamw":
-        return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas)
-    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov)
+        return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, fused=fused)
+    return torch.optim.SGD(
+        groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov, fused=fused
+    )
 
 
 def learning_rate_factor(spec: LRScheduleSpec, epoch: float, epochs: int) -> float:
