@@ -25,7 +25,8 @@ from buttress.results.run import Run, provenance
 from buttress.studies import RunJob, StudySpec, expand_study, load_study, make_jobs
 from buttress.studies.jobs import tasks_of_job
 
-IMAGES = 100
+IMAGES = 1000
+SEEDS = 5
 PROVENANCE = provenance("made up")
 COMMANDS = ("status", "plan", "report")
 
@@ -39,10 +40,20 @@ class CommandCost(NamedTuple):
 
 
 def make_study(runs: int) -> StudySpec:
-    """The quickstart with many seeds."""
+    """The quickstart on CIFAR-10 with many learning rates and five seeds."""
     quickstart = load_study("quickstart")
-    seeds = list(range(-(-runs // 8)))
-    grid = {**quickstart.grid, "seeds": seeds, "analyses": [], "test_limit": IMAGES}
+    rates = {
+        f"lr {i}": {"overrides": [f"optimizer.lr={1e-3 * (1 + i / 1000):.7f}"]}
+        for i in range(-(-runs // (8 * SEEDS)))
+    }
+    grid = {
+        **quickstart.grid,
+        "base": {"dataset": "cifar10"},
+        "axes": {**quickstart.grid["axes"], "rate": rates},
+        "seeds": list(range(SEEDS)),
+        "analyses": [],
+        "test_limit": IMAGES,
+    }
     update = {"name": f"many-{runs}", "grid": grid, "scales": ("digits",)}
     return quickstart.model_copy(update=update)
 
@@ -71,7 +82,7 @@ def write_fake_run(work: RunJob) -> None:
         meta = {**task.identity, "suite_position": position, "seconds": 1.0, "forward_passes": 10.0,
                 "backward_passes": 10.0, "warnings": [], "suite": "quickstart", "seed": 0,
                 "class_names": [str(c) for c in range(10)], "suite_entries": names,
-                "dataset": "digits", "split": "test", "weights_digest": "made up",
+                "dataset": "cifar10", "split": "test", "weights_digest": "made up",
                 "data_fingerprint": "made up", "nonfinite_images": 0, "stages": [],
                 "model_optimizations": [], **PROVENANCE}  # fmt: skip
         predictions = np.where(correct, labels, (labels + 1) % 10)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
 
@@ -29,6 +31,11 @@ ALLOWED_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in YAML_TYPES}
 
 def parse_yaml(text: str, source: str) -> Any:
     """Parse a YAML text; raise `UserError` on anything but plain configuration."""
+    return copy.deepcopy(_parse_yaml_once(text, source))
+
+
+@lru_cache(maxsize=64)  # a grid reads its recipe once for each combination of labels
+def _parse_yaml_once(text: str, source: str) -> Any:
     if len(text) > MAX_CHARS:
         raise UserError(f"{source} must have at most {MAX_CHARS} characters, but has {len(text)}")
     try:

@@ -9,6 +9,7 @@ import numbers
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType, UnionType
 from typing import (
     Annotated,
@@ -40,6 +41,19 @@ class RegistryEntry(Generic[T]):
     tags: tuple[str, ...] = ()
     summary: str = ""
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters of a callable value."""
+        return tuple(inspect.signature(cast(Callable[..., Any], self.value)).parameters)
+
+    @cached_property
+    def type_hints(self) -> dict[str, Any]:
+        """Annotations of a callable value; empty if they name what only type checkers import."""
+        try:
+            return get_type_hints(self.value, include_extras=True)
+        except NameError:
+            return {}
 
 
 def normalize_name(name: str) -> str:
@@ -94,15 +108,14 @@ class Registry(Generic[T]):
     def check_args(self, name: str, args: Mapping[str, Any], ignored: Collection[str] = ()) -> None:
         """Raise on unknown or invalid arguments; ``ignored`` are parameters set elsewhere."""
         entry = self.entry(name)
-        parameters = inspect.signature(cast(Callable[..., Any], entry.value)).parameters
-        accepted = [parameter for parameter in parameters if parameter not in ignored]
+        accepted = [parameter for parameter in entry.parameters if parameter not in ignored]
         if unknown_args := [a for a in args if a not in accepted]:
             accepted_text = f"accepted: {', '.join(accepted)}" if accepted else "it takes none"
             raise UserError(
                 f"{self.kind} {entry.name!r} got an unknown argument {unknown_args[0]!r}; "
                 f"{accepted_text}"
             )
-        hints = _type_hints(entry.value) if args else {}
+        hints = entry.type_hints if args else {}
         for arg_name, value in args.items():
             if expected := expected_type_text(value, hints.get(arg_name, Any)):
                 raise UserError(
@@ -123,13 +136,6 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-def _type_hints(value: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(value, include_extras=True)
-    except NameError:  # names that are imported for type checkers only
-        return {}
 
 
 def expected_type_text(value: Any, hint: Any) -> str | None:

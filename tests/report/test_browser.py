@@ -222,3 +222,46 @@ def test_without_scripts_the_pages_still_read(site: Path, browser: Browser) -> N
         assert not browser.ask("document.querySelector('form').checkVisibility()")
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.fixture
+def long_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A leaderboard of ten runs on three pages; run k has k + 1 of ten images robust."""
+    monkeypatch.setattr("buttress.report.pages.PAGE_ROWS", 4)
+    for k in range(10):
+        spec = make_spec("vit_tiny" if k % 2 else "resnet_tiny", seed=k)
+        robust = [i <= k for i in range(10)]
+        flags = {"clean": [1] * 10, "pgd-linf": robust}
+        make_run(tmp_path / "many" / f"r{k}", spec, flags, category="cnn")
+    return write_report([tmp_path / "many"], tmp_path / "long")
+
+
+def test_a_long_leaderboard_is_paged_sorted_and_filtered_as_a_whole(
+    long_page: Path, browser: Browser
+) -> None:
+    seeds = SHOWN + ".map(r => Number(r.cells[1].dataset.value.split(' ').pop()))"
+    pager = "document.querySelector('.pager output').value"
+    click = (
+        "[...document.querySelectorAll('.pager button')].find(b => b.textContent === '{}').click()"
+    )
+    sort = "[...document.querySelectorAll('thead button')].find(b => /pgd/.test(b.textContent))"
+    browser.open(long_page)
+
+    assert browser.ask(seeds) == [9, 8, 7, 6]
+    assert browser.ask(pager) == "1–4 of 10"
+    browser.ask(click.format("Next"))
+    browser.wait_until(f"{pager} === '5–8 of 10'")
+    assert browser.ask(seeds) == [5, 4, 3, 2]
+    browser.ask(click.format("Next"))
+    browser.wait_until(f"{pager} === '9–10 of 10'")
+    assert browser.ask("document.querySelectorAll('.pager button')[1].disabled")
+    browser.ask(f"{sort}.click()")
+    browser.ask(f"{sort}.click()")
+    browser.wait_until(f"{seeds}[0] === 0")
+    assert browser.ask(seeds) == [0, 1, 2, 3]
+    browser.ask(f"{FILL}('text', 'vit_tiny')")
+    browser.wait_until(f"{pager} === '1–4 of 5'")
+    assert browser.ask(seeds) == [1, 3, 5, 7]
+    assert browser.ask("document.querySelector('form output').value") == "5 of 10 rows shown"
+    browser.ask("document.forms[0].querySelector('button').click()")
+    browser.wait_until(f"{pager} === '1–4 of 10'")

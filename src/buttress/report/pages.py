@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -40,22 +41,27 @@ from buttress.report.study_page import RunLink, StudyPageData, study_context
 from buttress.results.robustbench import LeaderboardEntries
 from buttress.results.run import shorten_paths
 
-MAX_MODELS = 200  # models of one board; each adds its bits to the page
+MAX_MODELS = 200  # models of one board on the page of comparisons
+MAX_FLAG_CHARS = 1_500_000  # of the bits of all models on it
+PAGE_ROWS = 100  # rows of a table that are shown together; more are packed
 
 
 def comparison_groups(boards: Sequence[Leaderboard]) -> list[dict[str, Any]]:
     """Models that can be compared, by leaderboard; the most robust ones if too many."""
-    return [comparison_group(b) for b in boards if sum(bool(r.suite.results) for r in b.rows) > 1]
+    comparable = [b for b in boards if sum(bool(r.suite.results) for r in b.rows) > 1]
+    return [comparison_group(b, MAX_FLAG_CHARS // len(comparable)) for b in comparable]
 
 
-def comparison_group(board: Leaderboard) -> dict[str, Any]:
+def comparison_group(board: Leaderboard, max_chars: int) -> dict[str, Any]:
     parts = [board.dataset, board.split, f"suite {board.suite}", f"{board.images} images"]
+    chars_per_row = (len(board.columns) + 1) * board.images // 6 + 1
+    num_rows = min(MAX_MODELS, max(2, max_chars // chars_per_row))
     return {
         "title": ", ".join(p for p in parts if p),
         "images": board.images,
         "columns": ["worst-case robust accuracy", *(c.title for c in board.columns)],
-        "rows": [comparison_row(r) for r in board.rows[:MAX_MODELS]],
-        "left_out": max(0, len(board.rows) - MAX_MODELS),
+        "rows": [comparison_row(r) for r in board.rows[:num_rows]],
+        "left_out": max(0, len(board.rows) - num_rows),
     }
 
 
@@ -71,6 +77,11 @@ def comparison_row(leaderboard_row: LeaderboardRow) -> dict[str, Any]:
         "slug": run.slug,
         "flags": ["" if c is None else pack_bits(c) for c in columns],
     }
+
+
+def pack_html(html: str) -> Markup:
+    """Rows of a table for ``tables.js``: compressed with zlib, as base64."""
+    return Markup(base64.b64encode(zlib.compress(html.encode(), 9)).decode())
 
 
 def pack_bits(flags: NDArray[np.bool_]) -> str:
@@ -117,13 +128,14 @@ class PageRenderer:
         self._environment = environment()
         self._site = site or SiteIndex()
         self._comparable = self._site.comparable
-        names = ("sort.js", "filter.js", "compare.js")
+        names = ("tables.js", "filter.js", "compare.js")
         self._scripts = {name: load_script(name) for name in names}
         self._shared = {
             "report_title": title,
             "subtitle": subtitle,
             "version": __version__,
             "style": read_asset("style.css"),
+            "page_rows": PAGE_ROWS,
         }
 
     def index(
@@ -138,15 +150,13 @@ class PageRenderer:
             context["references"] = build_published_rows(context["board"], published.entries)
         return self._render(
             "index.html",
-            scripts=("sort.js", "filter.js"),
+            scripts=("tables.js", "filter.js"),
             root="",
             boards=contexts,
             studies=self._site.studies,
             can_compare=bool(self._site.comparison_groups),
             choices=filter_choices(boards),
-            unfinished=[r for r in data.runs if r.state != "done"],
-            unevaluated=[r for r in data.runs if r.state == "done" and not is_evaluated(r)],
-            broken=data.unreadable,
+            leftovers=list_leftovers(data),
             problems=[
                 *problems,
                 *(p for r in data.runs for p in r.problems),
@@ -189,7 +199,7 @@ class PageRenderer:
 
     def study(self, study: StudyPageData, runs: Mapping[str, RunPage]) -> str:
         context = study_context(study, runs)
-        return self._render("study.html", scripts=("sort.js",), root="../", **context)
+        return self._render("study.html", scripts=("tables.js",), root="../", **context)
 
     def compare(self) -> str:
         flags = embed_json(self._site.comparison_groups)
@@ -219,6 +229,7 @@ def environment() -> Environment:
         shorten_paths,
     )
     env.filters.update({f.__name__: f for f in filters})
+    env.filters["pack"] = pack_html
     env.filters["svg"] = Markup  # charts escape what they are given
     return env
 
@@ -298,6 +309,36 @@ def run_leaderboard_context(board: Leaderboard, row: LeaderboardRow) -> dict[str
         "bars": figures.model_figure(board, row),
         "classes": figures.class_figure(row.suite.per_class()) if row.worst_case.estimate else None,
     }
+
+
+class Leftover(NamedTuple):
+    """A run that is not in a leaderboard, and what to do about it."""
+
+    display_path: str
+    state: str
+    details: str
+    slug: str = ""
+    label: str = ""
+    css: str = ""
+    command: str = ""
+
+
+def list_leftovers(data: ReportData) -> list[Leftover]:
+    """Runs that are not finished, not evaluated or not readable."""
+    not_finished = "training is not finished; run the same command again to resume"
+    unfinished = [
+        Leftover(r.display_path, r.state, r.failure_message or not_finished, r.slug, r.label,
+                 r.state)
+        for r in data.runs if r.state != "done"
+    ]  # fmt: skip
+    unevaluated = [
+        Leftover(r.display_path, "not evaluated", "trained, but not evaluated: run", r.slug,
+                 r.label, "", f"buttress evaluate {r.display_path}")
+        for r in data.runs if r.state == "done" and not is_evaluated(r)
+    ]  # fmt: skip
+    broken = [Leftover(r.display_path, "unreadable", r.reason, css="failed")
+              for r in data.unreadable]  # fmt: skip
+    return [*unfinished, *unevaluated, *broken]
 
 
 def is_evaluated(run: RunPage) -> bool:

@@ -20,7 +20,7 @@ from buttress.report.study_page import StudyPageData, read_study_results
 from buttress.results.robustbench import LeaderboardEntries, read_leaderboard_entries
 from buttress.results.run import Run
 from buttress.results.study_result import StudyResult, study_result_path
-from buttress.system.files import write_text
+from buttress.system.files import remove_temporary_files, write_derived_text
 from buttress.system.progress import Progress, SilentProgress
 
 SILENT = SilentProgress()
@@ -97,6 +97,7 @@ def write_pages(
     task = progress.add_task(
         "writing pages", len(data.runs) + len(studies) + 1 + bool(site.comparison_groups)
     )
+    remove_temporary_files(out)
     rendered = chain(
         render_model_pages(pages, data.runs, leaderboards),
         render_study_pages(pages, studies, data.runs),
@@ -104,10 +105,10 @@ def write_pages(
     for name, page in chain(
         rendered, [("compare.html", pages.compare())] if site.comparison_groups else []
     ):
-        write_text(out / name, page)
+        write_derived_text(out / name, page)
         task.advance(note=name)
     index = out / "index.html"
-    write_text(
+    write_derived_text(
         index, pages.index(data, leaderboards, content.published, content.unreadable_studies)
     )
     task.advance(note="index.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -213,6 +214,7 @@ def write_attack_record(path: Path, record: AttackRecord) -> None:
 
 
 _RECORD_CACHE: ContextVar[dict[Path, AttackRecord] | None] = ContextVar("_READ", default=None)
+_RECENT_ARRAYS: deque[NDArray[Any]] = deque(maxlen=8)  # ids and labels of records read last
 
 
 @contextmanager
@@ -259,8 +261,8 @@ def _read_parquet(path: Path) -> AttackRecord:
         raise CorruptFileError(f"{path} is not a valid attack record: {problem}")
     return AttackRecord(
         name=name,
-        ids=columns["id"],
-        labels=columns["label"],
+        ids=_share_array(columns["id"]),
+        labels=_share_array(columns["label"]),
         predictions=columns["prediction"],
         correct=columns["correct"],
         loss=columns["loss"],
@@ -281,6 +283,17 @@ def read_record_metadata(path: Path) -> tuple[int, dict[str, Any]]:
     if problem is not None:
         raise CorruptFileError(f"{path} is not a valid attack record: {problem}")
     return int(footer.num_rows), metadata
+
+
+def _share_array(array: NDArray[Any]) -> NDArray[Any]:
+    """An equal array of a record read before: runs of a study have the same ids and labels."""
+    for known in tuple(_RECENT_ARRAYS):
+        if known.dtype == array.dtype and np.array_equal(known, array):
+            return known
+    array = array.copy()  # without the other columns of the file
+    array.flags.writeable = False
+    _RECENT_ARRAYS.append(array)
+    return array
 
 
 @contextmanager
@@ -310,7 +323,7 @@ def _parse_header(path: Path, footer: Any) -> dict[str, Any]:
 
 def _open_file(path: Path) -> IO[bytes]:
     """Open a regular file; Arrow does not take paths that are not valid text."""
-    if path.exists() and not path.is_file():  # reading a pipe would block
+    if not path.is_file() and path.exists():  # reading a pipe would block
         raise CorruptFileError(f"{path} must be a regular file")
     return path.open("rb")
 

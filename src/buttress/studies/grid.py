@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class GridRun:
     spec: RunSpec
     init_key: str | None = None  # key of the run that provides its initial weights
 
-    @property
+    @cached_property
     def key(self) -> str:
         return self.spec.key()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ class RunJob:
     checkpoints: tuple[CheckpointName, ...] = ("best",)  # the epochs that are evaluated
     init_folder: Path | None = None  # the run that provides its initial weights
 
-    @property
+    @cached_property
     def key(self) -> str:
         return self.spec.key()
 

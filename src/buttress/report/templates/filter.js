@@ -1,25 +1,26 @@
 "use strict";
-// Shows only the rows and tables that fit what is asked. The page reads well without.
+// Shows only the rows and tables that match the filters. The page reads well without.
 for (const form of document.querySelectorAll("form[data-filter]")) {
   const boards = [...document.querySelectorAll("section[data-dataset]")];
-  const said = form.querySelector("output");
-  const asked = (name) => form.elements[name]?.value ?? "";
-  const apply = () => {
-    const words = asked("text").toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    let total = 0;
+  const count = form.querySelector("output");
+  const chosen = (name) => form.elements[name]?.value ?? "";
+  let latest = 0;
+  const apply = async () => {
+    const turn = latest += 1;
+    const words = chosen("text").toLowerCase().split(/\s+/).filter(Boolean);
+    const fields = ["category", "training"].filter(chosen);
+    const matches = (row) => fields.every((k) => row.dataset[k] === chosen(k))
+      && words.every((w) => row.dataset.text.toLowerCase().includes(w));
+    let [shown, total] = [0, 0];
     for (const board of boards) {
-      const fits = ["dataset", "suite"].every((k) => !asked(k) || board.dataset[k] === asked(k));
-      board.hidden = !fits;
-      for (const row of board.querySelectorAll("tr[data-training]")) {
-        const text = row.dataset.text.toLowerCase();
-        const same = ["category", "training"].every((k) => !asked(k) || row.dataset[k] === asked(k));
-        row.hidden = !(same && words.every((w) => text.includes(w)));
-        total += 1;
-        shown += fits && !row.hidden;
-      }
+      board.hidden = ["dataset", "suite"].some((k) => chosen(k) && board.dataset[k] !== chosen(k));
+      const rows = rowsOf.get(board.querySelector("table.leaderboard"));
+      const found = await rows.filter(matches, !words.length && !fields.length);
+      if (turn !== latest) return; // a newer filter is at work
+      total += rows.total;
+      shown += board.hidden ? 0 : found;
     }
-    said.value = `${shown} of ${total} rows shown`;
+    count.value = `${shown} of ${total} rows shown`;
   };
   form.addEventListener("input", apply);
   form.addEventListener("submit", (event) => event.preventDefault());

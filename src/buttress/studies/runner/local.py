@@ -108,9 +108,7 @@ def split_machine(workers: int) -> list[WorkerResources]:
     return [WorkerResources(threads, gpus[i % len(gpus)] if gpus else None) for i in range(workers)]
 
 
-def _worker_main(
-    jobs: Sequence[RunJob], pipe: Connection, device: str, resources: WorkerResources
-) -> None:
+def _worker_main(pipe: Connection, device: str, resources: WorkerResources) -> None:
     """Worker process: execute jobs from the pipe until it receives None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers ...
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ... which give their locks back ...
@@ -120,8 +118,8 @@ def _worker_main(
     import torch
 
     torch.set_num_threads(resources.threads)
-    while (index := pipe.recv()) is not None:
-        outcome = try_run(jobs[index], device=device, progress=PipeProgress(pipe))
+    while (job := pipe.recv()) is not None:
+        outcome = try_run(job, device=device, progress=PipeProgress(pipe))
         pipe.send(("outcome", outcome))
 
 
@@ -152,7 +150,7 @@ class WorkerPool:
 
     def _start(self, resources: WorkerResources) -> WorkerProcess:
         parent_end, child_end = self.context.Pipe()
-        args = (self.queue.jobs, child_end, self.device, resources)
+        args = (child_end, self.device, resources)
         process = self.context.Process(target=_worker_main, args=args, daemon=True)
         process.start()
         child_end.close()
@@ -180,7 +178,7 @@ class WorkerPool:
             if worker.job_index is None and (index := self.queue.next_job()) is not None:
                 worker.job_index = index
                 try:
-                    worker.pipe.send(index)
+                    worker.pipe.send(self.queue.jobs[index])
                 except OSError:
                     self._restart_worker(worker)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,17 +122,28 @@ class FailedJob:
 
 
 class RunQueue:
-    """Queue of runs; locked and waiting runs come back after a pause."""
+    """Queue of runs; locked and waiting runs come back after a pause.
+
+    Each operation takes constant or logarithmic time, so that thousands of short runs do not slow
+    down the process that hands them out.
+    """
 
     def __init__(self, jobs: Sequence[RunJob], *, retry: bool = False) -> None:
         self.jobs = list({work.key: work for work in jobs}.values())
-        self.pending = list(range(len(self.jobs)))
-        self.index_of = {work.folder: index for index, work in enumerate(self.jobs)}
-        self.unfinished = set(self.pending)
+        self.unfinished = set(range(len(self.jobs)))
+        self.ready: deque[int] = deque()
+        self.paused: list[tuple[float, int]] = []  # heap of times and runs
+        self.dependents: dict[int, list[int]] = {}  # run -> runs that start from its weights
         self.failures: dict[int, str] = {}
         self.crashes: dict[int, int] = {}  # run -> processes that died with it
-        self.not_before: dict[int, float] = {}
         self.reported_locked: set[int] = set()
+        index_of = {work.folder: index for index, work in enumerate(self.jobs)}
+        for index, work in enumerate(self.jobs):
+            init_index = None if work.init_folder is None else index_of.get(work.init_folder)
+            if init_index is None:
+                self.ready.append(index)
+            else:
+                self.dependents.setdefault(init_index, []).append(index)
         if retry:
             for work in self.jobs:
                 reset_failure(work)
@@ -138,23 +151,17 @@ class RunQueue:
     def next_job(self) -> int | None:
         """Next run that can be tried now, if any."""
         now = time.monotonic()
-        for position, index in enumerate(self.pending):
-            if self.not_before.get(index, 0.0) <= now and not self._awaits_init(index):
-                return self.pending.pop(position)
-        return None
-
-    def _awaits_init(self, index: int) -> bool:
-        """Whether the run of its initial weights is still in the queue."""
-        init_folder = self.jobs[index].init_folder
-        return init_folder is not None and self.index_of.get(init_folder, -1) in self.unfinished
+        while self.paused and self.paused[0][0] <= now:
+            self.ready.append(heapq.heappop(self.paused)[1])
+        return self.ready.popleft() if self.ready else None
 
     def record_result(self, index: int, result: TryResult) -> bool:
         """Record the result of an attempt; return whether the run has ended."""
         if result.state in ("held", "waiting"):
-            self.pending.append(index)
-            self.not_before[index] = time.monotonic() + RETRY_SECONDS
+            heapq.heappush(self.paused, (time.monotonic() + RETRY_SECONDS, index))
             return False
         self.unfinished.discard(index)
+        self.ready.extend(self.dependents.pop(index, ()))
         if result.state == "failed":
             self.failures[index] = result.message
         return True
@@ -165,7 +172,7 @@ class RunQueue:
         if self.crashes[index] >= MAX_CRASHES:
             message = f"{reason} ({MAX_CRASHES} attempts); the machine may have run out of memory"
             return self.record_result(index, record_failure(self.jobs[index], message))
-        self.pending.insert(0, index)
+        self.ready.appendleft(index)
         return False
 
     def first_time_locked(self, index: int) -> bool:
@@ -186,6 +193,9 @@ def select_shard(jobs: Sequence[RunJob], number: int, count: int) -> list[RunJob
         while job.init_folder is not None and job.init_folder in by_folder:
             job = by_folder[job.init_folder]
         return job.key
+
+    if count == 1:
+        return list(jobs)
 
     roots = list(dict.fromkeys(root(work) for work in jobs))
     shard_roots = set(roots[number - 1 :: count])

@@ -1,7 +1,7 @@
 """Execute jobs on a Ray cluster whose nodes share a file system.
 
-Ray decides where a run goes and notices that a node is gone; that no run is done twice is the
-matter of its lock, as everywhere.
+Ray decides where a run goes and notices that a node is gone; the lock of a run prevents that it is
+executed twice, as everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from buttress.system.progress import Progress, SilentProgress
 if TYPE_CHECKING:
     from buttress.studies.runner.run import RunnerOptions
 
-EXTRA_TASKS = 2  # submitted tasks beyond the capacity of the cluster
+EXTRA_TASKS = 2  # submitted tasks beyond the capacity of the cluster, or 5% if that is more
+CAPACITY_SECONDS = 5.0  # until the capacity of the cluster is asked for again
 
 
 def run_on_ray(
@@ -38,14 +39,16 @@ def run_on_ray(
     )(run_on_node)
     running: dict[Any, int] = {}
     try:
+        capacity, is_known_until = 0, 0.0
         while queue.unfinished:
-            capacity = options.workers or _cluster_capacity(ray, options) + EXTRA_TASKS
+            if time.monotonic() >= is_known_until:  # nodes come and go
+                capacity = options.workers or _num_tasks(ray, options)
+                is_known_until = time.monotonic() + CAPACITY_SECONDS
             while len(running) < capacity and (index := queue.next_job()) is not None:
                 running[
                     remote_run.remote(queue.jobs[index], options.device, options.cpus_per_run)
                 ] = index
-            ready, _ = ray.wait(list(running), timeout=POLL_SECONDS) if running else ([], [])
-            for reference in ready:
+            for reference in _finished_tasks(ray, list(running)):
                 _collect(ray, reference, running.pop(reference), queue, study_progress)
             if not running and queue.unfinished:
                 time.sleep(POLL_SECONDS)
@@ -102,13 +105,23 @@ def _collect(
     record_try(queue, progress, index, outcome)
 
 
-def _cluster_capacity(ray: Any, options: RunnerOptions) -> int:
-    """Number of runs that the cluster can execute in parallel."""
+def _finished_tasks(ray: Any, references: list[Any]) -> list[Any]:
+    """Wait for a task; return all that have ended by then."""
+    if not references:
+        return []
+    ready, others = ray.wait(references, timeout=POLL_SECONDS)
+    if ready and others:
+        ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
+    return list(ready)
+
+
+def _num_tasks(ray: Any, options: RunnerOptions) -> int:
+    """Number of runs to submit: what the cluster executes in parallel, and some to follow."""
     resources = ray.cluster_resources()
     capacity = resources.get("CPU", 1.0) / max(options.cpus_per_run, 1e-9)
     if options.gpus_per_run > 0:
         capacity = min(capacity, resources.get("GPU", 0.0) / options.gpus_per_run)
-    return max(1, int(capacity))
+    return max(1, int(capacity)) + max(EXTRA_TASKS, int(0.05 * capacity))
 
 
 def with_absolute_paths(job: RunJob) -> RunJob:
