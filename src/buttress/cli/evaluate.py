@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from buttress.data import Dataset
     from buttress.results.core import AccuracyEstimate
-    from buttress.results.evaluation import CorruptionSummary, Evaluation
+    from buttress.results.corruption_summary import CorruptionSummary
+    from buttress.results.evaluation import Evaluation
     from buttress.results.run import Run
     from buttress.results.suite_spec import SuiteSpec
 

@@ -66,15 +66,15 @@ def cross_check(
     if not makes_queries and not is_suspicious:
         rng = SampleRNG(job.seed, "cross-check", torch.from_numpy(record.ids))
         is_sampled = rng.draw_uniform(torch.empty(len(record), 1))[:, 0] < SAMPLE_FRACTION
-        mask, queries = record.correct & is_sampled.numpy(), SAMPLE_QUERIES
+        mask, queries = (record.scores > 0) & is_sampled.numpy(), SAMPLE_QUERIES
         fooled, passes = _run_queries(job, entry, mask, queries, SilentProgress())
         images = int(mask.sum())
         is_suspicious = fooled.sum() >= max(MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images)
     if is_suspicious:
-        mask, queries = record.correct & ~fooled, FULL_QUERIES
+        mask, queries = (record.scores > 0) & ~fooled, FULL_QUERIES
         fooled_by_all, all_passes = _run_queries(job, entry, mask, queries, progress)
         fooled, passes = fooled | fooled_by_all, passes + all_passes
-        images = int(record.correct.sum())
+        images = int((record.scores > 0).sum())
     summary = {
         "queries": queries,
         "images": images,
@@ -99,4 +99,4 @@ def _run_queries(
     check = SuiteEntry(f"{entry.name}, cross-check", name, entry.threat, {"queries": queries})
     record = run_suite_entry(job, check, mask, progress)
     passes = float(record.metadata["forward_passes"]) * len(record)
-    return mask & ~record.correct, passes
+    return mask & (record.scores == 0), passes

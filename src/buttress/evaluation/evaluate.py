@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from buttress.attacks.core import ATTACKS, create_attack
 from buttress.data import Dataset
 from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
+from buttress.engine.run import attach_surrogate
 from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation.cross_check import cross_check, queried_entries
 from buttress.evaluation.doctor.core import (
@@ -23,13 +25,20 @@ from buttress.evaluation.doctor.core import (
     with_findings,
 )
 from buttress.evaluation.doctor.images import EvaluatedImages
+from buttress.evaluation.doctor.outputs import RANDOMNESS_CHECK
 from buttress.evaluation.run_entry import (
     EvaluatedModel,
     EvaluationJob,
     load_source_models,
     run_suite_entry,
 )
-from buttress.evaluation.suite import SuiteEntry, corruption_source, load_suite, resolve_suite
+from buttress.evaluation.suite import (
+    SuiteEntry,
+    corruption_source,
+    load_suite,
+    resolve_suite,
+    with_surrogate,
+)
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
@@ -41,17 +50,21 @@ from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Norm, NormBall
 
+DEFAULT_IDENTITY: Mapping[str, Any] = {"draws": 1}  # of records that do not say
+RANDOMIZED_DRAWS = 20  # over which a randomized model is scored
 MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How an evaluation is run; only the seed affects the per-sample results."""
+    """How an evaluation is run; seed, draws and surrogate affect the per-sample results."""
 
     batch_size: int = 256
     seed: int = 0
     out: Path | None = None
     progress: Progress = SilentProgress()  # noqa: RUF009 - it has no state
+    draws: int | None = None  # of a randomized model; None: measured whether it is one
+    surrogate: Any = None  # of all gradient-based attacks
 
 
 def evaluate(  # noqa: PLR0913 - the public call
@@ -63,6 +76,8 @@ def evaluate(  # noqa: PLR0913 - the public call
     seed: int = 0,
     out: Path | None = None,
     compile: bool = False,
+    draws: int | None = None,
+    surrogate: Any = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Compute robust accuracy under each attack of a suite, and in the worst case.
@@ -75,13 +90,17 @@ def evaluate(  # noqa: PLR0913 - the public call
         seed: of the attacks' random starts.
         out: folder for the records; attacks with a matching record there are skipped.
         compile: also try torch.compile; takes a minute, and needs a C++ compiler on a CPU.
+        draws: of the randomness of the model, over which each image is scored; accuracies are means
+            over them. Default: 20 if passes over the same images differ, else 1.
+        surrogate: differentiable stand-in for preprocessing that is not, in the backward passes of
+            all attacks: ``"identity"``, a function, or a mapping from submodules to these (BPDA).
         progress: where to show progress.
 
     Attacks run on the inference-optimized model; an adversarial example counts only if it also
     fools the original model.
     """
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, out, locked_progress)
+        options = EvaluationOptions(batch_size, seed, out, locked_progress, draws, surrogate)
         return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
 
 
@@ -90,14 +109,16 @@ def evaluate_model(
 ) -> Evaluation:
     """Like `evaluate`, for a model that may be inference-optimized already."""
     entries = resolve_suite(spec, data.budgets, data.name)
-    if len(data) == 0 or options.batch_size < 1:
+    if len(data) == 0 or options.batch_size < 1 or (options.draws or 1) < 1:
         raise UserError(
-            f"`len(data) >= 1` and `batch_size >= 1` must hold, but got {len(data)} and "
-            f"{options.batch_size}"
+            "`len(data) >= 1`, `batch_size >= 1` and `draws >= 1` must hold, but got "
+            f"{len(data)}, {options.batch_size} and {options.draws}"
         )
+    entries = with_surrogate(entries, options.surrogate)
     subject = _check_first_images(evaluated.model, data, entries)
     images = EvaluatedImages(data, evaluated.training_images(data))
     model_findings = [*run_checks(images, "data"), *run_checks(subject, "model")]
+    draws = options.draws or default_draws(model_findings, options.progress)
     warnings = [*getattr(evaluated.model, "warnings", ()), *warning_texts(model_findings)]
     job = EvaluationJob(
         evaluated,
@@ -105,7 +126,8 @@ def evaluate_model(
         spec.name,
         options.batch_size,
         options.seed,
-        _model_and_data_identity(evaluated, data, spec, options),
+        _model_and_data_identity(evaluated, data, spec, options) | {"draws": draws},
+        draws,
     )
     shared_metadata = {
         "class_names": list(data.classes),
@@ -127,7 +149,7 @@ def evaluate_model(
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
         record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
-            flags = [r.is_robust for r in previous.values()]
+            flags = [r.robust_scores > 0 for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
             record = run_suite_entry(job, entry, to_attack, options.progress)
             entry_findings = [*model_findings, *_threat_findings(subject, entry)]
@@ -180,6 +202,9 @@ def _check_first_images(
     attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
     balls = [e.threat for e in attacks if isinstance(e.threat, NormBall)]
     passes = min((attack.eot_samples for attack in attack_fns), default=1)
+    surrogate = next((a.surrogate for a in attack_fns if a.surrogate is not None), None)
+    if surrogate is not None:  # the gradients of the attacks are checked, not those of the model
+        model = attach_surrogate(surrogate, model, probe_images.take(torch.arange(2)).x)
     subject = ModelUnderTest(
         model,
         probe_images,
@@ -194,6 +219,17 @@ def _check_first_images(
             assert entry.threat is not None
             check_differentiable(attack, model, entry.threat, data.num_classes)
     return subject
+
+
+def default_draws(findings: Sequence[Finding], progress: Progress) -> int:
+    """How many draws a model is scored over: one unless it was found to be randomized."""
+    if not any(finding.check == RANDOMNESS_CHECK for finding in findings):
+        return 1
+    progress.log(
+        f"the model is randomized: each image is scored over {RANDOMIZED_DRAWS} draws, and "
+        "accuracies are means over them"
+    )
+    return RANDOMIZED_DRAWS
 
 
 def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding]:
@@ -234,7 +270,7 @@ def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
     threat = "" if entry.threat is None else str(entry.threat)
     definition: dict[str, Any] = {
         "attack": entry.attack,
-        "args": dict(entry.args),
+        "args": entry.stored_args,
         "threat": threat,
     }
     if entry.threat is not None:
@@ -256,7 +292,7 @@ def _read_cached_record(
     except CorruptFileError as error:
         progress.log(f"{error}; running the attack again")
         return None
-    stored = {k: record.metadata.get(k) for k in identity}
+    stored = {k: record.metadata.get(k, DEFAULT_IDENTITY.get(k)) for k in identity}
     if changed := changed_keys(stored, dict(identity)):
         settings = ", ".join(changed)
         progress.log(f"{path} was made with other settings ({settings}); running the attack again")
@@ -268,5 +304,6 @@ def attack_correct_images(
     job: EvaluationJob, entry: SuiteEntry, previous: AttackRecord | None, progress: Progress
 ) -> AttackRecord:
     """Attack the images that are correct in ``previous``; metadata identifies the attack."""
-    record = run_suite_entry(job, entry, None if previous is None else previous.correct, progress)
+    to_attack = None if previous is None else previous.robust_scores > 0
+    record = run_suite_entry(job, entry, to_attack, progress)
     return replace(record, metadata={**_record_identity(job, entry), **record.metadata})

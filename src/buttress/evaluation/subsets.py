@@ -34,7 +34,7 @@ from buttress.system.rng import make_generator
 
 SHARED_KEYS = (
     "weights_digest", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode",
-    "previous_entries", "in_worst_case", "corruption_source",
+    "previous_entries", "in_worst_case", "corruption_source", "draws",
 )  # fmt: skip
 
 
@@ -125,7 +125,11 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
         "stages": _sum_stage_counts([p.metadata.get("stages", []) for p in parts]),
         "shards": len(parts),
     }
-    fields = ("ids", "labels", "predictions", "correct", "loss", "perturbation_size")
+    if parts[0].draws > 1:
+        accuracies = [p.metadata["draw_accuracies"] for p in parts]
+        meta["draw_accuracies"] = np.average(accuracies, axis=0, weights=sizes).tolist()
+    fields = ["ids", "labels", "predictions", "correct", "loss", "perturbation_size"]
+    fields += [] if parts[0].correct_draws is None else ["correct_draws"]
     columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
     return AttackRecord(name, metadata=meta, **columns)
 
@@ -168,6 +172,8 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     seed: int = 0,
     out: Path | None = None,
     compile: bool = False,
+    draws: int | None = None,
+    surrogate: Any = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Like `evaluate`, on random images until the 95% interval of the worst case is narrow.
@@ -181,13 +187,15 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
         seed: of the order of the images and of the attacks.
         out: folder for the records; finished blocks are skipped.
         compile: as for `evaluate`.
+        draws: as for `evaluate`.
+        surrogate: as for `evaluate`.
         progress: where to show progress.
     """
     if not 0 < interval_width < 1:
         raise UserError(f"`0 < interval_width < 1` must hold, but got {interval_width}")
     spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, out, locked_progress)
+        options = EvaluationOptions(batch_size, seed, out, locked_progress, draws, surrogate)
         return _evaluate_blocks(evaluated, data, spec, options, interval_width)
 
 

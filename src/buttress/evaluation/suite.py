@@ -15,6 +15,7 @@ from buttress.data.corruptions import CORRUPTIONS, corrupt_dataset
 from buttress.data.corruptions.dataset import generated_version
 from buttress.errors import UserError
 from buttress.models.eval_mode import is_differentiable
+from buttress.models.surrogate import Surrogate
 from buttress.registry import normalize_name
 from buttress.results.attack_record import OFFICIAL_SUFFIX
 from buttress.results.suite_spec import (
@@ -69,6 +70,27 @@ class SuiteEntry(NamedTuple):
     @property
     def is_corruption(self) -> bool:
         return self.attack == CORRUPTION_ATTACK
+
+    @property
+    def stored_args(self) -> dict[str, Any]:
+        """The arguments as records say them: a surrogate by its name and the hash of its code."""
+        surrogate = self.args.get("surrogate")
+        if surrogate is None:
+            return dict(self.args)
+        return {**self.args, "surrogate": str(Surrogate.parse(surrogate))}
+
+
+def with_surrogate(entries: Sequence[SuiteEntry], surrogate: Any) -> list[SuiteEntry]:
+    """The entries with a surrogate in each attack that uses gradients, unless it has its own."""
+    if surrogate is None:
+        return list(entries)
+    parsed = Surrogate.parse(surrogate)  # once: a file is run for it
+    return [
+        e._replace(args={"surrogate": parsed, **e.args})
+        if e.threat is not None and ATTACKS.get(e.attack).needs_grad
+        else e
+        for e in entries
+    ]
 
 
 def load_suite(suite: str | Path | Sequence[str] | SuiteSpec) -> SuiteSpec:

@@ -239,9 +239,9 @@ def _image_scores(
 def _per_sample_scores(evaluation: Evaluation, metric: str) -> np.ndarray:
     """Per-sample correctness; for corruptions the fraction of correct copies."""
     if metric == WORST_CASE:
-        return evaluation.is_robust
+        return evaluation.robust_scores
     if metric != CORRUPTIONS:
-        return evaluation.records[metric].correct
+        return evaluation.records[metric].scores
     if evaluation.corruptions is None:
         raise MissingValue(f"the suite {evaluation.suite} has no corruptions")
     return evaluation.corruptions.image_accuracy
