@@ -29,6 +29,7 @@ class OutputNoise(NamedTuple):
     def relative(self) -> float:
         return self.margin_std / self.margin_size if self.margin_size > 0 else 0.0
 
+
 def measure_output_noise(model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> OutputNoise:
     """The noise of a model on some images (N, C, H, W) with labels; zero if it is deterministic."""
     x, y = x[:NOISE_IMAGES], y[:NOISE_IMAGES]

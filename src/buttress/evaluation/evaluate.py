@@ -14,6 +14,7 @@ from torch import nn
 from buttress.attacks.core import ATTACKS, create_attack
 from buttress.data import Dataset
 from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
+from buttress.engine.randomness import NOISE_IMAGES, EotSamples, choose_eot_samples
 from buttress.engine.run import attach_surrogate
 from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation.cross_check import cross_check, queried_entries
@@ -34,13 +35,13 @@ from buttress.evaluation.run_entry import (
 )
 from buttress.evaluation.suite import (
     SuiteEntry,
+    adapt_entries,
     corruption_source,
     load_suite,
     resolve_suite,
-    with_surrogate,
 )
 from buttress.models.cost import count_passes
-from buttress.models.eval_mode import eval_mode, is_differentiable
+from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation
@@ -65,6 +66,7 @@ class EvaluationOptions:
     progress: Progress = SilentProgress()  # noqa: RUF009 - it has no state
     draws: int | None = None  # of a randomized model; None: measured whether it is one
     surrogate: Any = None  # of all gradient-based attacks
+    eot_samples: EotSamples | None = None  # of all attacks
 
 
 def evaluate(  # noqa: PLR0913 - the public call
@@ -78,6 +80,7 @@ def evaluate(  # noqa: PLR0913 - the public call
     compile: bool = False,
     draws: int | None = None,
     surrogate: Any = None,
+    eot_samples: EotSamples | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Compute robust accuracy under each attack of a suite, and in the worst case.
@@ -94,13 +97,17 @@ def evaluate(  # noqa: PLR0913 - the public call
             over them. Default: 20 if passes over the same images differ, else 1.
         surrogate: differentiable stand-in for preprocessing that is not, in the backward passes of
             all attacks: ``"identity"``, a function, or a mapping from submodules to these (BPDA).
+        eot_samples: passes of a randomized model that all attacks average at each point (EOT);
+            ``"auto"`` chooses their number from the measured noise of the margins.
         progress: where to show progress.
 
     Attacks run on the inference-optimized model; an adversarial example counts only if it also
     fools the original model.
     """
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, out, locked_progress, draws, surrogate)
+        options = EvaluationOptions(
+            batch_size, seed, out, locked_progress, draws, surrogate, eot_samples
+        )
         return evaluate_model(EvaluatedModel(model, compile), data, load_suite(suite), options)
 
 
@@ -114,7 +121,8 @@ def evaluate_model(
             "`len(data) >= 1`, `batch_size >= 1` and `draws >= 1` must hold, but got "
             f"{len(data)}, {options.batch_size} and {options.draws}"
         )
-    entries = with_surrogate(entries, options.surrogate)
+    eot_samples = _resolve_eot_samples(evaluated.model, data, options)
+    entries = adapt_entries(entries, options.surrogate, eot_samples)
     subject = _check_first_images(evaluated.model, data, entries)
     images = EvaluatedImages(data, evaluated.training_images(data))
     model_findings = [*run_checks(images, "data"), *run_checks(subject, "model")]
@@ -219,6 +227,16 @@ def _check_first_images(
             assert entry.threat is not None
             check_differentiable(attack, model, entry.threat, data.num_classes)
     return subject
+
+
+def _resolve_eot_samples(model: nn.Module, data: Dataset, options: EvaluationOptions) -> int | None:
+    if options.eot_samples != "auto":
+        return options.eot_samples
+    x, y, _ = data.take(torch.arange(min(NOISE_IMAGES, len(data))))
+    x = to_model_device(model, x)
+    count = choose_eot_samples(model, x, y.to(x.device), options.seed)
+    options.progress.log(f"eot_samples: {count}, chosen from the noise of the margins")
+    return count
 
 
 def default_draws(findings: Sequence[Finding], progress: Progress) -> int:

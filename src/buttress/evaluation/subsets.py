@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from buttress.data import Dataset
+from buttress.engine.randomness import EotSamples
 from buttress.errors import RunError, UserError
 from buttress.evaluation.doctor.core import recompute_record_findings
 from buttress.evaluation.doctor.images import (
@@ -174,6 +175,7 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     compile: bool = False,
     draws: int | None = None,
     surrogate: Any = None,
+    eot_samples: EotSamples | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Like `evaluate`, on random images until the 95% interval of the worst case is narrow.
@@ -189,13 +191,16 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
         compile: as for `evaluate`.
         draws: as for `evaluate`.
         surrogate: as for `evaluate`.
+        eot_samples: as for `evaluate`.
         progress: where to show progress.
     """
     if not 0 < interval_width < 1:
         raise UserError(f"`0 < interval_width < 1` must hold, but got {interval_width}")
     spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, out, locked_progress, draws, surrogate)
+        options = EvaluationOptions(
+            batch_size, seed, out, locked_progress, draws, surrogate, eot_samples
+        )
         return _evaluate_blocks(evaluated, data, spec, options, interval_width)
 
 

@@ -80,17 +80,22 @@ class SuiteEntry(NamedTuple):
         return {**self.args, "surrogate": str(Surrogate.parse(surrogate))}
 
 
-def with_surrogate(entries: Sequence[SuiteEntry], surrogate: Any) -> list[SuiteEntry]:
-    """The entries with a surrogate in each attack that uses gradients, unless it has its own."""
-    if surrogate is None:
-        return list(entries)
-    parsed = Surrogate.parse(surrogate)  # once: a file is run for it
-    return [
-        e._replace(args={"surrogate": parsed, **e.args})
-        if e.threat is not None and ATTACKS.get(e.attack).needs_grad
-        else e
-        for e in entries
-    ]
+def adapt_entries(
+    entries: Sequence[SuiteEntry], surrogate: Any = None, eot_samples: int | None = None
+) -> list[SuiteEntry]:
+    """The entries with a surrogate and averaged passes in each attack that does not set its own.
+
+    Attacks that use no gradients have no use for a surrogate.
+    """
+    parsed = None if surrogate is None else Surrogate.parse(surrogate)  # once: a file is run for it
+
+    def adapted_args(entry: SuiteEntry) -> dict[str, Any]:
+        args: dict[str, Any] = {} if eot_samples is None else {"eot_samples": eot_samples}
+        if parsed is not None and ATTACKS.get(entry.attack).needs_grad:
+            args["surrogate"] = parsed
+        return {**args, **entry.args}
+
+    return [e if e.threat is None else e._replace(args=adapted_args(e)) for e in entries]
 
 
 def load_suite(suite: str | Path | Sequence[str] | SuiteSpec) -> SuiteSpec:
