@@ -90,7 +90,8 @@ def command(
     dataset: str | None, split: str, limit: int | None,
     image_size: int | None, seed: int, batch_size: int, out: Path | None, device: str,
     shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
-    surrogate: str | None, draws: int | None, eot_samples: EotSamples | None, compile: bool, per_class: bool, as_json: bool, **model_options: Any,
+    surrogate: str | None, draws: int | None, eot_samples: EotSamples | None,
+    compile: bool, per_class: bool, as_json: bool, **model_options: Any,
 ) -> None:  # fmt: skip
     """Evaluate clean and robust accuracy of MODEL: a run, file.py:function, hf:OWNER/NAME ...
 

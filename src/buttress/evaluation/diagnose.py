@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from buttress.data import Dataset
 from buttress.engine.checks import check_image_batch, check_model_output
 from buttress.engine.cost import attack_passes
 from buttress.errors import UserError
+from buttress.evaluation.adapt import propose_adaptation, run_adaptive_attacks
 from buttress.evaluation.doctor.core import (
     CHECK_KINDS,
     CHECKS,
@@ -24,14 +25,20 @@ from buttress.evaluation.doctor.core import (
     checks_of_kind,
 )
 from buttress.evaluation.doctor.images import EvaluatedImages, find_training_images
-from buttress.evaluation.evaluate import attack_correct_images
+from buttress.evaluation.evaluate import attack_correct_images, default_draws
 from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
 from buttress.evaluation.suite import SuiteEntry
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
-from buttress.results.diagnosis import CheckResult, Diagnosis, Finding, deduplicate_findings
+from buttress.results.diagnosis import (
+    AdaptiveResult,
+    CheckResult,
+    Diagnosis,
+    Finding,
+    deduplicate_findings,
+)
 from buttress.results.suite_spec import CLEAN
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.core import Threat
@@ -87,7 +94,7 @@ class CheckRun:
         self.results.append(CheckResult.parse(result, "check"))
 
 
-def diagnose(
+def diagnose(  # noqa: PLR0913 - the public call
     model: nn.Module,
     data: Dataset,
     threat: str | Threat | None = None,
@@ -95,6 +102,8 @@ def diagnose(
     batch_size: int = 256,
     seed: int = 0,
     limit: int = MAX_DOCTOR_IMAGES,
+    adapt: bool = False,
+    surrogate: Any = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Check whether the robust accuracy of a model can be trusted.
@@ -106,6 +115,9 @@ def diagnose(
         batch_size: affects speed and memory.
         seed: of the small attacks.
         limit: how many images to attack, at most the first 1000; a few hundred suffice.
+        adapt: also run the attack that the findings call for: averaged passes, a surrogate in the
+            backward pass or queries, a loss of margins.
+        surrogate: differentiable stand-in for it, as for `evaluate`; default: the identity.
         progress: where to show progress and the estimated cost.
     """
     if len(data) == 0:
@@ -123,18 +135,24 @@ def diagnose(
     checks.run_checks(images, "data")
     checks.run_checks(subject, "model")
     records: list[AttackRecord] = []
+    adaptive: AdaptiveResult | None = None
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
         checks.run_checks(subject, "threat")
         if not subject.is_black_box:
             checks.run_checks(subject, "attack")
+        draws = default_draws(checks.findings, progress)
+        identity = {"dataset": data.name, "draws": draws}
         job = EvaluationJob(
-            EvaluatedModel(model), data, "doctor", batch_size, seed, {"dataset": data.name}
+            EvaluatedModel(model), data, "doctor", batch_size, seed, identity, draws
         )
         records = _run_doctor_attacks(subject, job, progress)
         checks.run_checks(AttackRecords(records), "records")
         checks.skip_remaining("the model provides no gradients")
+        proposal = propose_adaptation(subject, checks.findings, surrogate) if adapt else None
+        if proposal is not None:
+            adaptive = run_adaptive_attacks(proposal, subject, job, records, progress)
     return Diagnosis(
         threat=str(threat_model),
         dataset=data.name,
@@ -146,6 +164,7 @@ def diagnose(
         checks=tuple(checks.results),
         findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},
+        adaptive=adaptive,
         passes=round(sum(_total_passes(r) for r in records)),
         seconds=round(time.perf_counter() - started, 2),
     )
