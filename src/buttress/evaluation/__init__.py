@@ -5,6 +5,7 @@ from buttress.evaluation.diagnose import diagnose
 from buttress.evaluation.doctor import CHECKS, list_checks
 from buttress.evaluation.eps_curve import AccuracyCurve, accuracy_curve
 from buttress.evaluation.evaluate import evaluate
+from buttress.evaluation.minimum_norm import MinimumNorms, minimum_norms
 from buttress.evaluation.subsets import evaluate_until
 from buttress.evaluation.suite import load_suite
 from buttress.results.diagnosis import Diagnosis, Finding
@@ -18,6 +19,7 @@ __all__ = [
     "Diagnosis",
     "Evaluation",
     "Finding",
+    "MinimumNorms",
     "accuracy_curve",
     "diagnose",
     "evaluate",
@@ -27,4 +29,5 @@ __all__ = [
     "load_evaluation",
     "load_suite",
     "mean_corruption_error",
+    "minimum_norms",
 ]

@@ -42,6 +42,7 @@ from buttress.evaluation.suite import (
 )
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
+from buttress.models.surrogate import Surrogate
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation
@@ -51,7 +52,7 @@ from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.norm_ball import Norm, NormBall
 
-DEFAULT_IDENTITY: Mapping[str, Any] = {"draws": 1}  # of records that do not say
+DEFAULT_IDENTITY: Mapping[str, Any] = {"draws": 1, "surrogate": ""}  # of records that do not say
 RANDOMIZED_DRAWS = 20  # over which a randomized model is scored
 MIN_CHECKED_EPS = 0.1  # of the default eps of the dataset: smaller attacks are not checked
 
@@ -116,7 +117,7 @@ def evaluate_model(
 ) -> Evaluation:
     """Like `evaluate`, for a model that may be inference-optimized already."""
     entries = resolve_suite(spec, data.budgets, data.name)
-    if len(data) == 0 or options.batch_size < 1 or (options.draws or 1) < 1:
+    if min(len(data), options.batch_size, 1 if options.draws is None else options.draws) < 1:
         raise UserError(
             "`len(data) >= 1`, `batch_size >= 1` and `draws >= 1` must hold, but got "
             f"{len(data)}, {options.batch_size} and {options.draws}"
@@ -134,7 +135,8 @@ def evaluate_model(
         spec.name,
         options.batch_size,
         options.seed,
-        _model_and_data_identity(evaluated, data, spec, options) | {"draws": draws},
+        _model_and_data_identity(evaluated, data, spec, options)
+        | {"draws": draws, "surrogate": _surrogate_text(entries)},
         draws,
     )
     shared_metadata = {
@@ -210,7 +212,7 @@ def _check_first_images(
     attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
     balls = [e.threat for e in attacks if isinstance(e.threat, NormBall)]
     passes = min((attack.eot_samples for attack in attack_fns), default=1)
-    surrogate = next((a.surrogate for a in attack_fns if a.surrogate is not None), None)
+    surrogate = _first_surrogate(entries)
     if surrogate is not None:  # the gradients of the attacks are checked, not those of the model
         model = attach_surrogate(surrogate, model, probe_images.take(torch.arange(2)).x)
     subject = ModelUnderTest(
@@ -227,6 +229,17 @@ def _check_first_images(
             assert entry.threat is not None
             check_differentiable(attack, model, entry.threat, data.num_classes)
     return subject
+
+
+def _first_surrogate(entries: Sequence[SuiteEntry]) -> Surrogate | None:
+    """The surrogate whose gradients are checked: that of the first attack that has one."""
+    surrogates = (e.args.get("surrogate") for e in entries)
+    return next((Surrogate.parse(value) for value in surrogates if value is not None), None)
+
+
+def _surrogate_text(entries: Sequence[SuiteEntry]) -> str:
+    surrogate = _first_surrogate(entries)
+    return "" if surrogate is None else str(surrogate)
 
 
 def _resolve_eot_samples(model: nn.Module, data: Dataset, options: EvaluationOptions) -> int | None:

@@ -141,7 +141,7 @@ def run_suite_entry(
         ids=job.data.ids.numpy(),
         labels=job.data.labels.numpy(),
         predictions=predictions,
-        correct=is_correct.all(1),
+        correct=np.asarray(is_correct.all(1)),
         loss=loss,
         perturbation_size=perturbation_size,
         metadata={

@@ -35,7 +35,7 @@ from buttress.system.rng import make_generator
 
 SHARED_KEYS = (
     "weights_digest", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode",
-    "previous_entries", "in_worst_case", "corruption_source", "draws",
+    "previous_entries", "in_worst_case", "corruption_source", "draws", "surrogate",
 )  # fmt: skip
 
 

@@ -102,9 +102,10 @@ class SurrogateModel(nn.Module):
     def __init__(self, model: nn.Module, replacements: Sequence[Replacement]) -> None:
         super().__init__()
         self.model, self.replacements = model, tuple(replacements)
-        self.functions = nn.ModuleList(  # for their mode and device
+        self.functions = nn.ModuleList(  # for their mode
             r.function for r in replacements if isinstance(r.function, nn.Module)
         )
+        self.training = self.functions.training = model.training
 
     def forward(self, x: Tensor) -> Tensor:
         if not (torch.is_grad_enabled() and x.requires_grad):
@@ -152,7 +153,7 @@ def _replace_backward(value: Tensor, stand_in: Tensor) -> Tensor:
             f"a surrogate must return the shape that it stands for, {tuple(value.shape[1:])} per "
             f"image, but returned {tuple(stand_in.shape[1:])}"
         )
-    result: Tensor = _ReplaceBackward.apply(value, stand_in)  # type: ignore[no-untyped-call]
+    result: Tensor = _ReplaceBackward.apply(value, stand_in)
     return result
 
 
@@ -257,7 +258,7 @@ def _bind(part: SurrogatePart, model: nn.Module) -> StandIn:
     """The stand-in as a function of one tensor."""
     function = part.function
     if function is None:
-        return nn.Identity()
+        return lambda x: x
     if isinstance(function, nn.Module):
         return function
     takes_model = len(_required_parameters(function)) > 1
@@ -294,8 +295,8 @@ def _parse_part(submodule: str, value: Any) -> SurrogatePart:
             sha256 = read_model_code(value).sha256
             path, _, name = value.rpartition(":")
             text = f"{Path(path).name}:{name}"
-            function = function() if inspect.isclass(function) else function
-            return SurrogatePart(submodule, function, f"{text} (sha256 {sha256[:12]})")
+            stand_in: Any = function() if inspect.isclass(function) else function
+            return SurrogatePart(submodule, stand_in, f"{text} (sha256 {sha256[:12]})")
     if not callable(value):
         raise UserError(
             "`surrogate` must be identity, FILE.py:FUNCTION, a function, a model, or a mapping "
@@ -309,8 +310,11 @@ def _code_hash(function: Callable[..., Any]) -> str:
     """A hash of the code of a function, and of the weights of a model."""
     kind = type(function) if isinstance(function, nn.Module) else function
     try:
-        code = inspect.getsource(kind)
+        source = inspect.getsource(kind)
     except (OSError, TypeError):  # typed into a console, or compiled
-        code = str(getattr(getattr(kind, "__code__", None), "co_code", kind))
+        source = getattr(kind, "__qualname__", str(kind))
+    code = getattr(kind, "__code__", None)  # two lambdas may share a line of source
+    constants = [c for c in getattr(code, "co_consts", ()) if isinstance(c, int | float | str)]
+    text = f"{source}{getattr(code, 'co_code', b'').hex()}{constants}"
     weights = content_digest(function.state_dict()) if isinstance(function, nn.Module) else ""
-    return hashlib.sha256((code + weights).encode()).hexdigest()
+    return hashlib.sha256((text + weights).encode()).hexdigest()

@@ -371,6 +371,7 @@ class RecordMetadata(BaseModel):
     findings: list[dict[str, Any]] = []
     suite_position: int = 0
     draws: int = 1
+    surrogate: str = ""
     draw_accuracies: list[float] = []
     args: dict[str, Any] = {}
     class_names: list[str] = []
