@@ -13,13 +13,20 @@ from torch import Tensor, nn
 import buttress as bt
 from buttress.cli.main import run_cli
 from buttress.data import Dataset
-from buttress.evaluation.adapt import BASELINES, MASKING_CHECKS, SATURATION_CHECKS
+from buttress.evaluation.adapt import (
+    BASELINES,
+    MASKING_CHECKS,
+    SATURATION_CHECKS,
+    Adaptation,
+    propose_adaptation,
+)
 from buttress.evaluation.diagnose import DOCTOR_ATTACKS
-from buttress.evaluation.doctor import CHECKS
-from buttress.results.diagnosis import Diagnosis
+from buttress.evaluation.doctor import CHECKS, ModelUnderTest
+from buttress.results.diagnosis import Diagnosis, Finding
+from buttress.threats.norm_ball import NormBall
 from conftest import images, small_net
 
-EPS = 0.05
+EPS, IMAGES = 0.05, 12
 DEFENCE = """
 import torch
 from torch import nn
@@ -74,7 +81,7 @@ class Cut(nn.Module):
 
 
 def diagnose(model: nn.Module, **args: Any) -> Diagnosis:
-    x, _ = images(24)
+    x, _ = images(IMAGES)
     with torch.no_grad():
         y = model.eval()(x).argmax(1)
     data = Dataset.from_arrays(x, y, classes=list("abcdefghij"))
@@ -90,11 +97,12 @@ def test_masked_gradients_call_for_a_surrogate() -> None:
     assert [a.name for a in found.attacks] == ["adaptive-pgd"]
     assert found.attacks[0].args["surrogate"] == "identity"
     assert "surrogate identity because of zero_gradient" in found.attacks[0].reasons[0]
-    text = found.summary(24)
-    assert "robust accuracy 100.0% (86.2% - 100.0%) under pgd-20" in text
+    text = found.summary(IMAGES)
+    assert "robust accuracy 100.0% (75.8% - 100.0%) under pgd-20" in text
     assert f"{found.after:.1%}" in text
 
 
+@pytest.mark.slow
 def test_masked_gradients_without_preprocessing_call_for_queries_or_the_users_surrogate() -> None:
     net = small_net()
     model = nn.Sequential(net[:4], Cut(), net[4:])
@@ -108,13 +116,35 @@ def test_masked_gradients_without_preprocessing_call_for_queries_or_the_users_su
     assert given.after <= found.after
 
 
+@pytest.mark.slow
 def test_randomness_calls_for_averaged_passes_and_draws() -> None:
     found = diagnose(nn.Sequential(Noise(), small_net())).adaptive
     assert found is not None
     assert found.draws == 20
     assert found.attacks[0].args["eot_samples"] > 1
     assert found.after <= found.worst_case_before <= found.before
-    assert "means over 20 draws" in found.summary(24)
+    assert "means over 20 draws" in found.summary(IMAGES)
+
+
+def test_what_findings_call_for() -> None:
+    x, y = images(8)
+    data = Dataset.from_arrays(x, y, classes=list("abcdefghij"))
+    subject = ModelUnderTest(
+        nn.Sequential(Noise(), small_net()).eval(), data, NormBall("Linf", EPS)
+    )
+
+    def propose(*checks: str) -> Adaptation | None:
+        findings = [Finding(check=c, severity="warning", message="", remedy="") for c in checks]
+        return propose_adaptation(subject, findings)
+
+    random = propose("random_outputs", "gradient_mismatch")
+    assert random is not None
+    assert random.args["eot_samples"] > 1
+    assert not random.query_reasons  # the mismatch is that of the noise
+    masked = propose("gradient_mismatch")
+    assert masked is not None
+    assert masked.query_reasons
+    assert propose("few_images", "training_mode") is None
 
 
 def test_saturation_calls_for_a_margin_loss() -> None:

@@ -116,6 +116,11 @@ def test_a_named_submodule_and_a_black_box_model() -> None:
     args: dict[str, Any] = {"threat": "Linf:0.12", "steps": 5}
     by_name = bt.attack("pgd", model, X, y, surrogate={"0": "identity"}, **args)
     assert torch.equal(by_name, bt.attack("pgd", model, X, y, surrogate="0=identity", **args))
+    wrapped = nn.ModuleDict({"net": model})
+    wrapped.forward = model.forward  # type: ignore[method-assign]
+    assert Surrogate.parse("0=identity").attach(wrapped, X).replacements[0].target == (
+        "net.0", True,
+    )  # fmt: skip
 
     class BlackBox(nn.Module):
         has_gradients = False
@@ -144,7 +149,7 @@ def test_a_function_in_a_file_is_named_with_the_hash_of_its_code(tmp_path: Path)
     ("surrogate", "message"),
     [
         ("identical", "must be identity, FILE.py:FUNCTION"),
-        ("quant=identity", "no submodule 'quant'; the first are 0, 1"),
+        ("quant=identity", "no submodule 'quant'; it has 0, 1, 1.0, "),
         (3, "`surrogate` must be identity"),
         (lambda x: "x", "must return a tensor"),
         (lambda x: x[:, :1], "the shape that it stands for"),

@@ -233,13 +233,8 @@ def _reaches(model: nn.Module, x: Tensor) -> bool:
 def _resolve_part(part: SurrogatePart, model: nn.Module, x: Tensor) -> Replacement:
     function = _bind(part, model)
     if part.submodule:
-        if part.submodule not in dict(model.named_modules()):
-            names = [name for name, _ in model.named_children()]
-            raise UserError(
-                f"surrogate {part.submodule}={part.text}: the model has no submodule "
-                f"{part.submodule!r}; the first are {', '.join(names) or 'none'}"
-            )
-        source, target = (PassPoint(part.submodule, is_output) for is_output in (False, True))
+        name = _find_submodule(part, model)
+        source, target = (PassPoint(name, is_output) for is_output in (False, True))
         return Replacement(source, target, function)
     if part.function is not None and function(x).ndim == 2:  # logits (N, K)
         return Replacement(INPUT, None, function)
@@ -252,6 +247,19 @@ def _resolve_part(part: SurrogatePart, model: nn.Module, x: Tensor) -> Replaceme
             "returns logits"
         )
     return Replacement(*stop, function)
+
+
+def _find_submodule(part: SurrogatePart, model: nn.Module) -> str:
+    """The full name of a submodule; the outermost that ends so, as a loaded model is wrapped."""
+    names = [name for name, _ in model.named_modules() if name]
+    matches = [n for n in names if f".{n}".endswith(f".{part.submodule}")]
+    if not matches:
+        raise UserError(
+            f"surrogate {part.submodule}={part.text}: the model has no submodule "
+            f"{part.submodule!r}; it has {', '.join(names[:10]) or 'none'}"
+            f"{' ...' if len(names) > 10 else ''}"
+        )
+    return min(matches, key=lambda n: n.count("."))
 
 
 def _bind(part: SurrogatePart, model: nn.Module) -> StandIn:
