@@ -181,15 +181,20 @@ def art(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
     return ToolOutput(torch.from_numpy(attack.generate(x.numpy(), y.numpy())))
 
 
-@TOOLS.register("adv-lib", tags=("pgd",), package="adv_lib")
-@_call_per_batch
-def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
+def import_adv_lib_attacks() -> Any:
+    """The module of attacks of adv-lib, also without visdom, which only its plots need."""
     if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
         # It is for plots only, which are not needed here.
         stub = types.ModuleType("visdom")
         stub.Visdom = object  # type: ignore[attr-defined]
         sys.modules["visdom"] = stub
-    from adv_lib.attacks import pgd_linf
+    return importlib.import_module("adv_lib.attacks")
+
+
+@TOOLS.register("adv-lib", tags=("pgd",), package="adv_lib")
+@_call_per_batch
+def adv_lib(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
+    pgd_linf = import_adv_lib_attacks().pgd_linf
 
     options = {"random_init": True, "restarts": 1, "relative_step_size": REL_STEP}
     return ToolOutput(pgd_linf(model, x, y, threat.eps, steps=STEPS, **options))
