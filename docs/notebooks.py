@@ -24,7 +24,7 @@ from myst_parser.parsers.sphinx_ import MystParser
 import buttress
 
 if TYPE_CHECKING:
-    from docutils import nodes
+    from docutils import nodes  # type: ignore[import-untyped]
     from IPython.core.interactiveshell import InteractiveShell
     from sphinx.application import Sphinx
 
@@ -46,7 +46,7 @@ class CellOutput(NamedTuple):
 
 
 class NotebookParser(MystParser):
-    """Reads ``*.ipynb`` as MyST Markdown: text cells, code cells, and outputs of their execution."""
+    """Reads ``*.ipynb`` as MyST Markdown: text cells, code cells and their outputs."""
 
     supported = ("ipynb",)
 

@@ -51,6 +51,7 @@ NAMES = [
     "list_threats",
     "load_dataset",
     "load_model",
+    "minimum_norms",
     "train",
     "write_report",
 ]

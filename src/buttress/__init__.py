@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # to type checkers a name is public when it is imported `as` 
     from buttress.evaluation import evaluate_until as evaluate_until
     from buttress.evaluation import list_checks as list_checks
     from buttress.evaluation import list_suites as list_suites
+    from buttress.evaluation import minimum_norms as minimum_norms
     from buttress.export.export import export_run as export_run
     from buttress.models import create_model as create_model
     from buttress.models import from_pretrained as from_pretrained
@@ -83,6 +84,7 @@ _MODULE_OF = {
     "evaluate_until": "evaluation",
     "list_checks": "evaluation",
     "list_suites": "evaluation",
+    "minimum_norms": "evaluation",
     "list_analyses": "analysis",
     "analyze": "analysis",
     "Comparison": "results",

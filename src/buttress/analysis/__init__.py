@@ -8,6 +8,7 @@ from buttress.analysis import gallery as _gallery  # noqa: F401
 from buttress.analysis import input_landscape as _input_landscape  # noqa: F401
 from buttress.analysis import landscape as _landscape  # noqa: F401
 from buttress.analysis import lipschitz as _lipschitz  # noqa: F401
+from buttress.analysis import minimum_norm as _minimum_norm  # noqa: F401
 from buttress.analysis import perturbations as _perturbations  # noqa: F401
 from buttress.analysis import predict as _predict  # noqa: F401
 from buttress.analysis import rademacher as _rademacher  # noqa: F401

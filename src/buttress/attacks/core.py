@@ -85,6 +85,8 @@ class Attack(ABC):
     reorders_targets: ClassVar[bool] = False  # stages begin with the classes that came nearest
     # Passes averaged at each point, for randomized models; an ensemble's holds for all its stages.
     eot_samples: int = field(default=1, kw_only=True)
+    # What the backward pass goes through, see `buttress.models.surrogate`; None: the model itself.
+    surrogate: Any = field(default=None, kw_only=True)
 
     @property
     @abstractmethod

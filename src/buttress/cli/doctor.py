@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from buttress.cli.options import (
     DEVICE_OPTION,
     JSON_OPTION,
     MODEL_ARGUMENT,
+    checked,
     image_options,
     load_model_argument,
     model_options,
@@ -26,7 +27,11 @@ from buttress.cli.options import (
     threat_options,
 )
 from buttress.errors import UserError
+from buttress.results.surrogate_text import check_surrogate
 from buttress.threats.norm_ball import find_norm
+
+if TYPE_CHECKING:
+    from buttress.results.diagnosis import Diagnosis
 
 
 @click.command("doctor")
@@ -37,14 +42,20 @@ from buttress.threats.norm_ball import find_norm
 @threat_options
 @seed_and_batch_options
 @DEVICE_OPTION
+@click.option("--adapt", is_flag=True,
+              help="Also run the attack that the findings call for: averaged passes, a surrogate "
+              "or queries, a margin loss.")  # fmt: skip
+@click.option("--surrogate", callback=checked(check_surrogate), metavar="STAND_IN",
+              help="Stand-in for the backward pass of --adapt: FILE.py:FUNCTION, or "
+              "SUBMODULE=identity (default: identity where gradients stop).")  # fmt: skip
 @click.option(
     "--strict", is_flag=True, help="Exit with code 1 if the robust accuracy cannot be trusted."
 )
 @JSON_OPTION
 def command(
     model_source: str, dataset: str | None, split: str, limit: int, threat: str | None,
-    eps: str | None, norm: str | None, seed: int, batch_size: int, device: str, strict: bool,
-    as_json: bool, **model_options: Any,
+    eps: str | None, norm: str | None, seed: int, batch_size: int, device: str, adapt: bool,
+    surrogate: str | None, strict: bool, as_json: bool, **model_options: Any,
 ) -> int:  # fmt: skip
     """Check whether the robust accuracy of MODEL can be trusted.
 
@@ -54,6 +65,8 @@ def command(
     threat = check_threat_options(threat, eps, norm)
     if limit < 1:
         raise UserError(f"--limit must be at least 1, but got {limit}")
+    if surrogate is not None and not adapt:
+        raise UserError("--surrogate is for the adaptive attack: add --adapt")
     run = find_run(model_source, model_options["model"])
     check_data_is_named(dataset, run)
 
@@ -67,7 +80,7 @@ def command(
     with show_progress() as progress:
         diagnosis = diagnose(
             model, images, threat, batch_size=batch_size, seed=seed, limit=limit,
-            progress=progress,
+            adapt=adapt, surrogate=surrogate, progress=progress,
         )  # fmt: skip
     if run is not None:
         diagnosis.save(run.analysis_file("doctor"))
@@ -90,5 +103,17 @@ def command(
         f"\n{diagnosis.threat} on {diagnosis.images} images of {diagnosis.dataset} "
         f"{diagnosis.split}: {accuracies}"
     )
+    if adapt:
+        _print_adaptive(diagnosis)
     print_line(f"result: {diagnosis.trust_level}")
     return code
+
+
+def _print_adaptive(diagnosis: Diagnosis) -> None:
+    """Print robust accuracy before and after the adaptive attack."""
+    if diagnosis.adaptive is None:
+        print_line("adaptive attack: no finding calls for one")
+        return
+    print_line(diagnosis.adaptive.summary(diagnosis.images))
+    for note in diagnosis.adaptive.notes:
+        print_line(f"note: {note}")

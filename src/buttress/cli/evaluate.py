@@ -28,10 +28,13 @@ from buttress.cli.options import (
     image_options,
     load_model_argument,
     model_options,
+    parse_eot_samples,
     seed_and_batch_options,
     threat_options,
 )
 from buttress.errors import RunError, UserError
+from buttress.results.core import WORST_CASE
+from buttress.results.surrogate_text import check_surrogate
 from buttress.system.cpu import threads_per_worker
 from buttress.system.files import safe_file_name
 
@@ -39,8 +42,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from buttress.data import Dataset
+    from buttress.engine.randomness import EotSamples
     from buttress.results.core import AccuracyEstimate
-    from buttress.results.evaluation import CorruptionSummary, Evaluation
+    from buttress.results.corruption_summary import CorruptionSummary
+    from buttress.results.evaluation import Evaluation
     from buttress.results.run import Run
     from buttress.results.suite_spec import SuiteSpec
 
@@ -68,6 +73,15 @@ if TYPE_CHECKING:
 @click.option("--until-width", type=float, metavar="SHARE",
               help="Stop when the 95% interval of the worst-case robust accuracy is narrower, "
               "e.g. 0.05.")  # fmt: skip
+@click.option("--surrogate", callback=checked(check_surrogate), metavar="STAND_IN",
+              help="Differentiable stand-in for preprocessing in the backward pass (BPDA): "
+              "identity, FILE.py:FUNCTION, or SUBMODULE=identity.")  # fmt: skip
+@click.option("--draws", type=click.IntRange(1), metavar="K",
+              help="Score a randomized model over K draws (default: 20 if it is randomized)."
+              )  # fmt: skip
+@click.option("--eot-samples", metavar="K", callback=parse_eot_samples,
+              help="Passes of a randomized model that attacks average at each point (EOT); auto "
+              "chooses from its noise.")  # fmt: skip
 @click.option("--compile", is_flag=True, help="Also try torch.compile (compiles for a minute).")
 @click.option("--per-class", is_flag=True, help="Also print the accuracy of each class.")
 @JSON_OPTION
@@ -76,6 +90,7 @@ def command(
     dataset: str | None, split: str, limit: int | None,
     image_size: int | None, seed: int, batch_size: int, out: Path | None, device: str,
     shard: str | None, workers: int, worst_case_only: bool, until_width: float | None,
+    surrogate: str | None, draws: int | None, eot_samples: EotSamples | None,
     compile: bool, per_class: bool, as_json: bool, **model_options: Any,
 ) -> None:  # fmt: skip
     """Evaluate clean and robust accuracy of MODEL: a run, file.py:function, hf:OWNER/NAME ...
@@ -96,6 +111,7 @@ def command(
     if folder is not None:
         name = safe_file_name(spec.name)
         name += "-worst-case" if worst_case_only else ""
+        name += "" if surrogate is None else f"-surrogate-{safe_file_name(surrogate)}"
         name += "" if until_width is None else f"-until-{until_width:g}"
         folder /= name + ("" if limit is None else f"-{limit}")
     if worst_case_only:
@@ -103,7 +119,8 @@ def command(
     with show_progress() as progress:
         evaluation = _run_evaluation(
             model, images, spec, folder, shard=shard, workers=workers, until_width=until_width,
-            batch_size=batch_size, seed=seed, compile=compile, progress=progress,
+            batch_size=batch_size, seed=seed, compile=compile, draws=draws, surrogate=surrogate,
+            eot_samples=eot_samples, progress=progress,
         )  # fmt: skip
     if run is not None and out is None:
         run.mend((run.path / "eval").glob("*/*.parquet"))
@@ -242,6 +259,13 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
         rows.append(_accuracy_row("corruptions", corruptions.estimate))
     rows.append(_accuracy_row("worst-case robust accuracy", evaluation.estimate()))
     header = ["attack", "accuracy", "95% interval"]
+    if evaluation.draws > 1:
+        header[1:] = [f"mean over {evaluation.draws} draws", "95% interval", "every draw"]
+        names = [*evaluation.attack_records, *([] if corruptions is None else [""]), WORST_CASE]
+        rows = [
+            [*row, f"{100 * evaluation.every_draw(n).accuracy:.2f}%" if n else ""]
+            for row, n in zip(rows, names, strict=True)
+        ]
     if not evaluation.is_trustworthy:
         header, rows = [*header, "trust"], [[*row, "not trustworthy"] for row in rows]
     print_line(format_table(header, rows))
@@ -261,6 +285,8 @@ def _print_evaluation(evaluation: Evaluation, images: Dataset, per_class: bool) 
     if per_class:
         _print_per_class(evaluation)
     for record in evaluation.records.values():
+        if stand_in := (record.metadata.get("args") or {}).get("surrogate"):
+            print_line(f"{record.name}: backward passes through the surrogate {stand_in}")
         if stages := record.metadata.get("stages"):
             print_line(f"{record.name}: {', '.join(_stage_text(*stage) for stage in stages)}")
     for warning in evaluation.warnings:

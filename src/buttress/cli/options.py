@@ -43,6 +43,17 @@ def checked(check: Callable[[str], object]) -> Callable[..., Any]:
     return check_value
 
 
+def parse_eot_samples(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> int | str | None:
+    """A count from 1 on, or ``auto``."""
+    if value is None or value == "auto":
+        return value
+    if not value.isdigit() or int(value) < 1:
+        raise UserError(f"--eot-samples must be a count of at least 1, or auto, but got {value!r}")
+    return int(value)
+
+
 def check_each(check: Callable[[str], object]) -> Callable[..., Any]:
     """Like `checked`, for an argument that can be given several times."""
 

@@ -27,6 +27,7 @@ from buttress.engine.options import AttackOptions
 from buttress.engine.processes import default_num_workers
 from buttress.engine.result import AttackResult
 from buttress.models.eval_mode import eval_mode, model_device, to_model_device
+from buttress.models.surrogate import PROBE_IMAGES, Surrogate
 from buttress.system.cpu import disable_malloc_trim
 from buttress.system.progress import scale_progress
 from buttress.system.rng import SampleRNG, isolated_rng
@@ -57,6 +58,9 @@ def run_attack(
     check_attack_threat(attack, threat)
     check_positive(eot_samples=attack.eot_samples)
     name = attack_name(attack)
+    if attack.surrogate is not None and len(x):
+        model = attach_surrogate(attack.surrogate, model, x)
+        options = dataclasses.replace(options, fast_model=None)
     results = []
     disable_malloc_trim()
     with eval_mode(model), isolated_rng(model_device(model), options.seed, name, "model"):
@@ -79,6 +83,12 @@ def run_attack(
             check_adversarial_examples(name, problem, result)
             results.append(dataclasses.replace(result, x_adv=result.x_adv.to(x)))
     return concat_results(results, x)
+
+
+def attach_surrogate(surrogate: Any, model: nn.Module, x: Tensor) -> nn.Module:
+    """The model with the gradients of a surrogate; its outputs stay the same."""
+    with isolated_rng(model_device(model), "surrogate"):
+        return Surrogate.parse(surrogate).attach(model, to_model_device(model, x[:PROBE_IMAGES]))
 
 
 def chunk_slices(x: Tensor, batch_size: int) -> list[slice]:

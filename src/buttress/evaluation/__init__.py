@@ -6,6 +6,7 @@ from buttress.evaluation.diagnose import diagnose
 from buttress.evaluation.doctor import CHECKS, list_checks
 from buttress.evaluation.eps_curve import AccuracyCurve, accuracy_curve
 from buttress.evaluation.evaluate import evaluate
+from buttress.evaluation.minimum_norm import MinimumNorms, minimum_norms
 from buttress.evaluation.subsets import evaluate_until
 from buttress.evaluation.suite import load_suite
 from buttress.results.diagnosis import Diagnosis, Finding
@@ -20,6 +21,7 @@ __all__ = [
     "Diagnosis",
     "Evaluation",
     "Finding",
+    "MinimumNorms",
     "accuracy_curve",
     "benchmark",
     "diagnose",
@@ -30,4 +32,5 @@ __all__ = [
     "load_evaluation",
     "load_suite",
     "mean_corruption_error",
+    "minimum_norms",
 ]

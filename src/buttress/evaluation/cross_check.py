@@ -119,15 +119,15 @@ def cross_check(
     if not is_suspicious:
         rng = SampleRNG(job.seed, "cross-check", torch.from_numpy(record.ids))
         is_sampled = rng.draw_uniform(torch.empty(len(record), 1))[:, 0] < SAMPLE_FRACTION
-        sample = record.correct & is_sampled.numpy()
+        sample = check.robust & is_sampled.numpy()
         check.transfer(sample, comparison, SilentProgress())
         if not check.attack_makes_queries:
             check.query(sample, SAMPLE_QUERIES, SilentProgress())
         images = int(sample.sum())
         is_suspicious = check.fooled.sum() >= max(MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images)
     if is_suspicious:
-        check.transfer(record.correct, comparison, progress)
-        check.query(record.correct, FULL_QUERIES, progress)
+        check.transfer(check.robust, comparison, progress)
+        check.query(check.robust, FULL_QUERIES, progress)
     summary = {"copy_gradients": comparison.summary, **check.summary()}
     return replace(record, metadata={**record.metadata, "cross_check": summary})
 
@@ -142,6 +142,7 @@ class RobustImages:
         self.eot_samples = attack.eot_samples
         stages = attack.stages(entry.threat, job.data.num_classes)
         self.attack_makes_queries = any(isinstance(s, Square | RandomSearch) for s in stages)
+        self.robust = record.scores > 0  # in some draw of a randomized model
         self.fooled = np.zeros(len(record), dtype=np.bool_)
         self.fooled_by_transfer = self.fooled.copy()
         self.queries, self.queried, self.transferred = 0, self.fooled.copy(), self.fooled.copy()
@@ -175,7 +176,7 @@ class RobustImages:
         check = SuiteEntry(f"{self.entry.name}, cross-check", name, self.threat, args)
         record = run_suite_entry(self.job, check, mask, progress)
         self.forward_passes += float(record.metadata["forward_passes"]) * len(record)
-        fooled = mask & ~record.correct
+        fooled = mask & (record.scores == 0)
         self.fooled |= fooled
         return fooled
 

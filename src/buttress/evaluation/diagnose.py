@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from buttress.data import Dataset
 from buttress.engine.checks import check_image_batch, check_model_output
 from buttress.engine.cost import attack_passes
 from buttress.errors import UserError
+from buttress.evaluation.adapt import propose_adaptation, run_adaptive_attacks
 from buttress.evaluation.doctor.core import (
     CHECK_KINDS,
     CHECKS,
@@ -24,7 +25,7 @@ from buttress.evaluation.doctor.core import (
     checks_of_kind,
 )
 from buttress.evaluation.doctor.images import EvaluatedImages, find_training_images
-from buttress.evaluation.evaluate import attack_correct_images
+from buttress.evaluation.evaluate import attack_correct_images, default_draws
 from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
 from buttress.evaluation.suite import SuiteEntry
@@ -32,7 +33,13 @@ from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
-from buttress.results.diagnosis import CheckResult, Diagnosis, Finding, deduplicate_findings
+from buttress.results.diagnosis import (
+    AdaptiveResult,
+    CheckResult,
+    Diagnosis,
+    Finding,
+    deduplicate_findings,
+)
 from buttress.results.suite_spec import CLEAN
 from buttress.system.progress import Progress, SilentProgress
 from buttress.threats.arguments import DEFAULT_NORM, threat_text
@@ -101,6 +108,8 @@ def diagnose(  # noqa: PLR0913 - the public call
     batch_size: int = 256,
     seed: int = 0,
     limit: int = MAX_DOCTOR_IMAGES,
+    adapt: bool = False,
+    surrogate: Any = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Check whether the robust accuracy of a model can be trusted.
@@ -114,6 +123,9 @@ def diagnose(  # noqa: PLR0913 - the public call
         batch_size: affects speed and memory.
         seed: of the small attacks.
         limit: how many images to attack, at most the first 1000; a few hundred suffice.
+        adapt: also run the attack that the findings call for: averaged passes, a surrogate in the
+            backward pass or queries, a loss of margins.
+        surrogate: differentiable stand-in for it, as for `evaluate`; default: the identity.
         progress: where to show progress and the estimated cost.
     """
     progress, started = progress or SilentProgress(), time.perf_counter()
@@ -130,12 +142,19 @@ def diagnose(  # noqa: PLR0913 - the public call
     checks.run_checks(evaluated_images, "data")
     checks.run_checks(subject, "model")
     records: list[AttackRecord] = []
+    adaptive: AdaptiveResult | None = None
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
-        identity = {"dataset": images.name}
-        job = EvaluationJob(EvaluatedModel(model), images, "doctor", batch_size, seed, identity)
+        draws = default_draws(checks.findings, progress)
+        identity = {"dataset": images.name, "draws": draws}
+        job = EvaluationJob(
+            EvaluatedModel(model), images, "doctor", batch_size, seed, identity, draws
+        )
         records = _check_under_attack(subject, checks, job, progress)
+        proposal = propose_adaptation(subject, checks.findings, surrogate) if adapt else None
+        if proposal is not None:
+            adaptive = run_adaptive_attacks(proposal, subject, job, records, progress)
     return Diagnosis(
         threat=str(ball),
         dataset=images.name,
@@ -147,6 +166,7 @@ def diagnose(  # noqa: PLR0913 - the public call
         checks=tuple(checks.results),
         findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},
+        adaptive=adaptive,
         passes=round(sum(_total_passes(r) for r in records)),
         seconds=round(time.perf_counter() - started, 2),
     )

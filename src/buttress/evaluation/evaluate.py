@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from buttress.attacks.core import ATTACKS, create_attack
 from buttress.data import Dataset
 from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
+from buttress.engine.randomness import NOISE_IMAGES, EotSamples, choose_eot_samples
+from buttress.engine.run import attach_surrogate
 from buttress.errors import CorruptFileError, UserError
 from buttress.evaluation.cross_check import AttackChecks, cross_check
 from buttress.evaluation.doctor.core import (
@@ -24,6 +27,7 @@ from buttress.evaluation.doctor.core import (
     with_findings,
 )
 from buttress.evaluation.doctor.images import EvaluatedImages
+from buttress.evaluation.doctor.outputs import RANDOMNESS_CHECK
 from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import (
     EvaluatedModel,
@@ -34,12 +38,14 @@ from buttress.evaluation.run_entry import (
 from buttress.evaluation.suite import (
     SuiteEntry,
     SuiteTarget,
+    adapt_entries,
     choose_suite,
     corruption_source,
     resolve_suite,
 )
 from buttress.models.cost import count_passes
-from buttress.models.eval_mode import eval_mode, is_differentiable
+from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
+from buttress.models.surrogate import Surrogate
 from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation
@@ -54,15 +60,21 @@ from buttress.threats.norm_ball import NormBall
 if TYPE_CHECKING:
     from buttress.data.convert import DataLike
 
+DEFAULT_IDENTITY: Mapping[str, Any] = {"draws": 1, "surrogate": ""}  # of records that do not say
+RANDOMIZED_DRAWS = 20  # over which a randomized model is scored
+
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How an evaluation is run; only the seed affects the per-sample results."""
+    """How an evaluation is run; seed, draws and surrogate affect the per-sample results."""
 
     batch_size: int = 256
     seed: int = 0
     out: Path | None = None
     progress: Progress = SilentProgress()  # noqa: RUF009 - it has no state
+    draws: int | None = None  # of a randomized model; None: measured whether it is one
+    surrogate: Any = None  # of all gradient-based attacks
+    eot_samples: EotSamples | None = None  # of all attacks
 
 
 def evaluate(  # noqa: PLR0913 - the public call
@@ -78,6 +90,9 @@ def evaluate(  # noqa: PLR0913 - the public call
     seed: int = 0,
     out: str | Path | None = None,
     compile: bool = False,
+    draws: int | None = None,
+    surrogate: Any = None,
+    eot_samples: EotSamples | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Compute robust accuracy under each attack of a suite, and in the worst case.
@@ -98,6 +113,12 @@ def evaluate(  # noqa: PLR0913 - the public call
         seed: of the attacks' random starts.
         out: folder for the records; attacks with a matching record there are skipped.
         compile: also try torch.compile; takes a minute, and needs a C++ compiler on a CPU.
+        draws: of the randomness of the model, over which each image is scored; accuracies are means
+            over them. Default: 20 if passes over the same images differ, else 1.
+        surrogate: differentiable stand-in for preprocessing that is not, in the backward passes of
+            all attacks: ``"identity"``, a function, or a mapping from submodules to these (BPDA).
+        eot_samples: passes of a randomized model that all attacks average at each point (EOT);
+            ``"auto"`` chooses their number from the measured noise of the margins.
         progress: where to show progress.
 
     Attacks run on the inference-optimized model; an adversarial example counts only if it also
@@ -107,7 +128,9 @@ def evaluate(  # noqa: PLR0913 - the public call
     spec = choose_suite(suite, threat_text(threat, eps, norm), model)
     folder = None if out is None else Path(out)
     with lock_folder(folder, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, folder, locked_progress)
+        options = EvaluationOptions(
+            batch_size, seed, folder, locked_progress, draws, surrogate, eot_samples
+        )
         return evaluate_model(EvaluatedModel(model, compile), images, spec, options)
 
 
@@ -116,22 +139,27 @@ def evaluate_model(
 ) -> Evaluation:
     """Like `evaluate`, for a model that may be inference-optimized already."""
     entries = resolve_suite(spec, SuiteTarget(data.budgets, data.shape[1], data.name))
-    if len(data) == 0 or options.batch_size < 1:
+    if min(len(data), options.batch_size, 1 if options.draws is None else options.draws) < 1:
         raise UserError(
-            f"`len(data) >= 1` and `batch_size >= 1` must hold, but got {len(data)} and "
-            f"{options.batch_size}"
+            "`len(data) >= 1`, `batch_size >= 1` and `draws >= 1` must hold, but got "
+            f"{len(data)}, {options.batch_size} and {options.draws}"
         )
+    eot_samples = _resolve_eot_samples(evaluated.model, data, options)
+    entries = adapt_entries(entries, options.surrogate, eot_samples)
     subject = _check_first_images(evaluated.model, data, entries)
     images = EvaluatedImages(data, evaluated.training_images(data))
     with count_passes(evaluated.model) as model_checks:
         model_findings = [*run_checks(images, "data"), *run_checks(subject, "model")]
+    draws = options.draws or default_draws(model_findings, options.progress)
     job = EvaluationJob(
         evaluated,
         data,
         spec.name,
         options.batch_size,
         options.seed,
-        _model_and_data_identity(evaluated, data, spec, options),
+        _model_and_data_identity(evaluated, data, spec, options)
+        | {"draws": draws, "surrogate": _surrogate_text(entries)},
+        draws,
     )
     shared_metadata = {
         "class_names": list(data.classes),
@@ -152,7 +180,7 @@ def evaluate_model(
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
         record = None if path is None else _read_cached_record(path, identity, options.progress)
         if record is None:
-            flags = [r.is_robust for r in previous.values()]
+            flags = [r.robust_scores > 0 for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
             record, findings = checked.run_entry(entry, to_attack, options.progress)
             meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
@@ -221,6 +249,9 @@ def _check_first_images(
     attack_fns = [create_attack(e.attack, **load_source_models(e.args)) for e in attacks]
     balls = [e.threat for e in attacks if isinstance(e.threat, NormBall)]
     passes = min((attack.eot_samples for attack in attack_fns), default=1)
+    surrogate = _first_surrogate(entries)
+    if surrogate is not None:  # the gradients of the attacks are checked, not those of the model
+        model = attach_surrogate(surrogate, model, probe_images.take(torch.arange(2)).x)
     subject = ModelUnderTest(
         model,
         probe_images,
@@ -237,6 +268,38 @@ def _check_first_images(
     return subject
 
 
+def _first_surrogate(entries: Sequence[SuiteEntry]) -> Surrogate | None:
+    """The surrogate whose gradients are checked: that of the first attack that has one."""
+    surrogates = (e.args.get("surrogate") for e in entries)
+    return next((Surrogate.parse(value) for value in surrogates if value is not None), None)
+
+
+def _surrogate_text(entries: Sequence[SuiteEntry]) -> str:
+    surrogate = _first_surrogate(entries)
+    return "" if surrogate is None else str(surrogate)
+
+
+def _resolve_eot_samples(model: nn.Module, data: Dataset, options: EvaluationOptions) -> int | None:
+    if options.eot_samples != "auto":
+        return options.eot_samples
+    x, y, _ = data.take(torch.arange(min(NOISE_IMAGES, len(data))))
+    x = to_model_device(model, x)
+    count = choose_eot_samples(model, x, y.to(x.device), options.seed)
+    options.progress.log(f"eot_samples: {count}, chosen from the noise of the margins")
+    return count
+
+
+def default_draws(findings: Sequence[Finding], progress: Progress) -> int:
+    """How many draws a model is scored over: one unless it was found to be randomized."""
+    if not any(finding.check == RANDOMNESS_CHECK for finding in findings):
+        return 1
+    progress.log(
+        f"the model is randomized: each image is scored over {RANDOMIZED_DRAWS} draws, and "
+        "accuracies are means over them"
+    )
+    return RANDOMIZED_DRAWS
+
+
 def _threat_findings(subject: ModelUnderTest, entry: SuiteEntry) -> list[Finding]:
     """Findings about the threat model of an entry."""
     if not isinstance(entry.threat, NormBall):
@@ -249,7 +312,7 @@ def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
     threat = "" if entry.threat is None else str(entry.threat)
     definition: dict[str, Any] = {
         "attack": entry.attack,
-        "args": dict(entry.args),
+        "args": entry.stored_args,
         "threat": threat,
     }
     if entry.threat is not None:
@@ -271,7 +334,7 @@ def _read_cached_record(
     except CorruptFileError as error:
         progress.log(f"{error}; running the attack again")
         return None
-    stored = {k: record.metadata.get(k) for k in identity}
+    stored = {k: record.metadata.get(k, DEFAULT_IDENTITY.get(k)) for k in identity}
     if changed := changed_keys(stored, dict(identity)):
         settings = ", ".join(changed)
         progress.log(f"{path} was made with other settings ({settings}); running the attack again")
@@ -283,5 +346,6 @@ def attack_correct_images(
     job: EvaluationJob, entry: SuiteEntry, previous: AttackRecord | None, progress: Progress
 ) -> AttackRecord:
     """Attack the images that are correct in ``previous``; metadata identifies the attack."""
-    record = run_suite_entry(job, entry, None if previous is None else previous.correct, progress)
+    to_attack = None if previous is None else previous.robust_scores > 0
+    record = run_suite_entry(job, entry, to_attack, progress)
     return replace(record, metadata={**_record_identity(job, entry), **record.metadata})

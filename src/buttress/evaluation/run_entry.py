@@ -26,11 +26,12 @@ from buttress.evaluation.doctor.images import find_training_images
 from buttress.evaluation.suite import SuiteEntry, load_corrupted_images
 from buttress.models import load_model
 from buttress.models.cost import PassCount
-from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
+from buttress.models.eval_mode import eval_mode, is_differentiable, model_device, to_model_device
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
 from buttress.results.training_images import TrainingImages
 from buttress.system.progress import Progress, ProgressTask, fraction_callback
+from buttress.system.rng import isolated_rng
 
 
 @dataclass
@@ -70,19 +71,20 @@ class EvaluationJob:
     batch_size: int
     seed: int
     identity: Mapping[str, Any]  # what identifies model and data in every record
+    draws: int = 1  # of the randomness of the model, over which it is scored
 
     @property
     def model(self) -> nn.Module:
         return self.evaluated.model
 
 
-def entry_passes(entry: SuiteEntry, num_classes: int) -> PassCount:
+def entry_passes(entry: SuiteEntry, num_classes: int, draws: int = 1) -> PassCount:
     """Expected passes of an image that stays robust, as records count them."""
     if entry.threat is None:
-        return PassCount(1)
+        return PassCount(draws)
     attack = create_attack(entry.attack, **entry.args)
     passes = attack_passes(attack, entry.threat, num_classes, expected=True)
-    return passes + PassCount(attack.eot_samples)  # the prediction of the model itself
+    return passes + PassCount(draws)  # the predictions of the model itself
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,9 @@ class EntryCost:
 class SamplePredictions(NamedTuple):
     """Predictions, loss and perturbation size of some images."""
 
-    predictions: NDArray[np.int64]
-    is_finite: NDArray[np.bool_]  # all logits are; an image counts as fooled where they are not
+    predictions: NDArray[np.int64]  # of most draws
+    is_correct: NDArray[np.bool_]  # (N, draws); not where a logit is not finite
+    is_finite: NDArray[np.bool_]  # all logits of all draws are
     loss: NDArray[np.float32]
     perturbation_size: NDArray[np.float32]
 
@@ -118,38 +121,46 @@ def run_suite_entry(
     task = progress.add_task(f"{job.suite}: {entry.name}", len(job.data))
     is_attack = entry.threat is not None and to_attack is not None
     try:
-        if is_attack:
-            assert to_attack is not None
-            job.evaluated.build_fast_model(job.data)
-            predictions_by_batch, cost = _attack_images(job, entry, to_attack, task)
-        else:
-            data = (
-                load_corrupted_images(job.data, **entry.args) if entry.is_corruption else job.data
-            )
-            predictions_by_batch = [
-                _predict(job, b.x, b.y) for b in _batches_with_progress(job, data, task)
-            ]
-            cost = EntryCost(torch.ones(len(job.data)), torch.zeros(len(job.data)))
+        with isolated_rng(model_device(job.model), job.seed, entry.name, "draws"):
+            if is_attack:
+                assert to_attack is not None
+                job.evaluated.build_fast_model(job.data)
+                predictions_by_batch, cost = _attack_images(job, entry, to_attack, task)
+            else:
+                predictions_by_batch, cost = _predict_images(job, entry, task)
     finally:
         task.close()
-    predictions, is_finite, loss, perturbation_size = (
+    predictions, is_correct, is_finite, loss, perturbation_size = (
         np.concatenate(c) for c in zip(*predictions_by_batch, strict=True)
     )
-    labels = job.data.labels.numpy()
-    is_correct = (predictions == labels) & is_finite
+    if is_attack:
+        assert to_attack is not None
+        is_correct = is_correct & to_attack[:, None]
     return AttackRecord(
         entry.name,
         ids=job.data.ids.numpy(),
-        labels=labels,
+        labels=job.data.labels.numpy(),
         predictions=predictions,
-        correct=is_correct & to_attack if is_attack else is_correct,
+        correct=np.asarray(is_correct.all(1)),
         loss=loss,
         perturbation_size=perturbation_size,
         metadata={
             **_cost_metadata(job, cost, time.perf_counter() - started),
             "nonfinite_outputs": int((~is_finite).sum()),
+            **({"draw_accuracies": is_correct.mean(0).tolist()} if job.draws > 1 else {}),
         },
+        correct_draws=is_correct.sum(1) if job.draws > 1 else None,
     )
+
+
+def _predict_images(
+    job: EvaluationJob, entry: SuiteEntry, task: ProgressTask
+) -> tuple[list[SamplePredictions], EntryCost]:
+    """Predict clean or corrupted images."""
+    data = load_corrupted_images(job.data, **entry.args) if entry.is_corruption else job.data
+    predictions = [_predict(job, b.x, b.y) for b in _batches_with_progress(job, data, task)]
+    passes = torch.full((len(job.data),), float(job.draws))
+    return predictions, EntryCost(passes, torch.zeros(len(job.data)))
 
 
 def _cost_metadata(job: EvaluationJob, cost: EntryCost, seconds: float) -> dict[str, Any]:
@@ -210,9 +221,9 @@ def _attack_images(
             pass_counters.append((outcome.stage_names, outcome.counter))
         distance = threat.perturbation_size(x, x_adv).float().numpy()
         for part in torch.arange(len(x)).split(job.batch_size):
-            scores = _predict(job, x_adv[part], y[part], attack_fn.eot_samples)
+            scores = _predict(job, x_adv[part], y[part])
             rows.append(scores._replace(perturbation_size=distance[part.numpy()]))
-        costs.append(passes + torch.tensor([[attack_fn.eot_samples], [0]]))
+        costs.append(passes + torch.tensor([[job.draws], [0]]))
         start += len(x)
     forward, backward = torch.cat(costs, dim=1)
     nonfinite = sum(int(counter.non_finite.sum()) for _, counter in pass_counters)
@@ -242,18 +253,24 @@ def load_source_models(args: Mapping[str, Any]) -> dict[str, Any]:
     return {**args, "sources": [load_model(s) if isinstance(s, str) else s for s in sources]}
 
 
-def _predict(job: EvaluationJob, x: Tensor, y: Tensor, passes: int = 1) -> SamplePredictions:
+def _predict(job: EvaluationJob, x: Tensor, y: Tensor) -> SamplePredictions:
     """Predict with the original model, which alone decides the per-sample results.
 
-    For randomized models, logits are the mean over several passes.
+    A randomized model makes one prediction in each of several draws.
     """
     check_image_batch(x)
     x = to_model_device(job.model, x)
     with eval_mode(job.model), torch.no_grad():
-        logits = torch.stack([job.model(x) for _ in range(passes)]).mean(0)
-    loss = F.cross_entropy(logits.float(), y.to(logits.device), reduction="none")
-    zeros = np.zeros(len(x), dtype=np.float32)
-    is_finite = logits.isfinite().all(1).cpu().numpy()
+        logits = torch.stack([job.model(x) for _ in range(job.draws)])
+    labels, is_finite = y.to(logits.device), logits.isfinite().all(2)
+    predictions = logits.argmax(2)
+    losses = F.cross_entropy(
+        logits.float().flatten(0, 1), labels.repeat(job.draws), reduction="none"
+    )
     return SamplePredictions(
-        logits.argmax(1).cpu().numpy(), is_finite, loss.cpu().float().numpy(), zeros
+        predictions.mode(0).values.cpu().numpy(),
+        ((predictions == labels) & is_finite).T.cpu().numpy(),
+        is_finite.all(0).cpu().numpy(),
+        losses.view(job.draws, -1).mean(0).cpu().float().numpy(),
+        np.zeros(len(x), dtype=np.float32),
     )

@@ -34,7 +34,7 @@ MAX_DIFFERING_FRACTION = 0.1  # of the points may have another gradient, e.g. at
 class Slot(NamedTuple):
     """The place of a tensor that a recorded operation takes or returns."""
 
-    index: int
+    number: int
 
 
 @dataclass
@@ -113,13 +113,13 @@ class SmoothedCopy(nn.Module):
         """The slot of the values that the last operations only rescale."""
         by_output = {operation.outputs[0]: operation for operation in self._operations}
         while (last := by_output.get(output)) and last.function.overloadpacket in ORDER_KEEPING:
-            output = last.inputs[0].index
+            output = last.inputs[0].number
         return output
 
     def _find_last_uses(self) -> None:
         seen = {self._output}
         for operation in reversed(self._operations):
-            slots = {v.index for v in operation.inputs if isinstance(v, Slot)}
+            slots = {v.number for v in operation.inputs if isinstance(v, Slot)}
             slots |= {slot for slot in operation.outputs if slot is not None}
             operation.last_uses = sorted(slots - seen)
             seen |= slots
@@ -152,9 +152,9 @@ def _resolve(
     differences: Mapping[int, Tensor],
 ) -> Tensor:
     """The value of a slot; a comparison that becomes a number gets a gradient."""
-    value = values[slot.index]
-    if operation.function.overloadpacket in NUMBER_OF_BOOL and slot.index in differences:
-        difference = differences[slot.index]
+    value = values[slot.number]
+    if operation.function.overloadpacket in NUMBER_OF_BOOL and slot.number in differences:
+        difference = differences[slot.number]
         return value.to(difference) + difference - difference.detach()
     return value
 

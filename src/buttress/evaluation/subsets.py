@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from buttress.data import Dataset
+from buttress.engine.randomness import EotSamples
 from buttress.errors import RunError, UserError
 from buttress.evaluation.doctor.core import recompute_record_findings
 from buttress.evaluation.doctor.images import (
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 SHARED_KEYS = (
     "weights_digest", "dataset", "split", "seed", "attack", "args", "threat", "suite", "mode",
-    "previous_entries", "in_worst_case", "corruption_source",
+    "previous_entries", "in_worst_case", "corruption_source", "draws", "surrogate",
 )  # fmt: skip
 
 
@@ -129,7 +130,11 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
         "stages": _sum_stage_counts([p.metadata.get("stages", []) for p in parts]),
         "shards": len(parts),
     }
-    fields = ("ids", "labels", "predictions", "correct", "loss", "perturbation_size")
+    if parts[0].draws > 1:
+        accuracies = [p.metadata["draw_accuracies"] for p in parts]
+        meta["draw_accuracies"] = np.average(accuracies, axis=0, weights=sizes).tolist()
+    fields = ["ids", "labels", "predictions", "correct", "loss", "perturbation_size"]
+    fields += [] if parts[0].correct_draws is None else ["correct_draws"]
     columns = {f: np.concatenate([getattr(p, f) for p in parts])[order] for f in fields}
     return AttackRecord(name, metadata=meta, **columns)
 
@@ -180,6 +185,9 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     seed: int = 0,
     out: Path | None = None,
     compile: bool = False,
+    draws: int | None = None,
+    surrogate: Any = None,
+    eot_samples: EotSamples | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Like `evaluate`, on random images until the 95% interval of the worst case is narrow.
@@ -193,6 +201,9 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
         seed: of the order of the images and of the attacks.
         out: folder for the records; finished blocks are skipped.
         compile: as for `evaluate`.
+        draws: as for `evaluate`.
+        surrogate: as for `evaluate`.
+        eot_samples: as for `evaluate`.
         progress: where to show progress.
     """
     if not 0 < interval_width < 1:
@@ -200,7 +211,9 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     images = load_images(model, data)
     spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
-        options = EvaluationOptions(batch_size, seed, out, locked_progress)
+        options = EvaluationOptions(
+            batch_size, seed, out, locked_progress, draws, surrogate, eot_samples
+        )
         return _evaluate_blocks(evaluated, images, spec, options, interval_width)
 
 

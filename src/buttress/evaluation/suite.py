@@ -15,6 +15,7 @@ from buttress.data.corruptions import CORRUPTIONS, corrupt_dataset
 from buttress.data.corruptions.dataset import generated_version
 from buttress.errors import UserError
 from buttress.models.eval_mode import is_differentiable
+from buttress.models.surrogate import Surrogate
 from buttress.registry import normalize_name
 from buttress.results.attack_record import OFFICIAL_SUFFIX
 from buttress.results.suite_spec import (
@@ -69,6 +70,32 @@ class SuiteEntry(NamedTuple):
     @property
     def is_corruption(self) -> bool:
         return self.attack == CORRUPTION_ATTACK
+
+    @property
+    def stored_args(self) -> dict[str, Any]:
+        """The arguments as records say them: a surrogate by its name and the hash of its code."""
+        surrogate = self.args.get("surrogate")
+        if surrogate is None:
+            return dict(self.args)
+        return {**self.args, "surrogate": str(Surrogate.parse(surrogate))}
+
+
+def adapt_entries(
+    entries: Sequence[SuiteEntry], surrogate: Any = None, eot_samples: int | None = None
+) -> list[SuiteEntry]:
+    """The entries with a surrogate and averaged passes in each attack that does not set its own.
+
+    Attacks that use no gradients have no use for a surrogate.
+    """
+    parsed = None if surrogate is None else Surrogate.parse(surrogate)  # once: a file is run for it
+
+    def adapted_args(entry: SuiteEntry) -> dict[str, Any]:
+        args: dict[str, Any] = {} if eot_samples is None else {"eot_samples": eot_samples}
+        if parsed is not None and ATTACKS.get(entry.attack).needs_grad:
+            args["surrogate"] = parsed
+        return {**args, **entry.args}
+
+    return [e if e.threat is None else e._replace(args=adapted_args(e)) for e in entries]
 
 
 def load_suite(suite: str | Path | Sequence[str] | SuiteSpec) -> SuiteSpec:

@@ -38,7 +38,14 @@ def to_model_device(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def is_differentiable(model: nn.Module) -> bool:
-    """Whether the model provides gradients; a black-box model declares that it does not."""
+    """Whether the model provides gradients; a black-box model declares that it does not.
+
+    What a model declares of itself holds for all of it, so that a surrogate can give gradients to a
+    black-box model inside of it.
+    """
+    declared = getattr(model, "has_gradients", None)
+    if declared is not None:
+        return bool(declared)
     return all(getattr(module, "has_gradients", True) for module in model.modules())
 
 

@@ -280,7 +280,7 @@ def build_seed_group(rows: Sequence[LeaderboardRow]) -> SeedGroup:
     return SeedGroup(
         run=rows[0].run,
         seeds=tuple(r.run.spec.seed for r in rows),
-        worst_case=summarize_seeds_and_images(np.stack([r.suite.is_robust for r in rows])),
+        worst_case=summarize_seeds_and_images(np.stack([r.suite.robust_scores for r in rows])),
         cells=tuple(
             summarize_seeds([c.estimate.accuracy for c in cells if c.estimate is not None])
             if all(c.estimate is not None for c in cells)

@@ -42,6 +42,7 @@ COLUMN_DTYPES = {
     "loss": "float32",
     "distance": "float32",
 }
+DRAWS_COLUMN = "correct_draws"  # only of models that are scored over several draws
 
 PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError)
 MAX_IMAGES = 10_000_000  # a file of a few bytes can claim any number
@@ -69,6 +70,9 @@ class AttackRecord:
     An attack runs only on images that are classified correctly clean, so ``correct`` is correct
     clean and under the attack. A corruption is scored on all images: one that is misclassified
     clean may be classified correctly corrupted.
+
+    A randomized model is scored over several draws of its randomness, ``metadata["draws"]``:
+    ``correct`` is then correct in every draw, and the accuracy is the mean over draws.
     """
 
     name: str
@@ -79,6 +83,7 @@ class AttackRecord:
     loss: NDArray[np.float32]  # cross-entropy at the attacked image
     perturbation_size: NDArray[np.float32]  # in the threat model's norm; 0 for clean images
     metadata: Mapping[str, Any] = field(default_factory=dict)  # settings, cost, versions
+    correct_draws: NDArray[np.int64] | None = None  # (N,) draws that are correct; None: one draw
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -91,8 +96,18 @@ class AttackRecord:
         )
 
     @property
+    def draws(self) -> int:
+        """Draws of the randomness of the model that it is scored over."""
+        return int(self.metadata.get("draws", 1))
+
+    @cached_property
+    def scores(self) -> NDArray[Any]:
+        """(N,) correct or not; of a randomized model the fraction of draws that are correct."""
+        return self.correct if self.correct_draws is None else self.correct_draws / self.draws
+
+    @property
     def accuracy(self) -> float:
-        return float(self.correct.mean()) if len(self) else float("nan")
+        return float(self.scores.mean()) if len(self) else float("nan")
 
     @property
     def is_corruption(self) -> bool:
@@ -101,8 +116,17 @@ class AttackRecord:
     @cached_property
     def is_robust(self) -> NDArray[np.bool_]:
         """(N,) correct, and not fooled by the queries that cross-checked the attack."""
+        return self.correct & self._withstands_queries
+
+    @cached_property
+    def robust_scores(self) -> NDArray[Any]:
+        """(N,) `scores`, zero for what the queries fooled that cross-checked the attack."""
+        return self.scores * self._withstands_queries
+
+    @property
+    def _withstands_queries(self) -> NDArray[np.bool_]:
         fooled_ids = (self.metadata.get("cross_check") or {}).get("fooled_ids", ())
-        return self.correct & ~np.isin(self.ids, fooled_ids) if fooled_ids else self.correct
+        return ~np.isin(self.ids, fooled_ids)
 
     @property
     def in_worst_case(self) -> bool:
@@ -201,6 +225,8 @@ def write_attack_record(path: Path, record: AttackRecord) -> None:
         "loss": record.loss,
         "distance": record.perturbation_size,
     }
+    if record.correct_draws is not None:
+        columns[DRAWS_COLUMN] = record.correct_draws
     metadata = json.loads(json.dumps(dict(record.metadata)))  # as it will be read
     header = {
         VERSION_KEY: RECORD_VERSION,
@@ -268,6 +294,7 @@ def _read_parquet(path: Path) -> AttackRecord:
         loss=columns["loss"],
         perturbation_size=columns["distance"],
         metadata=metadata,
+        correct_draws=columns.get(DRAWS_COLUMN),
     )
 
 
@@ -361,6 +388,9 @@ class RecordMetadata(BaseModel):
     in_worst_case: bool = True
     findings: list[dict[str, Any]] = []
     suite_position: int = 0
+    draws: int = 1
+    surrogate: str = ""
+    draw_accuracies: list[float] = []
     args: dict[str, Any] = {}
     class_names: list[str] = []
     warnings: list[str] = []
@@ -408,9 +438,23 @@ def content_problem(columns: Mapping[str, NDArray[Any]], metadata: Any) -> str |
             return f"every {column} must be a class index below {num_classes}"
     if (columns["correct"] & (labels != predictions)).any():
         return "`correct` is true for an image whose prediction differs from its label"
+    if (problem := _draws_problem(columns, int(metadata.get("draws", 1)))) is not None:
+        return problem
     distance = columns["distance"]
     if not (np.isfinite(distance) & (distance >= 0)).all():
         return "every perturbation size (distance) must be a finite number >= 0"
+    return None
+
+
+def _draws_problem(columns: Mapping[str, NDArray[Any]], draws: int) -> str | None:
+    """Describe what is wrong with the draws of a randomized model, or None."""
+    counts = columns.get(DRAWS_COLUMN)
+    if counts is None:
+        return None if draws == 1 else f"{draws} draws need the column {DRAWS_COLUMN!r}"
+    if counts.dtype != np.int64 or not ((counts >= 0) & (counts <= draws)).all():
+        return f"every value of {DRAWS_COLUMN!r} must be an integer from 0 to {draws}"
+    if (columns["correct"] != (counts == draws)).any():
+        return "`correct` must be true exactly for the images that are correct in every draw"
     return None
 
 

@@ -150,6 +150,8 @@ def comparison_notes(a: ComparisonSide, b: ComparisonSide, shared: int) -> list[
         )
     if len({m.metadata.get("seed") for m in members}) > 1:
         notes.append("the attacks used different random seeds")
+    if any(m.evaluation.draws > 1 for m in members):
+        notes.append("of randomized models, an image counts as correct if every draw is")
     return [*notes, *_training_differences(a.members[0], b.members[0]), *_side_warnings(a, b)]
 
 

@@ -42,6 +42,45 @@ class CheckResult(Spec):
     reason: str = ""  # why it was skipped
 
 
+class AdaptiveAttack(Spec):
+    """An attack that was chosen from findings, and robust accuracy after it and all before it."""
+
+    name: str
+    attack: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    reasons: tuple[str, ...]  # what it does about which checks
+    accuracy: float
+
+
+class AdaptiveResult(Spec):
+    """Robust accuracy before and after attacks that are adapted to what the checks found."""
+
+    baseline: str  # the usual attack
+    before: float  # robust accuracy under it alone
+    worst_case_before: float  # under all attacks of the doctor that are not adapted
+    attacks: tuple[AdaptiveAttack, ...]
+    draws: int = 1  # of a randomized model: accuracies are means over them
+    notes: tuple[str, ...] = ()  # what would need more knowledge of the model
+
+    @property
+    def after(self) -> float:
+        return self.attacks[-1].accuracy
+
+    def summary(self, images: int) -> str:
+        """Summarize in words."""
+        before, worst_case, after = (
+            f"{accuracy:.1%} ({low:.1%} - {high:.1%})"
+            for accuracy in (self.before, self.worst_case_before, self.after)
+            for low, high in [wilson_interval(accuracy * images, images)]
+        )
+        names = ", then ".join(f"{a.name} ({'; '.join(a.reasons)})" for a in self.attacks)
+        scored = f", means over {self.draws} draws" if self.draws > 1 else ""
+        return (
+            f"adaptive attack: {names}; robust accuracy {before} under {self.baseline}, "
+            f"{worst_case} under all attacks above, {after} after the adaptive attack too{scored}"
+        )
+
+
 class Diagnosis(Spec):
     """Whether the robust accuracy of a model can be trusted, with the findings."""
 
@@ -57,6 +96,7 @@ class Diagnosis(Spec):
     accuracy: dict[str, float] = Field(
         default_factory=dict
     )  # clean, and robust to each attack of the checks
+    adaptive: AdaptiveResult | None = None  # with `adapt`, where a finding calls for it
     passes: int = 0  # of single images, forward and backward
     seconds: float = 0.0
 
@@ -79,7 +119,7 @@ class Diagnosis(Spec):
 
     def interval(self, name: str) -> Interval:
         """The 95% interval of an accuracy."""
-        return wilson_interval(round(self.accuracy[name] * self.images), self.images)
+        return wilson_interval(self.accuracy[name] * self.images, self.images)
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -88,7 +128,10 @@ class Diagnosis(Spec):
             "is_trustworthy": self.is_trustworthy,
             "intervals": {name: list(self.interval(name)) for name in self.accuracy},
         }
-        return {**derived, **self.model_dump(mode="json")}
+        content = {**derived, **self.model_dump(mode="json")}
+        if self.adaptive is not None:
+            content["adaptive"]["after"] = self.adaptive.after
+        return content
 
     def save(self, path: Path) -> None:
         result = self.model_dump(mode="json")

@@ -242,11 +242,11 @@ def _image_scores(
 def _per_sample_scores(evaluation: Evaluation, metric: str) -> np.ndarray:
     """Per-sample correctness; for several corruptions or threat models the fraction of correct."""
     if metric == WORST_CASE:
-        return evaluation.is_robust
+        return evaluation.robust_scores
     if metric == BEYOND_NORMS:
         return beyond_norms(evaluation.threats)
     if metric != CORRUPTIONS:
-        return evaluation.records[metric].correct
+        return evaluation.records[metric].scores
     if evaluation.corruptions is None:
         raise MissingValue(f"the suite {evaluation.suite} has no corruptions")
     return evaluation.corruptions.image_accuracy

@@ -141,7 +141,7 @@ def _weaker_beats_stronger(
     if not strong or not weak:
         return None
     is_robust = np.logical_and.reduce([r.correct for r in strong])
-    fooled = is_robust & ~np.logical_and.reduce([r.correct for r in weak])
+    fooled = is_robust & np.logical_or.reduce([r.scores == 0 for r in weak])
     count, n = int(fooled.sum()), len(is_robust)
     if count < MIN_FOOLED or count < MIN_FRACTION * n:
         return None

@@ -126,7 +126,10 @@ def outputs_are_probabilities(subject: ModelUnderTest) -> Finding | None:
     )
 
 
-@CHECKS.register("random_outputs", tags=("model",), paper="arXiv:1802.00420")
+RANDOMNESS_CHECK = "random_outputs"
+
+
+@CHECKS.register(RANDOMNESS_CHECK, tags=("model",), paper="arXiv:1802.00420")
 def random_outputs(subject: ModelUnderTest) -> Finding | None:
     """The outputs for the same images differ between passes."""
     x = subject.x[:PROBE_IMAGES]
@@ -147,7 +150,7 @@ def random_outputs(subject: ModelUnderTest) -> Finding | None:
         f"{REPEATED_PASSES} passes over the same images differ{f' ({cause})' if cause else ''}: "
         "the model is randomized, and attacks that assume a deterministic model are too weak",
         "turn the randomness off for evaluation, or attack the mean of many passes "
-        "(autoattack with version=rand)",
+        "(eot_samples, or autoattack with version=rand)",
         {
             "change": change,
             "predictions_changed_fraction": changed_fraction,

@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,22 +40,32 @@ class FunctionSource(ModelSource):
 
 def build_function(name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
     """Build the model that a function in a Python file returns; the file is run."""
+    with imported_function(name) as factory:
+        net = call_factory(name, factory, shape, options)
+    if not isinstance(net, nn.Module):
+        raise UserError(f"{name} must return a torch.nn.Module, but returned {type(net).__name__}")
+    return net
+
+
+@contextlib.contextmanager
+def imported_function(name: str) -> Iterator[Callable[..., Any]]:
+    """The function or class that ``FILE.py:FUNCTION`` names; inside, it can import its neighbors.
+
+    The file is run, and its code is trusted from then on, because the user named it.
+    """
     code = read_model_code(name)
     trust_code(code.sha256)
     with _importable_folder(code):
         module = _import_file(code.file, name)
-        factory = getattr(module, code.function, None)
-        if not callable(factory):
+        function = getattr(module, code.function, None)
+        if not callable(function):
             values = vars(module).items()
             public_names = [n for n, v in values if getattr(v, "__module__", "") == module.__name__]
             raise UserError(
                 f"{name.rpartition(':')[0]} has no function {code.function!r}; it has: "
                 f"{', '.join(public_names)}"
             )
-        net = call_factory(name, factory, shape, options)
-    if not isinstance(net, nn.Module):
-        raise UserError(f"{name} must return a torch.nn.Module, but returned {type(net).__name__}")
-    return net
+        yield function
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
