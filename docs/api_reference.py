@@ -79,7 +79,9 @@ def directive(path: str) -> str:
     if issubclass(value, Exception):
         return f".. autoexception:: {path}"
     members = ", ".join(own_members(value))
-    return f".. autoclass:: {path}" + (f"\n   :members: {members}" if members else "")
+    return f".. autoclass:: {path}" + (
+        f"\n   :members: {members}\n   :undoc-members:" if members else ""
+    )
 
 
 def own_members(value: type) -> Iterable[str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 GENERATED = HERE / "_generated" / "notebooks"
 PACKAGE = Path(buttress.__file__).parent
-DOWNLOAD = "{download}`Notebook of this page <%s>`: it runs on a CPU, without a download.\n"
+DOWNLOAD = "{download}`Download this page as a notebook <%s>`; it runs in seconds on a CPU."
 
 
 class NotebookError(Exception):
@@ -52,6 +52,7 @@ class NotebookParser(MystParser):
 
     def parse(self, inputstring: str, document: nodes.document) -> None:
         path = Path(document["source"])
+        self.env.note_reread()  # the package may change while the notebook does not
         cells = json.loads(inputstring)["cells"]
         super().parse(render_notebook(path.name, cells, cached_outputs(path, cells)), document)
 
@@ -71,7 +72,7 @@ def cached_outputs(path: Path, cells: list[dict[str, Any]]) -> list[CellOutput]:
     codes = [cell_source(cell) for cell in cells if cell["cell_type"] == "code"]
     files = sorted(p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".yaml", ".j2"))
     digest = hashlib.sha256(json.dumps(codes).encode())
-    for file in (*files, Path(__file__)):
+    for file in files:
         digest.update(file.read_bytes())
     cache = GENERATED / f"{path.stem}.json"
     if cache.is_file():
@@ -91,7 +92,7 @@ def execute_cells(codes: list[str], name: str) -> list[CellOutput]:
 
     with tempfile.TemporaryDirectory() as folder, working_in(folder):
         settings = Config({"HistoryManager": {"enabled": False}})
-        shell = InteractiveShell(config=settings, ipython_dir=folder, colors="NoColor")
+        shell = InteractiveShell(config=settings, ipython_dir=folder, colors="nocolor")
         return [
             execute_cell(shell, code, f"{name}, code cell {number}")
             for number, code in enumerate(codes, 1)
@@ -158,7 +159,8 @@ def render_notebook(name: str, cells: list[dict[str, Any]], outputs: list[CellOu
         if cell["cell_type"] != "code":
             pieces.append(source)
             continue
-        pieces.append(fenced("{code-block} python", source))
+        language = "yaml" if source.partition("\n")[0].endswith(".yaml") else "python"
+        pieces.append(fenced(f"{{code-block}} {language}", source))
         output = next(left)
         if output.printed.strip():
             pieces.append(fenced("{code-block} text\n:class: output", output.printed))
@@ -166,7 +168,8 @@ def render_notebook(name: str, cells: list[dict[str, Any]], outputs: list[CellOu
             render_data(data, f"{Path(name).stem}-{number}-{i}.png")
             for i, data in enumerate(output.displayed)
         ]
-    return "\n\n".join([pieces[0], DOWNLOAD % name, *pieces[1:]])
+    title, _, rest = pieces[0].partition("\n")
+    return "\n\n".join([title, DOWNLOAD % name, rest, *pieces[1:]])
 
 
 def render_data(data: dict[str, str], name: str) -> str:

@@ -12,9 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import buttress
 from doc_blocks import ROOT
 
 DOCS = ROOT / "docs"
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 PAGES = sorted(
     path.relative_to(DOCS).with_suffix("").as_posix()
     for path in (*DOCS.glob("*.md"), *(DOCS / "analyses").glob("*.md"))
@@ -85,6 +87,43 @@ def test_every_page_has_its_own_with_its_title(built: dict[str, Page]) -> None:
         (title,) = re.findall(r"\A# (.+)$", source, flags=re.M)
         assert name in built, f"docs/{name}.md has no page"
         assert built[name].title == title.replace("`", ""), f"{name}.html is another page"
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
+def test_tutorials_show_what_their_cells_print(
+    path: Path, site: Path, built: dict[str, Page]
+) -> None:
+    """The build executed them: a cell that raises would have failed it."""
+    html = (site / "tutorials" / f"{path.stem}.html").read_text(encoding="utf-8")
+    assert built[f"tutorials/{path.stem}"].title in path.read_text(encoding="utf-8")
+    assert html.count("output") > 3
+    assert f"{path.name}" in html, "the notebook can be downloaded"
+
+
+def test_the_reference_has_every_public_name(built: dict[str, Page]) -> None:
+    from buttress.attacks import ATTACKS
+
+    others = {"__version__", "analyse", "attacks"}  # no objects of their own
+    names = [f"buttress.{name}" for name in buttress.__all__ if name not in others]
+    names += [f"buttress.attacks.{entry.value.__name__}" for entry in ATTACKS]
+    assert [name for name in names if name not in built["reference"].ids] == []
+
+
+def test_the_install_page_lists_every_extra() -> None:
+    (section,) = re.findall(
+        r"^\[project\.optional-dependencies\]\n(.+?)\n\[", (ROOT / "pyproject.toml").read_text("utf-8"),
+        flags=re.M | re.S,
+    )  # fmt: skip
+    extras = re.findall(r"^(\w+) = \[", section, flags=re.M)
+    for page in ("docs/install.md", "README.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert [extra for extra in extras if f"`{extra}`" not in text] == [], page
+
+
+def test_pictures_of_pages_are_small() -> None:
+    pictures = [*DOCS.glob("*.png"), *(DOCS / "gallery").glob("*.png")]
+    assert len(pictures) > 4
+    assert [p.name for p in pictures if p.stat().st_size > 200_000] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
