@@ -1,4 +1,4 @@
-"""The notebooks of the tutorials: kept without outputs, executed as Jupyter would, rendered whole."""
+"""The notebooks of the tutorials: kept without outputs, executed as in Jupyter, rendered."""
 
 from __future__ import annotations
 
