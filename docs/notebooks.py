@@ -33,6 +33,8 @@ GENERATED = HERE / "_generated" / "notebooks"
 PACKAGE = Path(buttress.__file__).parent
 DOWNLOAD = "{download}`Download this page as a notebook <%s>`; it runs in seconds on a CPU."
 
+WRITE_FILE = "%%writefile "
+
 
 class NotebookError(Exception):
     """A cell of a notebook raised."""
@@ -52,7 +54,7 @@ class NotebookParser(MystParser):
 
     def parse(self, inputstring: str, document: nodes.document) -> None:
         path = Path(document["source"])
-        self.env.note_reread()  # the package may change while the notebook does not
+        document.settings.env.note_reread()  # the package may change while the notebook does not
         cells = json.loads(inputstring)["cells"]
         super().parse(render_notebook(path.name, cells, cached_outputs(path, cells)), document)
 
@@ -159,9 +161,11 @@ def render_notebook(name: str, cells: list[dict[str, Any]], outputs: list[CellOu
         if cell["cell_type"] != "code":
             pieces.append(source)
             continue
-        language = "yaml" if source.partition("\n")[0].endswith(".yaml") else "python"
-        pieces.append(fenced(f"{{code-block}} {language}", source))
         output = next(left)
+        if source.startswith(WRITE_FILE):
+            pieces.append(render_file(source))
+            continue
+        pieces.append(fenced("{code-block} python", source))
         if output.printed.strip():
             pieces.append(fenced("{code-block} text\n:class: output", output.printed))
         pieces += [
@@ -170,6 +174,14 @@ def render_notebook(name: str, cells: list[dict[str, Any]], outputs: list[CellOu
         ]
     title, _, rest = pieces[0].partition("\n")
     return "\n\n".join([title, DOWNLOAD % name, rest, *pieces[1:]])
+
+
+def render_file(source: str) -> str:
+    """A cell that writes a file, as that file below its name."""
+    head, _, text = source.partition("\n")
+    name = head.removeprefix(WRITE_FILE)
+    language = "yaml" if name.endswith(".yaml") else "python"
+    return fenced(f"{{code-block}} {language}\n:caption: {name}", text)
 
 
 def render_data(data: dict[str, str], name: str) -> str:
