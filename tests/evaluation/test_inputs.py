@@ -56,6 +56,14 @@ def test_the_doctor_takes_arrays_and_a_norm() -> None:
     assert bt.diagnose(MODEL, (X, Y), eps=2 / 255, limit=2).threat == "Linf:2/255"
 
 
+def test_curves_and_minimum_norms_take_arrays() -> None:
+    curve = bt.accuracy_curve(MODEL, (X, Y), "fgsm", "Linf", [0, 1 / 255])
+    assert curve.accuracy[0] == pytest.approx(5 / 6)
+    norms = bt.minimum_norms(MODEL, (X, Y), attacks=["fab"])
+    assert (norms.best == 0).sum() == 1  # the one with a wrong label
+    assert repr(norms).startswith("MinimumNorms(Linf, 6 images, medians: fab ")
+
+
 class WrongSize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.new_zeros(len(x), 3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,15 +17,19 @@ from torch import Tensor, nn
 
 from buttress.attacks.core import Attack, create_attack
 from buttress.attacks.fab import FABBase
-from buttress.data import Batch, Dataset
+from buttress.data import Batch
 from buttress.engine import AttackOptions, run_attack
 from buttress.engine.boundary import nearest_misclassified
 from buttress.errors import UserError
+from buttress.evaluation.inputs import load_images
 from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.results.core import AccuracyEstimate
 from buttress.statistics import Interval
 from buttress.system.rng import isolated_rng
 from buttress.threats.norm_ball import Norm, NormBall, parse_norm
+
+if TYPE_CHECKING:
+    from buttress.data.convert import DataLike
 
 Floats = NDArray[np.float64]
 DEFAULT_ATTACKS = ("fab-t", "fast")
@@ -35,7 +39,7 @@ CHUNK_IMAGES = 1024  # images that are attacked at once
 LEVELS = 255  # values of eps between zero and the largest one, for bisection
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MinimumNorms:
     """The smallest eps at which each attack fools each image."""
 
@@ -43,6 +47,10 @@ class MinimumNorms:
     max_eps: float  # the largest that was tried
     distances: Mapping[str, Floats]  # attack -> (N,); 0: misclassified clean, inf: none was found
     passes: Mapping[str, float]  # attack -> forward and backward passes, mean over images
+
+    def __repr__(self) -> str:
+        medians = ", ".join(f"{name} {self.median(name):.4g}" for name in self.distances)
+        return f"MinimumNorms({self.norm}, {len(self.best):,} images, medians: {medians})"
 
     @property
     def best(self) -> Floats:
@@ -110,7 +118,7 @@ class MinimumNorms:
 
 def minimum_norms(
     model: nn.Module,
-    data: Dataset,
+    data: DataLike,
     norm: str = "Linf",
     *,
     attacks: Sequence[str] | Mapping[str, Mapping[str, Any]] = DEFAULT_ATTACKS,
@@ -121,23 +129,23 @@ def minimum_norms(
 
     Args:
         model: any model from [0, 1] images to logits.
-        data: the images.
+        data: the images, in any form that `evaluate` takes.
         norm: Linf, L2 or L1.
         attacks: names, or names with the arguments of each attack.
         max_eps: the largest eps to try; default: 4 times the usual eps of the dataset. Bisection
             has 255 values between zero and it.
         options: seed and batch size.
     """
-    threat_norm = parse_norm(norm)
+    threat_norm, images = parse_norm(norm), load_images(model, data)
     options = replace(options or AttackOptions(), stop_when_fooled=True)
-    largest = max_eps if max_eps is not None else EPS_RANGE * data.budgets[threat_norm]
+    largest = max_eps if max_eps is not None else EPS_RANGE * images.budgets[threat_norm]
     largest = min(largest, 1.0) if threat_norm == "Linf" else largest
     threat = NormBall(threat_norm, largest)
     args = attacks if isinstance(attacks, Mapping) else {name: {} for name in attacks}
     distances, passes = {}, {}
     for name, attack_args in args.items():
         attack = create_attack(name, **attack_args)
-        batches = data.batches(CHUNK_IMAGES)
+        batches = images.batches(CHUNK_IMAGES)
         columns = [_distances(attack, model, batch, threat, options) for batch in batches]
         distances[name] = torch.cat([c[0] for c in columns]).numpy()
         passes[name] = float(torch.cat([c[1] for c in columns]).double().mean())
