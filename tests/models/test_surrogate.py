@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import buttress as bt
-from buttress.attacks import ATTACKS
+from buttress.attacks import ATTACKS, create_attack
+from buttress.engine import AttackOptions, run_attack
+from buttress.engine.cost import attack_passes
 from buttress.errors import UserError
 from buttress.models.surrogate import INPUT, PassPoint, Surrogate, find_gradient_stop
 from buttress.results.surrogate_text import check_surrogate, split_surrogate
+from buttress.threats.norm_ball import NormBall
 from conftest import images, small_net
 
 
@@ -101,6 +104,22 @@ def test_the_outputs_are_those_of_the_model_and_the_gradient_that_of_the_stand_i
     (grad,) = torch.autograd.grad(logits[:, 0].sum(), point)
     assert torch.equal(grad, expected)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "fab-t"])
+def test_declared_passes_hold_through_a_surrogate(name: str) -> None:
+    """They are those of the model: a stand-in for the whole of it adds its own, uncounted."""
+    threat = NormBall("Linf", 1e-6)  # no image is fooled
+    model = FORMS["submodule"]
+    y = predictions(model, X[:4])
+    for surrogate in ("identity", straight_through):
+        attack = create_attack(name, steps=4, surrogate=surrogate)
+        options = AttackOptions(workers=1)
+        counter = run_attack(attack, model, X[:4], y, threat, options=options).counter
+        declared = attack_passes(attack, threat, 10)
+        assert counter.forward.tolist() == [declared.forward] * 4
+        assert counter.backward.tolist() == [declared.backward] * 4
+        assert not counter.zero_gradient.any()
 
 
 def test_the_preprocessing_is_found() -> None:

@@ -124,6 +124,7 @@ def check_preset(kind: str, name: str) -> None:
 def check_suite(suite: str) -> SuiteSpec:
     """The suite as it is written; raise on unknown suites, attacks, norms and files."""
     from buttress.results.suite_spec import CLEAN, parse_suite
+    from buttress.results.surrogate_text import check_surrogate
 
     if suite.endswith((".yaml", ".yml")):
         check_exists(suite, "suite file")
@@ -136,6 +137,8 @@ def check_suite(suite: str) -> SuiteSpec:
             check_name("corruption", "corruptions", entry.corruption)
         if entry.threat:
             check_threat(entry.threat)
+        if surrogate := entry.args.get("surrogate"):
+            check_surrogate(str(surrogate))
     return spec
 
 

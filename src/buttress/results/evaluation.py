@@ -229,7 +229,7 @@ class Evaluation:
         if self.draws > 1:
             lost = 1 - self.every_draw().accuracy
             warnings.append(
-                f"the model is randomized: accuracies are means over {self.draws} draws; in the "
+                f"accuracies are means over {self.draws} draws of the model's randomness; in the "
                 f"worst case {lost:.1%} of the images are lost by at least one draw"
             )
         if len(self) < last.get("images_available", 0):
