@@ -164,8 +164,8 @@ def _hugging_face_columns(data: Any) -> tuple[str, str] | None:
     if not isinstance(features, Mapping):
         return None
     first = {type(kind).__name__: key for key, kind in reversed(list(features.items()))}
-    found = first.get("Image"), first.get("ClassLabel")
-    return found if None not in found else None  # type: ignore[return-value]
+    columns = first.get("Image"), first.get("ClassLabel")
+    return columns if None not in columns else None  # type: ignore[return-value]
 
 
 def _class_names(data: Any) -> tuple[str, ...] | None:

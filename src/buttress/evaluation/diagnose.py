@@ -146,29 +146,43 @@ def diagnose(  # noqa: PLR0913 - the public call
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
     else:
-        draws = default_draws(checks.findings, progress)
-        identity = {"dataset": images.name, "draws": draws}
-        job = EvaluationJob(
-            EvaluatedModel(model), images, "doctor", batch_size, seed, identity, draws
-        )
+        job = _doctor_job(subject, batch_size, default_draws(checks.findings, progress))
         records = _check_under_attack(subject, checks, job, progress)
         proposal = propose_adaptation(subject, checks.findings, surrogate) if adapt else None
         if proposal is not None:
             adaptive = run_adaptive_attacks(proposal, subject, job, records, progress)
+    return _build_diagnosis(subject, checks, records, adaptive, time.perf_counter() - started)
+
+
+def _doctor_job(subject: ModelUnderTest, batch_size: int, draws: int) -> EvaluationJob:
+    """How the attacks of the doctor are run and recorded."""
+    model, data = EvaluatedModel(subject.model), subject.data
+    identity = {"dataset": data.name, "draws": draws}
+    return EvaluationJob(model, data, "doctor", batch_size, subject.seed, identity, draws)
+
+
+def _build_diagnosis(
+    subject: ModelUnderTest,
+    checks: CheckRun,
+    records: Sequence[AttackRecord],
+    adaptive: AdaptiveResult | None,
+    seconds: float,
+) -> Diagnosis:
+    images = subject.data
     return Diagnosis(
-        threat=str(ball),
+        threat=str(subject.threat),
         dataset=images.name,
         split=images.split,
         images=len(images),
-        seed=seed,
-        weights_digest=content_digest(model.state_dict()),
+        seed=subject.seed,
+        weights_digest=content_digest(subject.model.state_dict()),
         data_fingerprint=images.fingerprint(),
         checks=tuple(checks.results),
         findings=deduplicate_findings(checks.findings),
         accuracy={r.name: r.accuracy for r in records},
         adaptive=adaptive,
         passes=round(sum(_total_passes(r) for r in records)),
-        seconds=round(time.perf_counter() - started, 2),
+        seconds=round(seconds, 2),
     )
 
 

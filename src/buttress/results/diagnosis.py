@@ -101,9 +101,9 @@ class Diagnosis(Spec):
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        found = f" ({', '.join(f.check for f in self.findings)})" if self.findings else ""
+        checks = f" ({', '.join(f.check for f in self.findings)})" if self.findings else ""
         images = f"{self.images:,} images of {self.dataset} {self.split}"
-        return f"Diagnosis({self.trust_level}{found}, {self.threat} on {images})"
+        return f"Diagnosis({self.trust_level}{checks}, {self.threat} on {images})"
 
     @property
     def is_trustworthy(self) -> bool:
