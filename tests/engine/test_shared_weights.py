@@ -75,6 +75,17 @@ def test_the_stem_has_a_strided_gradient_and_its_batchnorm_folded() -> None:
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["wrn_mini", "vit_tiny", "pvt_v2_mini"])
+def test_the_attack_form_runs_in_half_precision(name: str) -> None:
+    model = create_model(name, num_classes=10, image_size=32, seed=0)
+    x = torch.rand(3, 3, 32, 32)
+    with eval_mode(model), torch.autocast("cpu", torch.bfloat16):
+        form = refresh(attack_form(model, x))
+        (logits, gradient), (expected, _) = (_logits_and_gradient(m, x) for m in (form, model))
+    assert gradient.dtype == torch.float32
+    torch.testing.assert_close(logits.float(), expected.float(), rtol=0.1, atol=0.02)
+
+
 def _logits_and_gradient(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     point = x.clone().requires_grad_(True)
     logits = model(point)

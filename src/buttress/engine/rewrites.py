@@ -169,7 +169,7 @@ class StridedConv(nn.Module):
         pad_after = max(height - grad.shape[2], width - grad.shape[3]) + self.last
         pad = max(0, -self.first, pad_after)
         start = pad + self.first
-        offset_grads = F.conv2d(grad, self.kernel, padding=pad)
+        offset_grads = F.conv2d(grad, self.kernel.to(grad.dtype), padding=pad)
         offset_grads = offset_grads[:, :, start : start + height, start : start + width]
         covers_all_offsets = len(self.offsets) == s * s
         grad_input = (grad.new_empty if covers_all_offsets else grad.new_zeros)(

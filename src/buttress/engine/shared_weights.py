@@ -85,7 +85,7 @@ class AffineNorm(nn.Module):
         if maps is None or maps[0].shape[1:] != x.shape[1:]:
             with torch.no_grad():
                 scale, shift = (
-                    torch.empty_like(x[:1]).copy_(values.view(1, -1, 1, 1))
+                    torch.empty_like(x[:1], dtype=values.dtype).copy_(values.view(1, -1, 1, 1))
                     for values in _scale_and_shift(self.norm[0])
                 )
             self.maps = maps = scale, shift
