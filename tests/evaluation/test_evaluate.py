@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from buttress.evaluation import accuracy_curve, load_evaluation, load_suite
 from buttress.evaluation.suite import SuiteTarget, resolve_suite
 from buttress.results.attack_record import read_attack_record, write_attack_record
 from buttress.statistics import wilson_interval
+from buttress.system.locks import current_holder
+from buttress.system.progress import SilentProgress
 from buttress.threats.norm_ball import NormBall
 from conftest import Logged, images, small_net
 
@@ -309,3 +312,31 @@ def test_outputs_that_are_not_finite_under_attack_count_as_fooled(
     finding = next(f for f in found.findings if f.check == "nonfinite_under_attack")
     assert finding.evidence["outputs"] == 6
     assert "count as fooled" in " ".join(found.warnings)
+
+
+class Waiting(Exception):
+    pass
+
+
+class StopsAtLog(SilentProgress):
+    def log(self, text: str) -> None:
+        raise Waiting(text)
+
+
+def test_a_second_evaluation_waits_for_the_first(tmp_path: Path) -> None:
+    model = small_net()
+    args = (model, labelled(model), ["clean"])
+    lock, holder = tmp_path / "eval.lock", {**vars(current_holder()), "host": "elsewhere"}
+    lock.write_text(json.dumps(holder))
+    with pytest.raises(Waiting, match=r"eval is locked by process .* on elsewhere"):
+        bt.evaluate(*args, out=tmp_path / "eval", progress=StopsAtLog())
+    assert not (tmp_path / "eval").exists()
+    lock.unlink()
+    bt.evaluate(*args, out=tmp_path / "eval", progress=StopsAtLog())
+
+
+def test_what_a_killed_evaluation_left_is_removed(tmp_path: Path) -> None:
+    model = small_net()
+    (tmp_path / ".clean.parquet.abc.part").write_text("half a record")
+    bt.evaluate(model, labelled(model), ["clean"], out=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["clean.parquet"]

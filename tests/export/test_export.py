@@ -21,6 +21,8 @@ from buttress.models import Classifier, create_model
 from buttress.models.loading.load import load_weights
 from buttress.models.loading.weight_file import read_state_dict
 from buttress.results.run import Run
+from buttress.system.locks import current_holder
+from buttress.system.progress import SilentProgress
 from exported_runs import MODEL, autoattack, digits, finished_run, make_spec, verdicts
 
 FILES = {"README.md", "buttress.json", "model.safetensors", "model_info/digits/Linf/Net.json"}
@@ -274,3 +276,21 @@ def test_the_command_prints_what_it_wrote(
     said = capsys.readouterr().out
     assert "model_info/digits/Linf/Net.json" in said
     assert "not exported: AutoAttack at Linf:8/255" in said
+
+
+def test_a_second_export_to_a_folder_waits_for_the_first(run: Run, tmp_path: Path) -> None:
+    class Waiting(Exception):
+        pass
+
+    class StopsAtLog(SilentProgress):
+        def log(self, text: str) -> None:
+            raise Waiting(text)
+
+    path = tmp_path / "out.lock"
+    holder = {**vars(current_holder()), "host": "elsewhere", "token": "x"}
+    path.write_text(json.dumps(holder))
+    with pytest.raises(Waiting, match=r"out is locked by process .* on elsewhere"):
+        bt.export_run(run, tmp_path / "out", progress=StopsAtLog())
+    assert not (tmp_path / "out").exists()
+    path.unlink()
+    assert bt.export_run(run, tmp_path / "out", progress=SilentProgress()).files
