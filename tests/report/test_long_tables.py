@@ -42,7 +42,7 @@ def test_a_short_table_has_no_packed_rows(tmp_path: Path) -> None:
 
 def test_packed_rows_weigh_less_than_a_quarter() -> None:
     rng = np.random.default_rng(0)
-    row = '<tr data-category="cnn"><th><a href="models/{0}.html">{0}</a></th><td class="n">{1}</td></tr>'
+    row = '<tr><th><a href="models/{0}.html">{0}</a></th><td class="n">{1}</td></tr>'
     rows = "".join(
         row.format(f"vit_tiny-{rng.bytes(6).hex()}", rng.integers(1000)) for _ in range(500)
     )

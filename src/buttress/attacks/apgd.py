@@ -143,7 +143,7 @@ def _update_best(state: APGDState, output: ModelOutput, steps: int) -> Tensor:
         state.num_increases.dtype
     )
     state.prev_loss = output.loss.where(~is_start, state.prev_loss)
-    window = checkpoint_windows(steps).to(state.step.device)[state.step.clamp_max(steps)]
+    window = _windows_on(state.step.device, steps)[state.step.clamp_max(steps)]
     if any_or_accelerator(window > 0):
         return _halve_stalled_steps(state, window, output.grad)
     return output.grad
@@ -164,6 +164,12 @@ def _halve_stalled_steps(state: APGDState, window: Tensor, grad: Tensor) -> Tens
     copy_rows_(best_or_current_grad, should_halve, state.best_grad)
     state.x_t = x_t
     return best_or_current_grad
+
+
+@lru_cache
+def _windows_on(device: torch.device, steps: int) -> Tensor:
+    """`checkpoint_windows` on a device, copied there once."""
+    return checkpoint_windows(steps).to(device)
 
 
 @lru_cache

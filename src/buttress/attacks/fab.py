@@ -93,6 +93,8 @@ class FABBase(Attack):
     def valid_mask(self, problem: Problem, state: AttackState, fooled: Tensor) -> Tensor | None:
         # Most points are far outside: only those that rounding could decide are measured exactly.
         threat, x, x_t = problem.ball, problem.x, state.x_t
+        if x.device.type != "cpu":  # which those are is not waited for
+            return fooled & (threat.perturbation_size(x, x_t) <= threat.eps)
         pixels = PREFILTER_PIXELS if threat.norm == "Linf" else None  # one is enough to be outside
         delta = x_t.flatten(1)[:, :pixels] - x.flatten(1)[:, :pixels]
         in_ball = fooled & (threat.norm_of(delta) <= 1.001 * threat.eps)
@@ -108,13 +110,17 @@ class FABBase(Attack):
         x, x_t = problem.x, state.x_t
         steps_back = state.is_forward_point & (output.logits.argmax(1) != problem.y)
         steps_forward = state.requests_grad & ~steps_back
-        if steps_forward.all():
+        is_accelerator = x.device.type != "cpu"
+        if not is_accelerator and steps_forward.all():
             x_next = self.forward_step(problem, x, x_t, output)
         else:
             x_next = torch.lerp(
                 x, x_t, broadcast_to_images(torch.where(steps_back, BETA, 1.0).to(x.dtype))
             )
-            if steps_forward.any():
+            if is_accelerator and output.grad is not None:
+                x_forward = self.forward_step(problem, x, x_t, output)
+                x_next = x_forward.where(broadcast_to_images(steps_forward), x_next)
+            elif not is_accelerator and steps_forward.any():
                 assert output.grad is not None
                 forward_output = ModelOutput(
                     output.logits[steps_forward],

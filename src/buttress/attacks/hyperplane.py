@@ -8,6 +8,7 @@ from torch import Tensor
 from buttress.threats.norm_ball import Norm
 
 MAX_NEWTON_ITERATIONS = 60  # of the Newton iteration; it ends by itself after a few
+DEVICE_SYNC_INTERVAL = 8  # iterations between two checks of convergence, on an accelerator
 INITIAL_TOP_K = 256  # coordinates tried first in L1, where few are needed
 MIN_SLOPE = 1e-8
 
@@ -68,15 +69,23 @@ def _newton_root(
     max_gain: Tensor,
     saturation: Tensor,
 ) -> Tensor:
-    """(N,) the roots: where few rows are not there yet, only those go on."""
-    is_saturated = torch.empty_like(saturation)
-    for _ in range(MAX_NEWTON_ITERATIONS):
+    """(N,) the roots: where few rows are not there yet, only those go on.
+
+    On an accelerator all rows go on, so that it is waited for every few iterations only.
+    """
+    is_saturated, is_cpu = torch.empty_like(saturation), lam.device.type == "cpu"
+    for iteration in range(MAX_NEWTON_ITERATIONS):
         torch.le(saturation, lam[:, None], out=is_saturated)
         free_rate = total_rate - torch.linalg.vecdot(rate, is_saturated)
         remaining = need - torch.linalg.vecdot(max_gain, is_saturated)
         next_lam = torch.where(free_rate > 1e-6 * total_rate, remaining / free_rate, torch.inf)
-        unfinished = (next_lam > lam * (1 + 1e-6)).nonzero()[:, 0]
+        is_unfinished = next_lam > lam * (1 + 1e-6)
         lam = lam.maximum(next_lam)
+        if not is_cpu:
+            if (iteration + 1) % DEVICE_SYNC_INTERVAL == 0 and not is_unfinished.any():
+                break
+            continue
+        unfinished = is_unfinished.nonzero()[:, 0]
         if len(unfinished) <= len(lam) // 2:
             if len(unfinished):
                 rows = (t[unfinished] for t in (lam, need, total_rate, rate, max_gain, saturation))

@@ -70,7 +70,7 @@ class PassCounter:
         if isinstance(index, slice):
             self.zero_gradient[index] &= grad_l1 == 0
         else:
-            self.zero_gradient[index[grad_l1 != 0]] = False
+            self.zero_gradient &= ~_any_row(index, grad_l1 != 0, len(self.zero_gradient))
 
     def _mark_non_finite(self, index: RowIndex, is_non_finite: Tensor) -> None:
         if is_non_finite.device.type == "cpu" and not is_non_finite.any():
@@ -78,7 +78,14 @@ class PassCounter:
         if isinstance(index, slice):
             self.non_finite[index] |= is_non_finite
         else:
-            self.non_finite[index[is_non_finite]] = True
+            self.non_finite |= _any_row(index, is_non_finite, len(self.non_finite))
+
+
+def _any_row(index: Tensor, mask: Tensor, n: int) -> Tensor:
+    """(n,) whether a row of each sample is set, without a wait for the device."""
+    return (
+        torch.zeros(n, dtype=torch.int32, device=mask.device).index_add_(0, index, mask.int()) > 0
+    )
 
 
 def _add_at(total: Tensor, index: RowIndex, passes: Tensor | int) -> None:
@@ -243,8 +250,10 @@ class Problem:
         ``grad`` may be a mask of rows; the gradient of the others is zero. For randomized models
         the mean of `eot_samples` passes.
         """
-        if isinstance(grad, Tensor) and grad.all() == grad.any():
-            grad = bool(grad.all())
+        if isinstance(grad, Tensor):
+            num_grads = int(grad.sum())  # the only wait for an accelerator
+            if num_grads in (0, len(grad)) or grad.device.type != "cpu":
+                grad = num_grads > 0
         outputs = []
         for _ in range(self.eot_samples):
             if isinstance(grad, Tensor):

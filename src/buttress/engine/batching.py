@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from buttress.attacks.core import Attack, AttackState, any_or_accelerator, copy_rows_
+from buttress.attacks.core import (
+    Attack,
+    AttackState,
+    any_or_accelerator,
+    broadcast_to_images,
+    copy_rows_,
+)
 from buttress.attacks.losses import is_misclassified, margin_if_finite
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.engine.options import AttackOptions
@@ -60,7 +66,8 @@ def run_queue(
             batch.is_active &= ~best.fooled[batch.rows]
         iteration += 1
         if (is_cpu or iteration % DEVICE_SYNC_INTERVAL == 0) and not batch.is_active.all():
-            output, batch = _select_rows(output, batch.is_active), batch.select(batch.is_active)
+            active_rows = batch.is_active.nonzero().flatten()  # a mask is a wait per tensor
+            output, batch = _select_rows(output, active_rows), batch.select(active_rows)
         if len(batch.rows):
             batch.state.x_t = attack.next_points(batch.problem, batch.state, output)
             batch.state.step += 1
@@ -76,13 +83,13 @@ class _Batch:
     problem: Problem
     state: AttackState
 
-    def select(self, mask: Tensor) -> _Batch:
+    def select(self, indices: Tensor) -> _Batch:
         return _Batch(
-            self.rows[mask],
-            self.run_indices[mask],
-            self.is_active[mask],
-            self.problem.select(mask),
-            self.state.select(mask),
+            self.rows[indices],
+            self.run_indices[indices],
+            self.is_active[indices],
+            self.problem.select(indices),
+            self.state.select(indices),
         )
 
     def concat(self, other: _Batch, problem: Problem) -> _Batch:
@@ -118,9 +125,9 @@ def _take_new_runs(
     return new_runs if batch is None or not len(batch.rows) else batch.concat(new_runs, problem)
 
 
-def _select_rows(output: ModelOutput, mask: Tensor) -> ModelOutput:
-    grad = None if output.grad is None else output.grad[mask]
-    return ModelOutput(output.logits[mask], output.loss[mask], grad)
+def _select_rows(output: ModelOutput, indices: Tensor) -> ModelOutput:
+    grad = None if output.grad is None else output.grad[indices]
+    return ModelOutput(output.logits[indices], output.loss[indices], grad)
 
 
 @dataclass
@@ -230,11 +237,15 @@ class BestPoints:
             self.margin[index] = margins.where(is_better, self.margin[index])
             self.fooled[index] |= fooled & is_better  # never worse than before
             return
-        if rows.device.type != "cpu" or len(rows[is_better].unique()) < int(is_better.sum()):
+        if rows.device.type != "cpu":
+            self._copy_best_rows(problem, state.x_t, margins, fooled, is_better)
+            return
+        if len(rows[is_better].unique()) < int(is_better.sum()):
             # A sample may be in several runs at once.
-            is_better &= best_row_per_sample(
-                rows, margins.where(is_better, -torch.inf), fooled, len(self.fooled)
+            best = best_row_per_sample(
+                rows, margins.where(is_better, -torch.inf), fooled & is_better, len(self.fooled)
             )
+            is_better &= best == torch.arange(len(rows))
         samples = rows[is_better]
         with torch.no_grad():
             self.x[samples] = problem.images_at(state.x_t[is_better], is_better)
@@ -243,12 +254,32 @@ class BestPoints:
         self.margin[samples] = margins[is_better]
         self.fooled[samples] = fooled[is_better]
 
+    def _copy_best_rows(
+        self, problem: Problem, x_t: Tensor, margins: Tensor, fooled: Tensor, is_better: Tensor
+    ) -> None:
+        """Copies the best of the better rows of each sample, without a wait for the device.
+
+        All rows of a sample write the same values, so that their order does not matter.
+        """
+        rows = problem.counter_rows
+        active_margins = margins.where(is_better, -torch.inf)
+        best = best_row_per_sample(rows, active_margins, fooled & is_better, len(self.fooled))
+        changes = is_better[best]
+        with torch.no_grad():
+            images = problem.images_at(x_t)[best]
+        self.x[rows] = images.where(broadcast_to_images(changes), self.x[rows])
+        if self.points is not None:
+            change_points = changes.view(-1, *[1] * (x_t.ndim - 1))
+            self.points[rows] = x_t[best].where(change_points, self.points[rows])
+        self.margin[rows] = margins[best].where(changes, self.margin[rows])
+        self.fooled[rows] = fooled[best].where(changes, self.fooled[rows])
+
 
 def best_row_per_sample(rows: Tensor, margins: Tensor, fooled: Tensor, n: int) -> Tensor:
-    """(N,) the best row of each sample: fooled before not fooled, then the largest margin."""
+    """(N,) the best row of each row's sample: fooled before not, then the largest margin."""
     positions = torch.arange(len(rows), device=rows.device)
     order = torch.argsort(margins, stable=True)
     order = order[torch.argsort(fooled[order].int(), stable=True)]
     rank = torch.empty_like(positions).scatter_(0, order, positions)
     top = rank.new_full((n,), -1).scatter_reduce_(0, rows, rank, "amax")
-    return rank == top[rows]
+    return order[top[rows]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ HoldRule = Callable[[ModelOutput], Tensor | None] | None
 
 def last_iterate(attack: Attack, problem: Problem, hold: HoldRule = None) -> Tensor:
     """The image of the last point of one run, after ``attack.max_steps`` passes."""
+    problem = replace(problem, rng=replace(problem.rng, only_restart=0))
     state = attack.init_state(problem, torch.zeros_like(problem.y))
     for _ in range(attack.max_steps):
         output = attack.evaluate(problem, state)

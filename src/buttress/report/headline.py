@@ -68,7 +68,7 @@ def build_headline(board: Leaderboard) -> Headline:
         return Headline(f"{top[0].run.description}:", counts, notes=top[0].worst_case.notes)
     if len(top) > 1:
         names = " and ".join(r.run.description for r in top[:2])
-        more = f" (and {len(top) - 2} more)" if len(top) > 2 else ""
+        more = f"(and {len(top) - 2} more) " if len(top) > 2 else ""
         text = f"{more}are equally robust: {counts}"
         return Headline(names, text, contrast_sentence(rows, top[0]))
     return Headline(

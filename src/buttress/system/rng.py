@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -78,6 +78,7 @@ class SampleRNG:
     seed: int
     purpose: str
     ids: Tensor  # (N,) permanent sample ids
+    only_restart: int | None = None  # of all draws, if known: tensors of restarts are not read
 
     def draw_normal(self, like: Tensor, restart: int | Tensor = 0) -> Tensor:
         """Standard normal noise of the shape, type and device of ``like`` (N, ...)."""
@@ -103,6 +104,8 @@ class SampleRNG:
 
     def sample_keys(self, draw_id: int | str | Tensor) -> Tensor:
         """(N,) an unrelated 64-bit number for each sample; ``draw_id`` may differ by sample."""
+        if isinstance(draw_id, Tensor) and self.only_restart is not None:
+            draw_id = self.only_restart
         if not isinstance(draw_id, Tensor):
             return splitmix64(
                 splitmix64(self.ids) ^ _to_signed(derive_seed(self.seed, self.purpose, draw_id))
@@ -114,7 +117,7 @@ class SampleRNG:
 
     def select(self, rows: Tensor) -> SampleRNG:
         """The streams of some of the samples: a mask or indices."""
-        return SampleRNG(self.seed, self.purpose, self.ids[rows.to(self.ids.device)])
+        return replace(self, ids=self.ids[rows.to(self.ids.device)])
 
     def _draw(self, like: Tensor, restart: int | Tensor, sample: Callable[..., Tensor]) -> Tensor:
         # One generator is reseeded per sample: making 128 of them costs 20 times as much.

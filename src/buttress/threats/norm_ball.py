@@ -19,6 +19,7 @@ Norm = Literal["Linf", "L2", "L1"]
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 TINY = 1e-12
 MAX_PROJECTION_ITERATIONS = 100  # of the projections below; they end by themselves after about ten
+DEVICE_SYNC_INTERVAL = 4  # iterations between two checks of convergence, on an accelerator
 
 # Exceeding eps by this much (relative, plus the rounding of each pixel) is rounding, not an attack.
 TOLERANCE = 1e-5
@@ -293,6 +294,11 @@ def _apply_displacement(
     return torch.addcmul(x.flatten(1), sign, lengths).clamp_(0, 1).view_as(x)
 
 
+def _is_check_due(iteration: int, x: Tensor) -> bool:
+    """Whether to check for convergence: not in every iteration on an accelerator, which waits."""
+    return x.device.type == "cpu" or iteration % DEVICE_SYNC_INTERVAL == DEVICE_SYNC_INTERVAL - 1
+
+
 def _project_l2(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
     r"""Nearest point of L2 ball ∩ box: each coordinate moves by min(t |d_i|, room_i).
 
@@ -308,7 +314,7 @@ def _project_l2(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
     room_square_sum = room_square.sum(1).double()
     t = (radius / square.sum(1).double().sqrt().clamp_min(TINY)).clamp_max(1)
     free = torch.empty_like(size)
-    for _ in range(MAX_PROJECTION_ITERATIONS):
+    for iteration in range(MAX_PROJECTION_ITERATIONS):
         torch.gt(limit, t.to(size.dtype)[:, None], out=free)
         free_square_sum = torch.linalg.vecdot(square, free).double()
         fixed_square_sum = room_square_sum - torch.linalg.vecdot(room_square, free)
@@ -318,7 +324,7 @@ def _project_l2(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
             .clamp_max(1)
         )
         next_t = next_t.maximum(t)
-        if bool((next_t <= t * (1 + 1e-7)).all()):
+        if _is_check_due(iteration, x) and bool((next_t <= t * (1 + 1e-7)).all()):
             break
         t = next_t
     t = t.where(room_square_sum > radius**2, 1.0).to(size.dtype)
@@ -345,14 +351,14 @@ def _project_l1(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
         torch.gt(values, lam.to(size.dtype)[:, None], out=above)
         return above.sum(1)
 
-    for _ in range(MAX_PROJECTION_ITERATIONS):
+    for iteration in range(MAX_PROJECTION_ITERATIONS):
         excess_length = lengths.sum(1).double() - radius
         has_converged = (
             (excess_length.abs() <= tolerance)
             | ((excess_length < 0) & (lam == 0))
             | (high - low <= TINY)
         )
-        if has_converged.all():
+        if _is_check_due(iteration, x) and has_converged.all():
             break
         low, high = lam.where(excess_length > 0, low), lam.where(excess_length < 0, high)
         derivative = count_above_lam(size) - count_above_lam(top)

@@ -7,6 +7,7 @@ sample from its own stream, where the reference shares them in the batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -99,24 +100,25 @@ class Square(Attack):
     def evaluate(self, problem: Problem, state: AttackState) -> ModelOutput:
         """One query of each image; later, when almost none is kept, many of them."""
         assert isinstance(state, SquareState)
-        can_speculate = self._can_speculate(problem, state)
-        if can_speculate.any() and not can_speculate.all():
-            return self._evaluate_rows(problem, state, ~can_speculate)
-        if can_speculate.all():
-            return evaluate_speculatively(problem, state, self._side_schedule(problem))
-        if not state.has_proposal.all():
+        if self._may_speculate(problem):
+            can_speculate = self._can_speculate(problem, state)
+            if can_speculate.any() and not can_speculate.all():
+                return self._evaluate_rows(problem, state, ~can_speculate)
+            if can_speculate.all():
+                return evaluate_speculatively(problem, state, self._side_schedule(problem))
+            if state.has_proposal.all():
+                return super().evaluate(problem, state)
             state.x_t = state.x_t.where(
                 broadcast_to_images(state.has_proposal), self._propose_query(problem, state, -1)
             )
         return super().evaluate(problem, state)
 
-    def _can_speculate(self, problem: Problem, state: SquareState) -> Tensor:
-        """(N,) whether few queries are kept, and windows are small.
+    def _may_speculate(self, problem: Problem) -> bool:
+        """Never on an accelerator, nor where each query is the mean of several passes."""
+        return problem.x.device.type == "cpu" and problem.eot_samples == 1
 
-        Never on an accelerator, nor where each query is the mean of several passes.
-        """
-        if state.x_t.device.type != "cpu" or problem.eot_samples > 1:
-            return torch.zeros_like(state.has_proposal)
+    def _can_speculate(self, problem: Problem, state: SquareState) -> Tensor:
+        """(N,) whether few queries are kept, and windows are small."""
         side = self._side_schedule(problem)[(state.step - 1).clamp(0, self.queries - 1)]
         return (state.step > SEQUENTIAL_QUERIES) & (side <= SMALL_WINDOW * problem.x.shape[3])
 
@@ -144,20 +146,31 @@ class Square(Attack):
 
     def _window_sides(self, problem: Problem, step: Tensor) -> Tensor:
         """(N,) the sides of the windows of each image's query."""
-        return self._side_schedule(problem).to(step.device)[step.clamp_max(self.queries - 1)]
+        return self._side_schedule(problem)[step.clamp_max(self.queries - 1)]
 
     def _side_schedule(self, problem: Problem) -> Tensor:
         height, width = problem.x.shape[2:]
-        return window_side_schedule(self.queries, self.p_init, height, width, problem.ball.norm)
+        schedule = (self.queries, self.p_init, height, width, problem.ball.norm)
+        return _schedule_on(problem.x.device, *schedule)
 
     def next_points(self, problem: Problem, state: AttackState, output: ModelOutput) -> Tensor:
         assert isinstance(state, SquareState)
         if any_or_accelerator(is_better := output.loss > state.best_margin):
             copy_rows_(state.best_x, is_better, state.x_t)
             state.best_margin = output.loss.where(is_better, state.best_margin)
-        is_single = not bool(self._can_speculate(problem, state).all())
+        is_single = not (
+            self._may_speculate(problem) and bool(self._can_speculate(problem, state).all())
+        )
         state.has_proposal = torch.full_like(is_better, is_single)
         return self._propose_query(problem, state) if is_single else state.x_t
+
+
+@lru_cache
+def _schedule_on(
+    device: torch.device, queries: int, p_init: float, height: int, width: int, norm: Norm
+) -> Tensor:
+    """`window_side_schedule` on a device, copied there once."""
+    return window_side_schedule(queries, p_init, height, width, norm).to(device)
 
 
 def has_small_windows(problem: Problem, side: Tensor) -> bool:
