@@ -25,7 +25,11 @@ from buttress.system.files import digest
 from buttress.training.cost import run_model_cost
 from buttress.training.guards import TRAINING_FAILED
 
-NEEDS_FULL_SUITE = (WORST_CASE, CORRUPTIONS, BEYOND_NORMS)  # columns that need a complete evaluation
+NEEDS_FULL_SUITE = (
+    WORST_CASE,
+    CORRUPTIONS,
+    BEYOND_NORMS,
+)  # columns that need a complete evaluation
 EXACT_METRICS = ("parameters_m", "gmacs")  # the same for every seed
 RUN_METRICS = (*EXACT_METRICS, "train_seconds", "collapsed")
 
