@@ -47,14 +47,16 @@ def is_member(threat: Threat, x: Tensor, x_adv: Tensor) -> bool:
 def test_the_inner_attack_obeys_the_threat_and_raises_the_loss(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threat, made = threat_of(kind), []
+    threat = threat_of(kind)
+    made: list[Tensor] = []
     if isinstance(threat, ParametricThreat):  # remember the parameters of the last images
         apply = type(threat).apply
-        monkeypatch.setattr(
-            type(threat),
-            "apply",
-            lambda self, x, p: (made.append(p.detach()), apply(self, x, p))[1],
-        )
+
+        def remember(self: ParametricThreat, x: Tensor, points: Tensor) -> Tensor:
+            made.append(points.detach())
+            return apply(self, x, points)
+
+        monkeypatch.setattr(type(threat), "apply", remember)
     model, batch = small_net(size=SIZE), make_batch(threat)
     objective = OBJECTIVES.create("pgd_at", {"steps": 8})
     x_adv = objective.find_adversarial(model, batch).x
