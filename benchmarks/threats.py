@@ -51,12 +51,14 @@ def main() -> None:
         models["mini"] = bt.load_model(str(args.run)).eval()
     data = bt.load_dataset("cifar10", "test", limit=args.images)
     lines = threat_table({name: evaluate(model, data, "unseen") for name, model in models.items()})
+    print("\n".join(lines), flush=True)
     lines += ["", "| model | threat model | attack | robust | forward passes, at most |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for name, budgets in zip(models, (SMALL_BUDGETS, USUAL_BUDGETS), strict=False):
         x, y = correct_images(models[name], args.peer_images)
-        lines += [f"| {name} {row}" for row in peer_rows(models[name], x, y, budgets)]
-    print("\n".join(lines))
+        rows = [f"| {name} {row}" for row in peer_rows(models[name], x, y, budgets)]
+        print("\n".join(rows), flush=True)
+        lines += rows
     if args.out is not None:
         args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -36,6 +36,8 @@ def write_all(folder: Path) -> None:
     write(folder / "objectives_measured.md", measured_objectives())
     write(folder / "recipes.md", recipe_table())
     write(folder / "recipe_pages.md", recipe_pages())
+    write(folder / "threats.md", threat_table())
+    write(folder / "threat_pages.md", threat_pages())
     write(folder / "suites.md", suite_table())
     write(folder / "suite_pages.md", suite_pages())
     write(folder / "studies.md", study_table())
@@ -162,6 +164,40 @@ def shelf_pages(shelf: PresetFolder, names: Iterable[str]) -> str:
         text = shelf.path(name).read_text(encoding="utf-8")
         pieces.append(f"### `{name}`\n\n```yaml\n{text}```\n\n")
     return "".join(pieces)
+
+
+def threat_table() -> str:
+    """Each threat model: how it is written, its usual budgets, and the attack if none is named."""
+    from buttress.data.core import budgets_of_size
+    from buttress.evaluation.suite import SuiteTarget, default_threat
+    from buttress.threats import THREATS
+
+    lines = [
+        "| 32 pixels | 224 pixels | what is allowed (at 32 pixels) | attack | source |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for entry in THREATS:
+        small, large = (
+            default_threat(entry.name, SuiteTarget(budgets_of_size(size), size))
+            for size in (32, 224)
+        )
+        attack = entry.metadata.get("attack", "fast")
+        cells = (f"`{small}`", f"`{large}`", small.describe(), f"`{attack}`", linked(entry.paper))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def threat_pages() -> str:
+    """The definition of each class of threat models, with its departures."""
+    from buttress.threats import THREATS
+
+    kinds: dict[Any, list[str]] = {}
+    for entry in THREATS:
+        kinds.setdefault(entry.value, []).append(f"`{entry.name}`")
+    return "".join(
+        f"### {', '.join(names)}\n\n```{{eval-rst}}\n{inspect.cleandoc(cls.__doc__ or '')}\n```\n\n"
+        for cls, names in kinds.items()
+    )
 
 
 def suite_table() -> str:

@@ -13,10 +13,16 @@ from buttress.data import Dataset
 from buttress.data.core import CIFAR_BUDGETS, IMAGENET_BUDGETS
 from buttress.data.datasets.digits import DIGITS_BUDGETS
 from buttress.errors import UserError
-from buttress.evaluation.suite import SuiteEntry, SuiteTarget, load_suite, resolve_suite
+from buttress.evaluation.suite import (
+    SuiteEntry,
+    SuiteTarget,
+    default_suite,
+    load_suite,
+    resolve_suite,
+)
 from buttress.results.attack_record import AttackRecord
 from buttress.results.suite_spec import SuiteSpec
-from buttress.threats.norm_ball import NormBall
+from buttress.threats import THREATS, NormBall, Threat
 from conftest import small_net
 
 SETS = {"cifar10": CIFAR_BUDGETS, "imagenette": IMAGENET_BUDGETS, "digits": DIGITS_BUDGETS}
@@ -30,6 +36,10 @@ SMALL = {
     "pgd_dense_l1": {"steps": 3},
     "cw": {"steps": 3},
     "cw_batch_sum": {"steps": 3},
+    "sparse_pgd": {"steps": 3},
+    "sigma_zero": {"steps": 3},
+    "patch_pgd": {"steps": 2, "restarts": 2},
+    "grid": {"angles": 3, "shifts": 2, "refine": 2},
 }
 
 
@@ -133,6 +143,46 @@ def test_robustwrn_follows_its_code() -> None:
     assert pgd.args["rel_step"] * pgd.threat.eps == pytest.approx(0.8 / 255)
     assert (pgd.args["start"], pgd.args["keep"]) == ("unclipped", "last")
     assert found["gama-100"].args["steps"] == 100
+
+
+@pytest.mark.parametrize("name", ["unseen", "unseen-fast"])
+def test_unseen_has_every_threat_model_at_its_usual_budget(name: str) -> None:
+    small, large = resolved(name), resolved(name, "imagenette")
+    assert {e.threat.kind for e in small.values() if e.threat} == set(THREATS.names())
+    assert str(small["patch"].threat) == "patch:5"
+    assert str(large["patch"].threat) == "patch:50"
+    assert str(small["spatial"].threat) == "spatial:30,3"
+    assert small["l0"].threat == Threat.parse("L0:24")
+    assert str(small["jpeg-l1"].threat) == "jpeg-l1:64"
+
+
+def test_a_budget_of_any_kind_is_that_of_the_suite() -> None:
+    budgets = {"cifar10": {"patch": 3, "spatial": "10,1"}, "others": "data"}
+    entries = ["pgd-patch", "grid:spatial", "pgd:patch:data"]
+    raw = {"name": "mine", "budgets": budgets, "entries": entries}
+    spec = SuiteSpec.parse(raw, "mine")
+    found = [str(e.threat) for e in resolve_suite(spec, SuiteTarget(CIFAR_BUDGETS, 32, "cifar10"))]
+    assert found == ["None", "patch:3", "spatial:10,1", "patch:5"]
+    other = resolve_suite(spec, SuiteTarget(CIFAR_BUDGETS, 32, "digits"))
+    assert [str(e.threat) for e in other] == ["None", "patch:5", "spatial:30,3"]
+
+
+def test_entries_with_commas_in_their_budgets() -> None:
+    spec = load_suite("clean,grid:spatial:30,3,pgd:patch:5,0,0,pgd:L0:72,values,pgd-jpeg-l1")
+    assert [(e.attack, e.threat) for e in spec.entries[1:]] == [
+        ("grid", "spatial:30,3"), ("pgd", "patch:5,0,0"), ("pgd", "L0:72,values"),
+        ("pgd", "jpeg-l1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("threat", "attack"),
+    [(None, "fast"), ("L2", "fast"), ("patch:3", "patch_pgd"), ("L0", "sparse_pgd"),
+     ("spatial:9,1", "grid"), ("flow:1", "fast")],
+)  # fmt: skip
+def test_the_default_suite_attacks_in_any_threat_model(threat: str | None, attack: str) -> None:
+    (entry,) = default_suite(small_net(), threat).entries
+    assert (entry.attack, entry.threat) == (attack, threat or "Linf")
 
 
 def test_a_data_set_without_a_budget_is_named() -> None:

@@ -47,11 +47,12 @@ def is_member(threat: Threat, x: Tensor, x_adv: Tensor) -> bool:
 def test_the_inner_attack_obeys_the_threat_and_raises_the_loss(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threat, made = threat_of(kind), []
+    threat = threat_of(kind)
+    made: list[Tensor] = []
     if isinstance(threat, ParametricThreat):  # remember the parameters of the last images
         apply = type(threat).apply
 
-        def remember(self: Any, x: Tensor, points: Tensor) -> Tensor:
+        def remember(self: ParametricThreat, x: Tensor, points: Tensor) -> Tensor:
             made.append(points.detach())
             return apply(self, x, points)
 

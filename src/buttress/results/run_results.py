@@ -12,6 +12,7 @@ from buttress.results.diagnosis import Diagnosis, Finding, deduplicate_findings,
 from buttress.results.evaluation import Evaluation, load_evaluation, read_usable_evaluation
 from buttress.results.run import Run, RunState
 from buttress.results.run_spec import RunSpec
+from buttress.threats.core import Threat
 
 
 @dataclass(eq=False)
@@ -71,7 +72,7 @@ class RunResults:
         several = self.spec.recipe.objective.args.get("threats")
         if self.is_standard or not isinstance(several, list | tuple):
             return (self.training_threat,) if self.training_threat else ()
-        return tuple(map(str, several))
+        return tuple(str(Threat.parse(text)) for text in several)
 
     @property
     def unfinished_warning(self) -> tuple[str, ...]:
