@@ -106,8 +106,16 @@ def test_a_page_has_text_code_and_outputs_in_order(
     shown = [{"text/plain": "2", "text/html": "<i>2</i>"}, {"image/png": "AAAA"}]
     outputs = [notebooks.CellOutput("one\n", shown), notebooks.CellOutput("Writing", [])]
     page = notebooks.render_notebook("made.ipynb", cells, outputs)
-    order = ["# Title", "<made.ipynb>", "text", "{code-block} python\nf()", ":class: output\none",
-             "<i>2</i>", "notebooks/made-1-1.png", "{code-block} yaml\n:caption: a.yaml\na: 1"]  # fmt: skip
+    order = [
+        "# Title",
+        "<made.ipynb>",
+        "text",
+        "{code-block} python\nf()",
+        ":class: output\none",
+        "<i>2</i>",
+        "notebooks/made-1-1.png",
+        "{code-block} yaml\n:caption: a.yaml\na: 1",
+    ]
     assert [page.index(piece) for piece in order] == sorted(page.index(piece) for piece in order)
     assert "Writing" not in page
     assert (tmp_path / "made-1-1.png").read_bytes() == b"\0\0\0"
