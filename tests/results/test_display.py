@@ -105,4 +105,6 @@ def test_a_comparison_is_a_table() -> None:
     page = bt.compare(EVALUATION, EVALUATION)._repr_html_()
     assert Elements(page).open == []
     assert "A - B in points" in page
+    assert ">pgd:Linf:2_255<" in page
+    assert ">worst-case robust accuracy<" in page
     assert "both sides have the same model weights" in page

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from buttress.results.core import CLEAN, AccuracyEstimate
+from buttress.results.core import CLEAN, WORST_CASE, AccuracyEstimate
 
 if TYPE_CHECKING:
     from buttress.results.comparison import Comparison
@@ -90,7 +90,7 @@ def comparison_html(comparison: Comparison, sentences: Sequence[str]) -> str:
     """A table of differences with their 95% intervals, then what they say."""
     rows = [
         [
-            escape(row.name.replace("_", " ")),
+            escape(WORST_CASE_NAME if row.name == WORST_CASE else row.name),
             format_percent(row.a.accuracy),
             format_percent(row.b.accuracy),
             f"{100 * row.difference:+.1f} [{100 * row.interval.low:+.1f}, "
