@@ -32,7 +32,6 @@ HERE = Path(__file__).parent
 GENERATED = HERE / "_generated" / "notebooks"
 PACKAGE = Path(buttress.__file__).parent
 DOWNLOAD = "{download}`Download this page as a notebook <%s>`; it runs in seconds on a CPU."
-
 WRITE_FILE = "%%writefile "
 
 

@@ -18,11 +18,12 @@ from doc_blocks import ROOT
 sys.path.insert(0, str(ROOT / "docs"))
 import notebooks
 
+Cell = dict[str, Any]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+def read(path: Path) -> list[Cell]:
+    cells: list[Cell] = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return cells
 
 
@@ -86,9 +87,8 @@ def test_outputs_are_kept_until_the_notebook_changes(
 
     monkeypatch.setattr(notebooks, "GENERATED", tmp_path)
     monkeypatch.setattr(notebooks, "execute_cells", execute)
-    cells = [{"cell_type": "markdown", "source": "# A"}, {"cell_type": "code", "source": ["1"]}]
     for source in ("1", "1", "2"):
-        cells[1]["source"] = [source]
+        cells = [Cell(cell_type="code", source=[source])]
         found = notebooks.cached_outputs(Path("a.ipynb"), cells)
         assert found == [("printed", [{"text/plain": "2"}])]
     assert executed == [["1"], ["2"]]
@@ -99,23 +99,15 @@ def test_a_page_has_text_code_and_outputs_in_order(
 ) -> None:
     monkeypatch.setattr(notebooks, "GENERATED", tmp_path)
     cells = [
-        {"cell_type": "markdown", "source": ["# Title\n", "\n", "text"]},
-        {"cell_type": "code", "source": "f()"},
-        {"cell_type": "code", "source": "%%writefile a.yaml\na: 1"},
+        Cell(cell_type="markdown", source=["# Title\n", "\n", "text"]),
+        Cell(cell_type="code", source="f()"),
+        Cell(cell_type="code", source="%%writefile a.yaml\na: 1"),
     ]
     shown = [{"text/plain": "2", "text/html": "<i>2</i>"}, {"image/png": "AAAA"}]
     outputs = [notebooks.CellOutput("one\n", shown), notebooks.CellOutput("Writing", [])]
     page = notebooks.render_notebook("made.ipynb", cells, outputs)
-    order = [
-        "# Title",
-        "<made.ipynb>",
-        "text",
-        "{code-block} python\nf()",
-        ":class: output\none",
-        "<i>2</i>",
-        "notebooks/made-1-1.png",
-        "{code-block} yaml\n:caption: a.yaml\na: 1",
-    ]
+    order = ["# Title", "<made.ipynb>", "text", "{code-block} python\nf()", ":class: output\none",
+             "<i>2</i>", "notebooks/made-1-1.png", "yaml\n:caption: a.yaml\na: 1"]  # fmt: skip
     assert [page.index(piece) for piece in order] == sorted(page.index(piece) for piece in order)
     assert "Writing" not in page
     assert (tmp_path / "made-1-1.png").read_bytes() == b"\0\0\0"
