@@ -34,8 +34,9 @@ SHORT = {"steps": 5, "queries": 40, "restarts": 2, "targets": 3, "refine": 5, "a
          "shifts": 3}  # fmt: skip
 
 
-# They keep a point only if it is misclassified; a transferred one may raise no margin here.
-MAY_GAIN_NOTHING = ("sigma_zero", "fab", "fab-t", "transfer")
+# They keep a point only if it is misclassified; a transferred one may raise no margin here, and one
+# step of flakes less than the paler image below them costs.
+MAY_GAIN_NOTHING = ("sigma_zero", "fab", "fab-t", "transfer", "fgsm")
 
 
 def threat_of(kind: str) -> Threat:
