@@ -239,8 +239,8 @@ def cost_text(honest: Sequence[Row], images: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=24, help="per broken model")
-    parser.add_argument("--exact", type=int, default=6, help="the same, for autoattack")
+    parser.add_argument("--images", type=int, default=IMAGES, help="per broken model")
+    parser.add_argument("--exact", type=int, default=12, help="the same, for autoattack")
     parser.add_argument("--out", type=Path, default=Path("docs/measured/broken-models.md"))
     parser.add_argument("--rows", type=Path, default=Path("broken-models.jsonl"))
     options = parser.parse_args()

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
 import buttress as bt
 from buttress.evaluation import cross_check
 from buttress.evaluation.smoothed_copy import GradientComparison
 from buttress.results.evaluation import Evaluation
-from evaluation.broken_models import BROKEN, EPS, accuracy, adversarial_examples, digits, trained_on
+from evaluation.broken_models import (
+    BROKEN,
+    EPS,
+    accuracy,
+    adversarial_examples,
+    convnet,
+    digits,
+    train,
+    trained_on,
+)
 
 FEW = digits("test").select(range(24))
 
@@ -58,7 +68,7 @@ def test_the_ensemble_fast_is_not_fooled(name: str, norm: str) -> None:
     found = bt.evaluate(BROKEN[name].make(), FEW, [f"fast:{norm}:{NORM_EPS[norm]}"])
     assert not found.is_trustworthy
     if BROKEN[name].truth == "base" and name != "grad mode, memorized":
-        assert found.worst_case < 0.1
+        assert found.worst_case < 0.2
 
 
 @pytest.mark.parametrize("name", ["grad mode, other outputs", "grad mode, memorized"])
@@ -103,11 +113,18 @@ def test_the_network_behind_the_defences_passes_and_is_fooled() -> None:
     assert found.worst_case == 0
 
 
-@pytest.mark.parametrize(
-    ("mean", "std", "limit"), [(0.5, 0.25, 64), (0.449, 0.226, 64), (0.5, 0.1, 32)]
-)
-def test_a_model_without_its_normalization_is_found(mean: float, std: float, limit: int) -> None:
-    data = digits("test").select(range(limit))
+def test_on_32_images_a_model_without_its_normalization_is_found() -> None:
+    model = convnet(20, norm=nn.BatchNorm2d)
+    train(model, transform=lambda x: (x - 0.5) / 0.25, epochs=3)
+    found = bt.evaluate(model, digits("test").select(range(32)), ["clean"])
+    assert found.accuracy["clean"] < 0.3
+    assert "not_normalized" in {f.check for f in found.findings}
+    assert not found.is_trustworthy
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 0.25), (0.449, 0.226)])
+def test_a_model_without_its_normalization_is_found(mean: float, std: float) -> None:
+    data = digits("test")
     found = bt.evaluate(trained_on(mean, std), data, ["clean"])
     finding = next(f for f in found.findings if f.check == "not_normalized")
     assert not found.is_trustworthy

@@ -27,15 +27,15 @@ run_entry._cost_metadata = lambda job, passes, seconds: cost(job, passes, 0.0)
 data = load_dataset("digits", "test", limit=8)
 square = {"name": "square", "attack": "square", "threat": "L2:0.3", "args": {"queries": 400}}
 suite = ["clean", "fast:Linf:0.01", "fab-t:Linf:0.01", square]
-for name in sys.argv[2:]:
+for name in sys.argv[1:]:
     model = bt.create_model(name, num_classes=10, seed=0)
-    bt.evaluate(model, data, suite, out=Path(sys.argv[1]) / name)
+    bt.evaluate(model, data, suite, out=Path(name))
 """
 
 
 def record_files(folder: Path) -> dict[str, bytes]:
-    args = [sys.executable, "-c", EVALUATE, str(folder), *MODELS]
-    subprocess.run(args, check=True)
+    folder.mkdir()
+    subprocess.run([sys.executable, "-c", EVALUATE, *MODELS], check=True, cwd=folder)
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.parquet")}
 
 
