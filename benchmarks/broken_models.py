@@ -56,7 +56,7 @@ class Outcome:
     robust_accuracy: float  # in the worst case, as reported
     is_flagged: bool
     passes: float  # of single images, per image
-    seconds: float
+    seconds: float  # of the processor
     checks: float = 0.0  # of the passes, those of checks and cross-checks
     fixed_checks: float = 0.0  # of them, those whose number does not grow with the images
 
@@ -75,9 +75,9 @@ class Row:
 
 
 def evaluate(model: nn.Module, data: Dataset, attack: str, eps: float) -> Outcome:
-    started = time.perf_counter()
+    started = time.process_time()
     found = bt.evaluate(model, data, [f"{attack}:Linf:{eps}"])
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     records = list(found.records.values())
     fixed = sum(float(r.metadata["check_passes"]) for r in records)
     checks = fixed + sum(map(_cross_check_passes, records))
@@ -102,10 +102,11 @@ def _probe(found: Evaluation) -> float:
 
 
 def diagnose(model: nn.Module, data: Dataset, eps: float) -> Outcome:
+    started = time.process_time()
     found = bt.diagnose(model, data, threat=f"Linf:{eps}")
-    robust = min(found.accuracy.values())
+    seconds = time.process_time() - started
     is_flagged = found.trust_level == UNTRUSTWORTHY
-    return Outcome(robust, is_flagged, found.passes / len(data), found.seconds)
+    return Outcome(min(found.accuracy.values()), is_flagged, found.passes / len(data), seconds)
 
 
 def outcomes_of(model: nn.Module, data: Dataset, eps: float, exact: int) -> dict[str, Outcome]:
@@ -129,7 +130,7 @@ def broken_row(name: str, images: int, exact: int) -> Row:
         unseen = digits("test", None).select(range(IMAGES, IMAGES + images))
         x_adv = adversarial_examples(images, IMAGES)
         return Row(name, clean, accuracy(model, x_adv, unseen.labels), outcomes)
-    bounds = [o.robust_accuracy for o in outcomes.values()]
+    bounds = [outcomes[name].robust_accuracy for name in ("fast", "doctor")]  # on all images
     bounds.append(accuracy(model, adversarial_examples(images), data.labels))
     subject = ModelUnderTest(model, data, NormBall("Linf", EPS))
     if (copy := compare_with_copy(subject).copy) is not None:
@@ -195,7 +196,7 @@ def summary_table(broken: Sequence[Row], honest: Sequence[Row]) -> str:
     line("honest models flagged", flagged(honest))
     for kind, rows in (("defences", defences), ("honest models", honest)):
         line(f"passes per image, {kind} (mean)", lambda s, rows=rows: _mean_cost(rows, s, "passes"))  # type: ignore[misc]
-        line(f"seconds, {kind} (mean)", lambda s, rows=rows: _mean_cost(rows, s, "seconds"))  # type: ignore[misc]
+        line(f"CPU seconds, {kind} (mean)", lambda s, rows=rows: _mean_cost(rows, s, "seconds"))  # type: ignore[misc]
     return "\n".join(lines) + "\n"
 
 
