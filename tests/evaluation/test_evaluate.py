@@ -222,8 +222,6 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
         bt.evaluate(model, tiny_data, ["pgdd-linf"])
     with pytest.raises(UserError, match="unknown suite or attack 'generalisation'"):
         bt.evaluate(model, tiny_data, "generalisation")
-    with pytest.raises(UserError, match="needs a threat"):
-        bt.evaluate(model, tiny_data, ["sparse_pgd"])
     with pytest.raises(UserError, match="two entries"):
         bt.evaluate(model, tiny_data, ["pgd-linf", "pgd-linf"])
     with pytest.raises(UserError, match=r"unknown key 'entries\.0\.stepz'"):

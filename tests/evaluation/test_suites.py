@@ -167,6 +167,12 @@ def test_a_budget_of_any_kind_is_that_of_the_suite() -> None:
     assert [str(e.threat) for e in other] == ["None", "patch:5", "spatial:30,3"]
 
 
+def test_an_attack_alone_takes_its_own_kind_of_threat_model() -> None:
+    spec = load_suite(["pgd", "sparse_pgd", "patch_pgd", "grid"])
+    found = [str(e.threat) for e in resolve_suite(spec, SuiteTarget(CIFAR_BUDGETS, 32, "cifar10"))]
+    assert found[1:] == ["Linf:8/255", "L0:24", "patch:5", "spatial:30,3"]
+
+
 def test_entries_with_commas_in_their_budgets() -> None:
     spec = load_suite("clean,grid:spatial:30,3,pgd:patch:5,0,0,pgd:L0:72,values,pgd-jpeg-l1")
     assert [(e.attack, e.threat) for e in spec.entries[1:]] == [

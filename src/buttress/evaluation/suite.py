@@ -195,7 +195,7 @@ def _entry_name(name: str) -> str:
 
 
 def _entry_threat(spec: SuiteSpec, line: SuiteEntrySpec, target: SuiteTarget) -> Threat:
-    name, sep, size = (line.threat or default_norm(line.attack)).partition(":")
+    name, sep, size = (line.threat or default_kind(line.attack)).partition(":")
     if sep and size != DATASET_BUDGET:
         return Threat.parse(line.threat)
     kind = parse_kind(name)
@@ -213,12 +213,11 @@ def default_threat(kind: str, target: SuiteTarget) -> Threat:
     return Threat.parse(f"{kind}:{budget}")
 
 
-def default_norm(attack: str) -> str:
-    """The first norm that an attack takes, which is Linf for most."""
-    norm = next((s for s in ATTACKS.get(attack).spaces if s in NORMS), None)
-    if norm is None:
-        raise UserError(f"attack {attack!r} needs a threat model: write {attack}:KIND:BUDGET")
-    return norm
+def default_kind(attack: str) -> str:
+    """The kind of threat model of an attack where none is named: its own, or its first norm."""
+    attack_class = ATTACKS.get(attack)
+    spaces = attack_class.kinds or attack_class.spaces
+    return next((space for space in spaces if space in NORMS), spaces[0])
 
 
 def _suite_budget(spec: SuiteSpec, kind: str, dataset: str) -> str:

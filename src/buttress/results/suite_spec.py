@@ -33,7 +33,7 @@ class SuiteEntrySpec(Spec):
     A threat model without a budget takes that of the suite's ``budgets`` for the dataset; if the
     suite has none, a norm takes the default eps of the dataset and any other kind its usual budget
     for the size of the images. ``L2:data`` always takes the latter. An attack without a threat
-    model takes its first norm, which is Linf for most.
+    model takes its first norm, which is Linf for most, or the only kind that it moves in.
     """
 
     name: str = ""
