@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from buttress.evaluation import MinimumNorms
 from buttress.models.cost import count_passes
 
 EPS, STEPS, DRAWS = 0.1, 400, 20
+PARTS = ["surrogate", "draws", "minimum_norm"]
 LEVELS = 3  # gray levels above black
 NOISE = 0.3  # standard deviation
 
@@ -160,27 +162,38 @@ def add_peers(found: MinimumNorms, net: nn.Module, data: Dataset) -> MinimumNorm
     return found
 
 
+def write_parts(data: Dataset, parts: list[str]) -> Iterator[str]:
+    """The chosen tables, one after the other, each with a line above it."""
+    yield f"Digits, {len(data)} images, Linf {EPS}; 95% intervals over images."
+    training = load_dataset("digits", "train")
+    net, robust = make_net(), make_net()  # initialized before anything else draws numbers
+    train(net, training)
+    if "surrogate" in parts:
+        yield f"Quantized input ({LEVELS + 1} levels of gray):"
+        yield surrogate_table(net, data)
+    if "draws" in parts:
+        yield f"Random noise on the input (standard deviation {NOISE}):"
+        yield draws_table(net, data)
+    if "minimum_norm" in parts:
+        yield "Smallest eps that fools an adversarially trained network:"
+        train(robust, training, adversarial=True)
+        for norm in ("Linf", "L2"):
+            yield minimum_norm_table(robust, data, norm)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=150)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.manual_seed(0)
-    training, data = load_dataset("digits", "train"), load_dataset("digits", limit=args.images)
-    net, robust = train(make_net(), training), train(make_net(), training, adversarial=True)
-    parts = [
-        f"Digits, {len(data)} images, Linf {EPS}; 95% intervals over images.",
-        f"Quantized input ({LEVELS + 1} levels of gray):",
-        surrogate_table(net, data),
-        f"Random noise on the input (standard deviation {NOISE}):",
-        draws_table(net, data),
-        "Smallest eps that fools an adversarially trained network:",
-        *(minimum_norm_table(robust, data, norm) for norm in ("Linf", "L2")),
-    ]
-    text = "\n\n".join(parts) + "\n"
-    print(text)
-    if args.out is not None:
-        args.out.write_text(text)
+    written: list[str] = []
+    for part in write_parts(load_dataset("digits", limit=args.images), args.parts):
+        print(part, end="\n\n", flush=True)
+        written.append(part)
+        if args.out is not None:
+            args.out.write_text("\n\n".join(written) + "\n")
 
 
 if __name__ == "__main__":
