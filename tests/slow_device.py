@@ -47,7 +47,7 @@ class DeviceTensor(Tensor):
         made.held = held
         return made
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"DeviceTensor({self.held!r})"
 
     def tolist(self) -> Any:
@@ -55,7 +55,7 @@ class DeviceTensor(Tensor):
         return self.held.tolist()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         return SlowDevice.current.run(func, args, kwargs or {})

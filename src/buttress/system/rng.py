@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -78,7 +78,8 @@ class SampleRNG:
     seed: int
     purpose: str
     ids: Tensor  # (N,) permanent sample ids
-    only_restart: int | None = None  # of all draws, if known: tensors of restarts are not read
+    # That of all draws, if known: tensors of restarts are then not read.
+    only_restart: int | None = field(default=None, kw_only=True)
 
     def draw_normal(self, like: Tensor, restart: int | Tensor = 0) -> Tensor:
         """Standard normal noise of the shape, type and device of ``like`` (N, ...)."""
