@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,7 +39,8 @@ def perturbed_model(name: str) -> nn.Module:
 
 
 def refresh(form: nn.Module) -> nn.Module:
-    for layer in reversed(list(form.modules())):
+    layers: list[Any] = list(form.modules())
+    for layer in reversed(layers):
         if hasattr(layer, "refresh"):
             layer.refresh()
     return form

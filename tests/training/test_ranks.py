@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from buttress.errors import UserError
+from buttress.models import create_model
 from buttress.models.loading.checkpoint import load_checkpoint
 from buttress.results.run import Run
 from buttress.training import train
+from buttress.training.distributed import devices_warning
 
 RECIPE = """
 epochs: {epochs}
@@ -145,3 +147,14 @@ def test_no_process_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="devices"):
         train("resnet_tiny", "digits", "quickstart-at", tmp_path / "run", devices=0)
     assert not (tmp_path / "run").exists()
+
+
+def test_several_processes_on_a_cpu_are_advised_against_for_batchnorm() -> None:
+    with_norm, without = (
+        create_model(name, num_classes=10) for name in ("resnet_tiny", "vit_tiny")
+    )
+    warning = devices_warning(with_norm, "cpu", 2)
+    assert warning is not None
+    assert "study run --workers 2" in warning
+    assert devices_warning(with_norm, "cpu", 1) is None
+    assert devices_warning(without, "cpu", 2) is None

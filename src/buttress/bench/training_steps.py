@@ -105,7 +105,11 @@ def _plain_loop(spec: RunSpec, data: Dataset, layout: torch.memory_format) -> St
         F.cross_entropy(model(x_adv), y).backward()
         optimizer.step()
 
-    return lambda: [step(x, y) for x, y, _ in data.batches(spec.recipe.batch_size)]
+    def run_slice() -> None:
+        for x, y, _ in data.batches(spec.recipe.batch_size):
+            step(x, y)
+
+    return run_slice
 
 
 def _augment(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -137,7 +141,11 @@ def slice_of_bare_passes(spec: RunSpec, data: Dataset) -> Step:
         model.zero_grad(set_to_none=True)
         F.cross_entropy(training_model(x), y).backward()
 
-    return lambda: [step(x, y) for x, y, _ in batches]
+    def run_slice() -> None:
+        for x, y, _ in batches:
+            step(x, y)
+
+    return run_slice
 
 
 def random_data(spec: RunSpec) -> Dataset:

@@ -45,7 +45,8 @@ run_options = add_options(
     IMAGE_SIZE_OPTION,
     DEVICE_OPTION,
     click.option("--devices", default=1, show_default=True,
-                 help="Number of processes (data-parallel training)."),
+                 help="Processes that share one run (data-parallel). On a CPU, models with "
+                 "BatchNorm train slower so; `study run --workers` trains several runs at once."),
     click.option("--log", "logs", multiple=True,
                  help="tensorboard, wandb or mlflow; epochs saves the weights of each epoch."),
     click.option("--compile", is_flag=True, help="Compile the model with torch.compile."),

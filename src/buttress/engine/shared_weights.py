@@ -144,7 +144,7 @@ def _replace_norm(module: nn.Module) -> nn.Module:
 
 
 def _use_strided_gradient(module: nn.Module) -> nn.Module:
-    conv = module.pair[0] if isinstance(module, FoldedConv) else module
+    conv: Any = module.pair[0] if isinstance(module, FoldedConv) else module
     return StridedConv(conv, module) if has_slow_gradient(conv) else module
 
 

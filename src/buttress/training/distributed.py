@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
-from torch import distributed
+from torch import distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from buttress.errors import RunError, UserError
@@ -34,6 +35,11 @@ DISTRIBUTED_VARIABLES = (
     "WORLD_SIZE",
 )
 WORKER_EXIT_TIMEOUT = 60.0
+CPU_BATCHNORM_WARNING = (
+    "devices={devices} on a CPU: in every pass the processes exchange the statistics of each of "
+    "{norms} BatchNorm layers, which takes longer than it saves; use devices=1, and "
+    "`study run --workers {devices}` to train several runs at once"
+)
 
 
 def is_distributed_process() -> bool:
@@ -44,6 +50,15 @@ def is_distributed_process() -> bool:
 def is_rank_zero() -> bool:
     """Whether this process writes files and shows progress (rank 0, or the only one)."""
     return not is_distributed_process() or os.environ.get("RANK", os.environ["LOCAL_RANK"]) == "0"
+
+
+def devices_warning(model: nn.Module, device: str, devices: int) -> str | None:
+    """Why several processes are slower than one for a model on a CPU; None if they are not."""
+    norms = sum(isinstance(module, _BatchNorm) for module in model.modules())
+    has_accelerator = torch.accelerator.is_available() and device != "cpu"
+    if devices == 1 or has_accelerator or not norms:
+        return None
+    return CPU_BATCHNORM_WARNING.format(devices=devices, norms=norms)
 
 
 def create_fabric(device: str, devices: int, precision: str) -> Fabric:

@@ -33,7 +33,11 @@ from buttress.training.cost import is_validation_epoch
 from buttress.training.guards import MAX_ROLLBACKS, has_collapsed, has_diverged
 from buttress.training.objectives import OBJECTIVES, AdversarialBatch, Objective, TrainingBatch
 from buttress.training.sampler import BatchSampler, BatchShard
-from buttress.training.schedules import build_optimizer, learning_rate_factor
+from buttress.training.schedules import (
+    build_optimizer,
+    learning_rate_factor,
+    restore_optimizer,
+)
 
 EpochCallback = Callable[[dict[str, Any]], None]
 FINITE_CHECK_INTERVAL = 20  # steps; on a GPU, reading the loss waits for the device
@@ -95,7 +99,7 @@ class Trainer:
             self.module.load_state_dict(state["model"])
         else:
             self.averaged_weights.load_state_dict(state)
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore_optimizer(self.optimizer, state["optimizer"])
         self.objective_memory = dict(state.get("memory", {}))
         best_score, events = tuple(state["best_score"]), list(state.get("events", []))
         self.state = TrainingState(

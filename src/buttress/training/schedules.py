@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,18 @@ def build_optimizer(
     return torch.optim.SGD(
         groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov, fused=fused
     )
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a checkpoint's state, laid out in memory as the weights are.
+
+    Fused optimizers read weights, gradients and state in the order of memory, and check nothing.
+    """
+    optimizer.load_state_dict(state)
+    for weight, tensors in optimizer.state.items():
+        for name, value in tensors.items():
+            if value is not None and value.shape == weight.shape:
+                tensors[name] = torch.empty_like(weight).copy_(value)
 
 
 def learning_rate_factor(spec: LRScheduleSpec, epoch: float, epochs: int) -> float:

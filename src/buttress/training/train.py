@@ -47,6 +47,7 @@ from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import derive_seed
 from buttress.training.distributed import (
     create_fabric,
+    devices_warning,
     is_distributed_process,
     is_rank_zero,
     worker_processes,
@@ -90,6 +91,7 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         overrides: ``key=value`` changes of the recipe.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: processes on this machine, each with its device; the numbers stay nearly the same.
+            On a CPU it is slower for models with BatchNorm.
         compile: compile the model with torch, which takes a minute and a compiler.
         loggers: called after each epoch.
         progress: where to show progress.
@@ -199,7 +201,7 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
         raise UserError(
             f"`1 <= devices <= {max_devices}` must hold on this machine, but got devices={devices}"
         )
-    build_model(spec)  # a wrong name or size is an error before anything is written ...
+    model = build_model(spec)  # a wrong name or size is an error before anything is written ...
     check_extra_data(spec)
     if not run.exists:
         # ... and so are missing images
@@ -207,6 +209,8 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     if not is_rank_zero():
         return train_as_worker(run, spec, device, compile)
     with lock_folder(run.path, progress) as progress:
+        if (warning := devices_warning(model, device, devices)) is not None:
+            progress.log(warning)
         run.open(spec, command_line(), model_category(spec.model), finetuned_from, progress)
         if initial_state is not None:
             save_initial_weights(run, spec, initial_state, progress)
