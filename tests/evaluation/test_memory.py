@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def evaluate_images(data: Dataset, steps: int, batch_size: int = 64) -> None:
     torch.manual_seed(0)
     pool = nn.AdaptiveAvgPool2d(4)
     net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), pool, nn.Flatten(), nn.Linear(128, 10))
-    attack = {"attack": "pgd", "threat": "Linf:8/255", "args": {"steps": steps}}
+    attack: Any = {"attack": "pgd", "threat": "Linf:8/255", "args": {"steps": steps}}
     bt.evaluate(net.eval(), data, [attack], batch_size=batch_size)
 
 
