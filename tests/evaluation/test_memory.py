@@ -83,8 +83,8 @@ def evaluate_images(data: Dataset, steps: int, batch_size: int = 64) -> None:
     torch.manual_seed(0)
     pool = nn.AdaptiveAvgPool2d(4)
     net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), pool, nn.Flatten(), nn.Linear(128, 10))
-    suite: list[Any] = [{"attack": "pgd", "threat": "Linf:8/255", "args": {"steps": steps}}]
-    bt.evaluate(net.eval(), data, suite, batch_size=batch_size)
+    attack: Any = {"attack": "pgd", "threat": "Linf:8/255", "args": {"steps": steps}}
+    bt.evaluate(net.eval(), data, [attack], batch_size=batch_size)
 
 
 def peak(images: int, steps: int, size: int = 32) -> float:
