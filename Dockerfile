@@ -13,8 +13,8 @@ FROM python:${PYTHON}-slim
 ARG BACKEND=cpu
 ARG TORCH=2.13.0
 ARG TORCHVISION=0.28.0
-RUN pip install --no-cache-dir torch==${TORCH} torchvision==${TORCHVISION} \
-    --index-url https://download.pytorch.org/whl/${BACKEND}
+RUN pip install --no-cache-dir uv && uv pip install --system --no-cache --torch-backend ${BACKEND} \
+    torch==${TORCH} torchvision==${TORCHVISION}
 COPY dist/*.whl /tmp/dist/
 RUN pip install --no-cache-dir --find-links /tmp/dist buttress && rm -r /tmp/dist
 RUN useradd --create-home user && mkdir /work && chown user /work
