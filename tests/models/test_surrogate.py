@@ -14,7 +14,8 @@ from buttress.attacks import ATTACKS, create_attack
 from buttress.engine import AttackOptions, run_attack
 from buttress.engine.cost import attack_passes
 from buttress.errors import UserError
-from buttress.models.surrogate import INPUT, PassPoint, Surrogate, find_gradient_stop
+from buttress.models.gradient_flow import INPUT, PassPoint, find_gradient_stop
+from buttress.models.surrogate import Surrogate
 from buttress.results.surrogate_text import check_surrogate, split_surrogate
 from buttress.threats.norm_ball import NormBall
 from conftest import images, small_net

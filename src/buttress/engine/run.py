@@ -27,7 +27,8 @@ from buttress.engine.options import AttackOptions
 from buttress.engine.processes import default_num_workers
 from buttress.engine.result import AttackResult
 from buttress.models.eval_mode import eval_mode, model_device, to_model_device
-from buttress.models.surrogate import PROBE_IMAGES, Surrogate
+from buttress.models.gradient_flow import PROBE_IMAGES
+from buttress.models.surrogate import Surrogate
 from buttress.system.cpu import disable_malloc_trim
 from buttress.system.progress import scale_progress
 from buttress.system.rng import SampleRNG, isolated_rng
