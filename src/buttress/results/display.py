@@ -40,7 +40,8 @@ def describe_evaluation(evaluation: Evaluation) -> str:
     if CLEAN in evaluation.records:
         accuracies.insert(0, f"clean accuracy {format_accuracy(evaluation.estimate(CLEAN))}")
     remarks = [] if evaluation.is_trustworthy else ["not trustworthy"]
-    remarks += [f"{len(evaluation.warnings)} warnings"] if evaluation.warnings else []
+    if warnings := len(evaluation.warnings):
+        remarks.append("1 warning" if warnings == 1 else f"{warnings} warnings")
     return f"{head}: {', '.join([*accuracies, *remarks])})"
 
 
