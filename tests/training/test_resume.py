@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -244,4 +245,22 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_an_error_of_the_disk(tmp_pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
     assert caught.value.errno == errno.EFBIG
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_within_a_checkpoint_is_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing the archive fails here too."""
+
+    def interrupted(content: object, stream: BinaryIO) -> None:
+        stream.write(b"a part")
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("inline_container.cc:672 . unexpected pos 218816 vs 218708")
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path / "a.pt", {"model": {"w": torch.zeros(10)}})
     assert not list(tmp_path.iterdir())

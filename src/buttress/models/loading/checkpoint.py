@@ -124,7 +124,7 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
         try:
             torch.save(_intern_strings({**body, "sha256": content_digest(body)}), stream)
         except RuntimeError as error:  # torch closes its archive, which fails again
-            if isinstance(error.__context__, OSError):
+            if isinstance(error.__context__, OSError | KeyboardInterrupt):
                 raise error.__context__ from None
             raise
 
