@@ -34,9 +34,10 @@ SHORT = {"steps": 5, "queries": 40, "restarts": 2, "targets": 3, "refine": 5, "a
          "shifts": 3}  # fmt: skip
 
 
-# They keep a point only if it is misclassified; a transferred one may raise no margin here, and one
-# step of flakes less than the paler image below them costs.
-MAY_GAIN_NOTHING = ("sigma_zero", "fab", "fab-t", "transfer", "fgsm")
+MAY_GAIN_NOTHING = ("sigma_zero", "fab", "fab-t")  # they keep a point only if it is misclassified
+# Below snow and fog the image is paler, which lowers the margin of this model: one step, or an
+# example of another model, may not make up for it.
+MAY_NOT_MAKE_UP = {("snow", "fgsm"), ("snow", "transfer"), ("fog", "transfer")}
 
 
 def threat_of(kind: str) -> Threat:
@@ -143,7 +144,7 @@ def test_attacks_stay_in_the_set_and_are_never_weaker_than_the_image(kind: str, 
     with torch.no_grad():
         gained, clean = margin(model(out.x_adv), y), margin(model(x), y)
     assert (gained >= clean - 1e-12).all()
-    if name not in MAY_GAIN_NOTHING:
+    if name not in MAY_GAIN_NOTHING and (kind, name) not in MAY_NOT_MAKE_UP:
         assert (gained > clean).any()
     declared = attack_passes(attack, threat, 10)
     assert (out.counter.forward <= declared.forward).all()
