@@ -69,7 +69,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "checkpoint": "weights.pt", "folder": "exported", "function": "net.py:build",
         "hf": "hf:owner/name", "name": "resnet_tiny", "onnx": "net.onnx",
         "robustbench": "robustbench:cifar10/Linf/Standard", "run": "run",
-        "timm": "timm:resnet18",
+        "timm": "timm:resnet18", "zoo": "zoo:resnet_mini",
     }  # fmt: skip
 
 

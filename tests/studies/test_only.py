@@ -55,6 +55,14 @@ def test_a_wrong_part_is_refused_with_what_there_is(text: str) -> None:
         parse_label_filter([text], expanded)
 
 
+def test_a_seed_is_selected_like_a_label() -> None:
+    table1 = expand_study(load_study("table1"), "mini")
+    runs = select_runs(table1.runs, parse_label_filter(["seed=1", "architecture=VGG"], table1))
+    assert [(run.seed, run.labels["training"]) for run in runs] == [(1, "adversarial")]
+    with pytest.raises(UserError, match=r"axis seed has no label '2'.*choose from 0, 1"):
+        parse_label_filter(["seed=2"], table1)
+
+
 def test_a_plan_of_a_part_is_that_part(tmp_path: Path) -> None:
     table1 = expand_study(load_study("table1"), "mini")
     only = parse_label_filter(["architecture=VGG,CvT", "training=vanilla"], table1)

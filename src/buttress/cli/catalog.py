@@ -46,7 +46,7 @@ class CatalogKind(NamedTuple):
             path = PACKAGE / source
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             for file in files:
-                if file.suffix in (".py", ".yaml"):
+                if file.suffix in (".py", ".yaml", ".json"):
                     state.update(file.relative_to(PACKAGE).as_posix().encode())
                     state.update(file.read_bytes())
         return state.hexdigest()
@@ -136,6 +136,18 @@ def _source_rows() -> list[Row]:
     return [
         {"name": e.name, "written": e.metadata["form"], "description": e.summary} for e in SOURCES
     ]
+
+
+def _zoo_rows() -> list[Row]:
+    """Trained models of the package, with the accuracies of their cards in percent."""
+    from buttress.models.loading.zoo import list_zoo, read_zoo_card
+
+    cards = map(read_zoo_card, list_zoo())
+    return [
+        {"name": card.name, "dataset": card.dataset, "recipe": card.recipe, "images": card.images,
+         **{entry: f"{100 * value:.1f}%" for entry, value in card.accuracy.items()}}
+        for card in cards
+    ]  # fmt: skip
 
 
 def _registry_rows(registry: Registry[Any]) -> list[Row]:
@@ -236,6 +248,7 @@ def _search_rows() -> list[Row]:
 CATALOG = {
     "models": CatalogKind(_model_rows, ("models",), ("timm",)),
     "sources": CatalogKind(_source_rows, ("models/loading",)),
+    "zoo": CatalogKind(_zoo_rows, ("models/zoo", "models/loading")),
     "attacks": CatalogKind(_attack_rows, ("attacks",)),
     "threats": CatalogKind(_threat_rows, ("threats",)),
     "objectives": CatalogKind(_objective_rows, ("training/objectives",)),

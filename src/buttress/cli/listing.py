@@ -11,7 +11,7 @@ from buttress.errors import UserError
 from buttress.registry import close_names_text
 
 KINDS = (
-    "models", "sources", "threats", "attacks", "objectives", "datasets", "augmentations",
+    "models", "zoo", "sources", "threats", "attacks", "objectives", "datasets", "augmentations",
     "corruptions", "recipes", "suites", "checks", "analyses", "studies", "searches",
 )  # fmt: skip
 
@@ -33,9 +33,11 @@ def check_kind(kind: str) -> None:
 def command(kind: str, tag: str | None, as_json: bool) -> None:
     """List all entries of KIND with their description and source.
 
-    KIND is one of models, sources, threats, attacks, objectives, datasets, augmentations,
+    KIND is one of models, zoo, sources, threats, attacks, objectives, datasets, augmentations,
     corruptions, recipes, suites, checks, analyses, studies and searches.
     """
+    if (kind, tag) == ("models", "zoo"):
+        kind, tag = "zoo", None
     rows = catalog_rows(kind)
     if tag is not None:
         rows = [row for row in rows if tag in row.get("tags", tag).split()]

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from buttress.export.export import ExportResult, export_run
+from buttress.export.zoo import export_zoo
 
-__all__ = ["ExportResult", "export_run"]
+__all__ = ["ExportResult", "export_run", "export_zoo"]

@@ -26,6 +26,7 @@ from buttress.models.loading import robustbench as _robustbench  # noqa: F401
 from buttress.models.loading import run as _run  # noqa: F401
 from buttress.models.loading import timm as _timm  # noqa: F401
 from buttress.models.loading import weight_file as _weight_file  # noqa: F401
+from buttress.models.loading import zoo as _zoo  # noqa: F401
 from buttress.models.loading.core import SOURCES as SOURCES
 from buttress.models.loading.load import load_model as load_model
 from buttress.models.loading.onnx import OnnxModel as OnnxModel

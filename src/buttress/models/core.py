@@ -178,7 +178,14 @@ def move_to_device(model: Classifier, device: str | torch.device) -> Classifier:
 
 
 def list_models(tag: str | None = None) -> list[str]:
-    """List the registered names, or those with a tag: cnn, transformer, hybrid, tiny, family ..."""
+    """List the registered names, or those with a tag: cnn, transformer, hybrid, tiny, family ...
+
+    The tag ``zoo`` lists trained models that come with the package, as `load_model` takes them.
+    """
+    if tag == "zoo":
+        from buttress.models.loading.zoo import list_zoo
+
+        return list_zoo()
     return MODELS.names(tag)
 
 

@@ -44,8 +44,18 @@ robust accuracies and their intervals for a trained run.
 """
 
 
-def write_weights(folder: Path, model: Classifier) -> str:
+def round_to_half(model: Classifier) -> None:
+    """Round weights of two or more dimensions to what half precision can store, in place."""
+    for parameter in model.net.parameters():
+        if parameter.ndim > 1:
+            parameter.data = parameter.data.half().to(parameter.dtype)
+
+
+def write_weights(folder: Path, model: Classifier, *, half: bool = False) -> str:
     """Write all tensors, with those of the normalization; read the file back and compare.
+
+    With ``half`` weights of two or more dimensions are stored in half precision, which loses
+    nothing after `round_to_half`.
 
     Returns:
         The SHA-256 of the file.
@@ -54,6 +64,9 @@ def write_weights(folder: Path, model: Classifier) -> str:
 
     # Copies, because the format refuses tensors that share memory, as tied weights do.
     tensors = {n: t.detach().cpu().clone().contiguous() for n, t in model.state_dict().items()}
+    if half:
+        matrices = {f"net.{name}" for name, p in model.net.named_parameters() if p.ndim > 1}
+        tensors = {n: t.half() if n in matrices else t for n, t in tensors.items()}
     path = folder / WEIGHTS_FILE
     write_bytes(path, save(tensors, metadata={"format": "pt"}))
     if content_digest(load_file(path)) != content_digest(tensors):

@@ -119,7 +119,7 @@ def _rescale_eps(recipe: Recipe, dataset: str, new_dataset: str) -> Recipe:
 
 
 RunId = tuple[tuple[tuple[str, str], ...], int]  # labels and seed
-SEED = "seed"  # in `exclude`, beside the axes: ``{training: vanilla, seed: ["1"]}``
+SEED = "seed"  # in `exclude` and `--only`, beside the axes: ``{training: vanilla, seed: ["1"]}``
 
 
 class GridBuilder:
@@ -314,8 +314,10 @@ LabelFilter = Mapping[str, tuple[str, ...]]  # axis -> labels
 
 
 def parse_label_filter(texts: Iterable[str], expanded: ExpandedStudy) -> LabelFilter:
-    """Parse ``architecture=VGG,ResNet`` to an axis and its labels."""
-    labels_by_axis = expanded.scaled.axes
+    """Parse ``architecture=VGG,ResNet`` to an axis and its labels; ``seed`` is an axis too."""
+    labels_by_axis: dict[str, Collection[str]] = {
+        **expanded.scaled.axes, SEED: [str(seed) for seed in expanded.scaled.seeds]
+    }  # fmt: skip
     selected: dict[str, tuple[str, ...]] = {}
     for text in texts:
         axis, _, label_text = text.partition("=")
@@ -339,7 +341,8 @@ def select_runs(runs: Sequence[GridRun], label_filter: LabelFilter) -> list[Grid
     by_key = {run.key: run for run in runs}
     keys: set[str | None] = set()
     for run in runs:
-        if all(run.labels.get(axis) in labels for axis, labels in label_filter.items()):
+        run_labels = {SEED: str(run.seed), **run.labels}
+        if all(run_labels.get(axis) in labels for axis, labels in label_filter.items()):
             key: str | None = run.key
             while key is not None and key not in keys:
                 keys.add(key)

@@ -35,9 +35,9 @@ def load_model(  # noqa: PLR0913 - the public call; what it takes is what a mode
 
     Args:
         source: A run, a checkpoint (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``.onnx``), an
-            exported folder, ``hf:OWNER/NAME``, ``robustbench:DATA/THREAT/NAME``, ``timm:NAME``,
-            ``file.py:function``, a registered name, or a module of yours. No code in a checkpoint
-            is ever run.
+            exported folder, ``hf:OWNER/NAME``, ``zoo:NAME``, ``robustbench:DATA/THREAT/NAME``,
+            ``timm:NAME``, ``file.py:function``, a registered name, or a module of yours. No code
+            in a checkpoint is ever run.
         checkpoint: The ``best`` or the ``last`` epoch of a run.
         model: What the weights of a checkpoint belong to: a registered name, ``timm:NAME`` or
             ``file.py:function``.
