@@ -6,7 +6,8 @@ to Train Robust Vision Transformers" (arXiv:2209.07399).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -31,8 +32,10 @@ from buttress.analysis.subject import (
     CostScope,
 )
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
+from buttress.engine.processes import map_in_processes
 from buttress.models.cost import PassCount
-from buttress.models.eval_mode import is_differentiable
+from buttress.models.eval_mode import is_differentiable, model_device
+from buttress.system.progress import fraction_callback
 
 EPS_FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of eps: robust accuracy must fall to zero
 EPS_CURVE_STEPS = 10  # of the attack in each of these balls
@@ -213,19 +216,20 @@ def convergence(
         )
     checkpoints = subject.checkpoints()
     batch = subject.first_images(limit).take(torch.arange(min(limit, len(subject.data))))
-    total = reference_steps + (reference_steps + sum(short_steps)) * len(checkpoints)
-    task = subject.progress.add_task("convergence", total * seeds)
     seed_list = tuple(subject.seed + s for s in range(seeds))
-    trajectories = AttackTrajectories(batch, subject.threat, seed_list, task)
-    losses = trajectories.losses(subject.model, reference_steps, rel_step)
+    trajectories = AttackTrajectories(batch, subject.threat, seed_list)
     lengths = AttackLengths(tuple(short_steps), reference_steps, total_step_length)
-    gaps, image_losses = [], []
-    for name, checkpoint in checkpoints.items():
-        model = checkpoint_model(subject, checkpoint)
-        gap, by_attack = checkpoint_gaps(name, model, trajectories, subject, lengths)
-        gaps.append(gap)
-        image_losses.append(by_attack)
-    task.close()
+
+    def find_gaps(name: str) -> tuple[CheckpointGaps, dict[str, Tensor]]:
+        model = checkpoint_model(subject, checkpoints[name])
+        return checkpoint_gaps(name, model, trajectories, subject, lengths)
+
+    tasks: list[Callable[[], Any]] = [
+        lambda: trajectories.losses(subject.model, reference_steps, rel_step),
+        *(partial(find_gaps, name) for name in checkpoints),
+    ]
+    losses, *found = _run_tasks(subject, tasks)
+    gaps, image_losses = ([*column] for column in zip(*found, strict=True))
     curves, units = losses.mean(2), SampleUnits(batch.ids)
     by_eps = eps_curve(subject, factors=EPS_FACTORS, limit=limit, steps=EPS_CURVE_STEPS)
     samples = _gap_samples(image_losses, losses[:, -1].mean(0), units)
@@ -244,6 +248,16 @@ def convergence(
         eps_curve=by_eps.model_copy(update={"samples": {}}),
         samples=samples | {f"eps_curve.{path}": v for path, v in by_eps.samples.items()},
     )
+
+
+def _run_tasks(subject: AnalysisSubject, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of attacks of about equal length, in as many processes as there are threads."""
+    progress_task = subject.progress.add_task("convergence", len(tasks))
+    on_progress = fraction_callback(progress_task, len(tasks))
+    device = model_device(subject.model)
+    results = map_in_processes(lambda task: task(), tasks, device, on_progress)
+    progress_task.close()
+    return results
 
 
 def _gap_samples(

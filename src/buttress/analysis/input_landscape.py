@@ -38,10 +38,11 @@ from buttress.analysis.subject import (
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples, UncertaintyNote
 from buttress.data import Dataset
 from buttress.engine.fast_model import FastModel
+from buttress.engine.processes import map_in_processes
 from buttress.errors import UserError
 from buttress.models.cost import PassCount
 from buttress.models.eval_mode import eval_mode
-from buttress.system.progress import track
+from buttress.system.progress import fraction_callback
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import TINY, NormBall
 
@@ -243,16 +244,22 @@ def _evaluate_grid(
     eps = subject.threat.eps
     steps = torch.tensor(grid).to(sample.x)
     coefficients = torch.cartesian_prod(steps, steps)
-    values = []
     images = list(zip(sample.x, sample.y, *axes, strict=True))
+    task = subject.progress.add_task("points around images", len(images))
+
+    def evaluate_image(image: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        x, y, s, r = image
+        parts = []
+        for chunk in coefficients.split(SAMPLE_BATCH):
+            a, b = (chunk[:, k].view(-1, 1, 1, 1) for k in (0, 1))
+            logits = model((x + eps * (a * s + b * r)).clamp_(0, 1)).double()
+            label = y.expand(len(chunk))
+            loss = F.cross_entropy(logits, label, reduction="none")
+            parts.append(torch.stack([loss, (logits.argmax(1) == label).double()]))
+        return torch.cat(parts, 1).view(2, len(grid), len(grid)).cpu()
+
     with eval_mode(model), torch.no_grad():
-        for x, y, s, r in track(subject.progress, "points around images", images):
-            parts = []
-            for chunk in coefficients.split(SAMPLE_BATCH):
-                a, b = (chunk[:, k].view(-1, 1, 1, 1) for k in (0, 1))
-                logits = model((x + eps * (a * s + b * r)).clamp_(0, 1)).double()
-                label = y.expand(len(chunk))
-                loss = F.cross_entropy(logits, label, reduction="none")
-                parts.append(torch.stack([loss, (logits.argmax(1) == label).double()]))
-            values.append(torch.cat(parts, 1).view(2, len(grid), len(grid)).cpu())
+        on_progress = fraction_callback(task, len(images))
+        values = map_in_processes(evaluate_image, images, sample.x.device, on_progress)
+    task.close()
     return torch.stack(values)

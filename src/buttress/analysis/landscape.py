@@ -43,9 +43,10 @@ from buttress.analysis.subject import (
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
 from buttress.config import Spec
 from buttress.engine.fast_model import FastModel
+from buttress.engine.processes import map_in_processes
 from buttress.models.cost import PassCount
-from buttress.models.eval_mode import eval_mode
-from buttress.system.progress import track
+from buttress.models.eval_mode import eval_mode, model_device
+from buttress.system.progress import fraction_callback
 
 AdversarialMode = Literal["center", "each", "none"]
 
@@ -236,10 +237,16 @@ def _evaluate_points(
     """Evaluate every point once; a point on an axis belongs to the curve and to the plane."""
     points = [_grid_point((k, a)) for k in range(len(axes)) for a in grid]
     points += [_grid_point((0, a), (1, b)) for a in grid for b in grid if len(axes) > 1]
-    unique_points = track(subject.progress, "points around the weights", dict.fromkeys(points))
-    return {
-        place: evaluate_at(*((length, axes[k]) for k, length in place)) for place in unique_points
-    }
+    unique_points = list(dict.fromkeys(points))
+    task = subject.progress.add_task("points around the weights", len(unique_points))
+    pairs = map_in_processes(
+        lambda place: evaluate_at(*((length, axes[k]) for k, length in place)),
+        unique_points,
+        model_device(subject.model),
+        fraction_callback(task, len(unique_points)),
+    )
+    task.close()
+    return dict(zip(unique_points, pairs, strict=True))
 
 
 def _grid_point(*steps: tuple[int, float]) -> GridPoint:

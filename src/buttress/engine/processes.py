@@ -1,4 +1,4 @@
-"""Attacks in several processes: equal shares of the runs, and their results in order."""
+"""Several processes: equal shares of the runs of an attack, or of the items of an analysis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ def partition_runs(run_mask: Tensor, num_workers: int) -> list[Tensor]:
     return [mask for mask in masks if mask.any()]
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 ProcessTask = Callable[[OnProgress], T]
 
@@ -41,16 +43,47 @@ MIN_IMAGES_PER_PROCESS = 4  # fewer are not worth a process
 POLL_SECONDS = 0.2  # seconds between two reports of progress
 
 
-def default_num_workers(images: int, device: torch.device) -> int:
+def default_num_workers(
+    images: int, device: torch.device, min_images: int = MIN_IMAGES_PER_PROCESS
+) -> int:
     """Number of processes: one per thread that this process may use."""
     is_possible = (
         device.type == "cpu"
         and sys.platform == "linux"
         and not multiprocessing.current_process().daemon
     )
-    return (
-        max(1, min(torch.get_num_threads(), images // MIN_IMAGES_PER_PROCESS)) if is_possible else 1
-    )
+    return max(1, min(torch.get_num_threads(), images // min_images)) if is_possible else 1
+
+
+def map_in_processes(
+    function: Callable[[S], T],
+    items: Sequence[S],
+    device: torch.device,
+    on_progress: OnProgress | None = None,
+) -> list[T]:
+    """``function`` of each item, in their order, with one process per thread on a CPU.
+
+    An item is never split or joined with another one, so that the number of processes does not
+    change what is computed. The function may change what it refers to: each process has a copy.
+    """
+    num_workers = default_num_workers(len(items), device, min_images=1)
+
+    def compute(share: Sequence[S], report: OnProgress | None) -> list[T]:
+        results = []
+        for number, item in enumerate(share, start=1):
+            results.append(function(item))
+            if report is not None:
+                report(number / len(share))
+        return results
+
+    if num_workers < 2:
+        return compute(items, on_progress)
+    shares = [items[k::num_workers] for k in range(num_workers)]
+    results: list[Any] = [None] * len(items)
+    tasks = [partial(compute, share) for share in shares]
+    for k, share_results in enumerate(run_in_processes(tasks, on_progress)):
+        results[k::num_workers] = share_results
+    return results
 
 
 def run_in_processes(
@@ -122,7 +155,7 @@ def _receive_result(receiver: Connection, child: Any) -> Any:
     except EOFError:
         child.join()
         raise RunError(
-            f"a process of the attack ended with code {child.exitcode}; it may have run out of "
+            f"a process ended with code {child.exitcode}; it may have run out of "
             "memory: try a smaller batch size"
         ) from None
     if not is_done:

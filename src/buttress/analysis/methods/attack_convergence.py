@@ -19,7 +19,6 @@ from buttress.models.eval_mode import eval_mode, to_model_device
 from buttress.models.loading.load import load_weights
 from buttress.models.loading.run import read_run_checkpoint
 from buttress.results.run import CheckpointName, Run
-from buttress.system.progress import ProgressTask
 from buttress.system.rng import SampleRNG
 from buttress.threats.core import Threat
 from buttress.training.objectives import OBJECTIVES
@@ -36,7 +35,6 @@ class AttackTrajectories:
     batch: Batch
     threat: Threat
     seeds: tuple[int, ...]
-    task: ProgressTask
 
     def losses(self, model: nn.Module, steps: int, rel_step: float) -> Tensor:
         """(seeds, steps + 1, N) cross-entropy at the start and after each step of PGD."""
@@ -45,7 +43,6 @@ class AttackTrajectories:
         for first in range(0, len(self.seeds), seeds_per_batch):
             seeds = self.seeds[first : first + seeds_per_batch]
             losses.append(losses_per_step(attack, model, self.batch, self.threat, seeds))
-            self.task.advance(steps * len(seeds))
         return torch.cat(losses)
 
 
