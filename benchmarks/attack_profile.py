@@ -106,7 +106,7 @@ def profile(name: str, model: nn.Module, data: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", default="small,slim,vit")
+    parser.add_argument("--models", default="small,slim,vit,coatnet")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--checkpoint", help="FILE=file.py:function, weights of the small model")
     args = parser.parse_args()

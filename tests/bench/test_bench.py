@@ -61,7 +61,8 @@ def test_pgd_runs_in_float32_and_takes_all_steps(monkeypatch: pytest.MonkeyPatch
     model, (x, _) = small_net().eval().requires_grad_(False), images(6)
     y, made, select = model(x).argmax(1), list[FastModel](), FastModel.select
 
-    def record(net: nn.Module, x: Tensor) -> FastModel:
+    def record(net: nn.Module, x: Tensor, *, images: int, passes: float) -> FastModel:
+        assert (images, passes) == (6, 2 * attack_tools.STEPS + 2)  # that are predicted
         made.append(select(net, x))
         return made[-1]
 

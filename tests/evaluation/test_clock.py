@@ -11,6 +11,7 @@ import pytest
 
 import buttress as bt
 from buttress.data import Dataset
+from buttress.engine import fast_model
 from buttress.results.attack_record import read_attack_record
 from conftest import images
 
@@ -38,6 +39,8 @@ def records_with_clock(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
         return now[0]
 
     with monkeypatch.context() as patch:
+        patch.setattr(fast_model, "MIN_OPTIMIZED_PASSES", 0)  # the forms that could be timed
+        patch.setattr(fast_model, "MIN_FORWARD_PASSES", 0)
         for name in ("perf_counter", "monotonic", "process_time"):
             patch.setattr(time, name, clock)
         bt.evaluate(model, data, folder / "suite.yaml", out=folder / "out")

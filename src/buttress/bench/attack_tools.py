@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from buttress.attacks.core import create_attack
+from buttress.engine.cost import attack_passes
 from buttress.engine.fast_model import FastModel
 from buttress.engine.options import AttackOptions
 from buttress.engine.run import run_attack
@@ -29,6 +30,7 @@ from buttress.threats.norm_ball import NormBall
 
 STEPS, REL_STEP = 20, 0.1  # of PGD; the step in units of eps
 BATCH = 256  # images that PGD attacks at once
+NUM_CLASSES = 10  # to predict the passes of an attack
 NORMS = ("Linf", "L2", "L1")
 STOP_WHEN_FOOLED = AttackOptions(stop_when_fooled=True)
 
@@ -96,10 +98,13 @@ def _register_buttress(
         if options.workers is not None:
             torch.set_num_threads(1)
         run_options, started = options, time.perf_counter()
+        configured = create_attack(attack, **args)
         if use_fast_model:
-            run_options = replace(options, fast_model=FastModel.select(model, x[:BATCH]))
+            passes = attack_passes(configured, threat, NUM_CLASSES, expected=True).macs()
+            fast_model = FastModel.select(model, x[:BATCH], images=len(x), passes=passes)
+            run_options = replace(options, fast_model=fast_model)
         setup_seconds = time.perf_counter() - started if use_fast_model else 0.0
-        out = run_attack(create_attack(attack, **args), model, x, y, threat, options=run_options)
+        out = run_attack(configured, model, x, y, threat, options=run_options)
         counts = [float(c.double().mean()) for c in (out.counter.forward, out.counter.backward)]
         return ToolOutput(out.x_adv, (counts[0], counts[1]), setup_seconds)
 

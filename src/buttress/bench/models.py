@@ -38,6 +38,7 @@ BENCHMARK_MODELS = {
     ),
     "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 24, 4),
     "vit": BenchmarkModel("ViT mini", "vit_mini", 64, 8, pgd_images=512),
+    "coatnet": BenchmarkModel("CoAtNet mini", "coatnet_cctt_mini", 64, 8, pgd_images=512),
 }
 
 

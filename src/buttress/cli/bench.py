@@ -29,7 +29,7 @@ def command() -> None:
 
 
 @command.command("attacks")
-@click.option("--models", default="small,slim,vit", show_default=True)
+@click.option("--models", default="small,slim,vit,coatnet", show_default=True)
 @click.option("--cases", default="pgd,autoattack,workers", show_default=True,
               help="Of pgd, autoattack, workers and strength.")  # fmt: skip
 @click.option("--threats", default="", metavar="THREAT,...",

@@ -185,7 +185,7 @@ def _run_evaluation(
 ) -> Evaluation:  # fmt: skip
     """Evaluate all images in one process, until a width, in workers, or one shard of them."""
     from buttress.evaluation import evaluate, evaluate_until
-    from buttress.evaluation.subsets import ImageShard, merge_shards
+    from buttress.evaluation.subsets import ImageShard, evaluate_shard, merge_shards
 
     if shard is None and workers == 1:
         if until_width is None:
@@ -206,8 +206,7 @@ def _run_evaluation(
         merged = merge_shards(folder, workers, images, model)
         assert merged is not None
         return merged
-    part, out = image_shard.select(images), image_shard.folder(folder)
-    evaluation = evaluate(model, part, spec, out=out, **arguments)
+    evaluation = evaluate_shard(image_shard, model, images, spec, out=folder, **arguments)
     return merge_shards(folder, count, images, model) or evaluation
 
 

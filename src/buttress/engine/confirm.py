@@ -23,9 +23,10 @@ def search_and_confirm(
     A sample counts as fooled only if the model itself misclassifies the point; where it does not,
     the sample is searched again in the model itself.
     """
-    if options.fast_model is None or problem.eot_samples > 1:
+    fast_model = options.fast_model
+    if fast_model is None or fast_model.module is problem.model or problem.eot_samples > 1:
         return run_queue(attack, problem, start, options)
-    fast_problem = replace(problem, model=options.fast_model.module)
+    fast_problem = replace(problem, model=fast_model.module)
     result = run_queue(attack, fast_problem, start.restart_rows(problem.row_numbers()), options)
     unconfirmed = reject_unconfirmed(problem, result, options.batch_size)
     if unconfirmed.any():

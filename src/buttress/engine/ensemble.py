@@ -134,7 +134,8 @@ def _plan_stage(
     fast_model, num_workers = options.fast_model, options.workers or 1
     if fast_model is not None:
         if attack.has_forward_only_passes:
-            fast_model.optimize_forward()
+            passes = stage_passes(attack, problem.threat, problem.num_classes)
+            fast_model.optimize_forward(passes.forward - passes.backward)
         if fast_model.saturating_batch is not None:
             problem = replace(problem, saturating_batch=fast_model.saturating_batch)
     if num_workers < 2:

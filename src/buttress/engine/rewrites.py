@@ -80,10 +80,10 @@ def use_strided_gradients(model: nn.Module, x: Tensor) -> nn.Module:
     On a CPU those, the first layers of a model, take many times their forward pass.
     """
     _check_on_cpu(x)
+    if not any(has_slow_gradient(m) for m in model.modules()):
+        raise NotApplicable("there is no strided convolution of few channels")
     rewritten = copy.deepcopy(model)
     convolutions = [(name, m) for name, m in rewritten.named_modules() if has_slow_gradient(m)]
-    if not convolutions:
-        raise NotApplicable("there is no strided convolution of few channels")
     for name, conv in convolutions:
         rewritten.set_submodule(name, StridedConv(conv))
     return rewritten

@@ -32,6 +32,7 @@ from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import (
     EvaluatedModel,
     EvaluationJob,
+    entry_passes,
     load_source_models,
     run_suite_entry,
 )
@@ -75,6 +76,9 @@ class EvaluationOptions:
     draws: int | None = None  # of a randomized model; None: measured whether it is one
     surrogate: Any = None  # of all gradient-based attacks
     eot_samples: EotSamples | None = None  # of all attacks
+    # Of the whole evaluation, if the images are a shard or a block of them: it decides the form of
+    # the model, so that all parts are computed alike.
+    total_images: int | None = None
 
 
 def evaluate(  # noqa: PLR0913 - the public call
@@ -160,6 +164,8 @@ def evaluate_model(
         _model_and_data_identity(evaluated, data, spec, options)
         | {"draws": draws, "surrogate": _surrogate_text(entries)},
         draws,
+        options.total_images or len(data),
+        sum(entry_passes(e, data.num_classes).macs() for e in entries if e.threat is not None),
     )
     shared_metadata = {
         "class_names": list(data.classes),

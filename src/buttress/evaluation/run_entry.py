@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,11 +55,14 @@ class EvaluatedModel:
         """A hash of the weights."""
         return content_digest(self.model.state_dict())
 
-    def build_fast_model(self, data: Dataset) -> None:
+    def build_fast_model(self, data: Dataset, images: float, passes: float) -> None:
+        """For this many images and passes of each; see `FastModel.select`."""
         if self.fast_model is None and is_differentiable(self.model):
             x, _, _ = data.take(torch.arange(min(MAX_PROBE_IMAGES, len(data))))
             x = to_model_device(self.model, x)
-            self.fast_model = FastModel.select(self.model, x, compile=self.compile)
+            self.fast_model = FastModel.select(
+                self.model, x, images=images, passes=passes, compile=self.compile
+            )
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,10 @@ class EvaluationJob:
     seed: int
     identity: Mapping[str, Any]  # what identifies model and data in every record
     draws: int = 1  # of the randomness of the model, over which it is scored
+    # Of the whole evaluation, of which this may be a part, and the passes that are predicted for
+    # all its attacks on one image, in forward passes; infinite: not known, but many.
+    total_images: float = math.inf
+    predicted_passes: float = math.inf
 
     @property
     def model(self) -> nn.Module:
@@ -124,7 +132,7 @@ def run_suite_entry(
         with isolated_rng(model_device(job.model), job.seed, entry.name, "draws"):
             if is_attack:
                 assert to_attack is not None
-                job.evaluated.build_fast_model(job.data)
+                job.evaluated.build_fast_model(job.data, job.total_images, job.predicted_passes)
                 predictions_by_batch, cost = _attack_images(job, entry, to_attack, task)
             else:
                 predictions_by_batch, cost = _predict_images(job, entry, task)

@@ -74,6 +74,31 @@ class ImageShard:
         return root / f"shard-{self.index}-of-{self.count}"
 
 
+def evaluate_shard(
+    shard: ImageShard,
+    model: nn.Module,
+    data: Dataset,
+    suite: SuiteSpec,
+    *,
+    out: Path,
+    compile: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Like `evaluate`, on one shard of the images; ``out`` is the folder of all shards.
+
+    ``options`` are those of `EvaluationOptions`. Every shard uses the form of the model that the
+    evaluation of all images would use.
+    """
+    folder = shard.folder(out)
+    with lock_folder(folder, progress or SilentProgress()) as locked_progress:
+        shard_options = EvaluationOptions(
+            out=folder, progress=locked_progress, total_images=len(data), **options
+        )
+        evaluated = EvaluatedModel(model, compile)
+        return evaluate_model(evaluated, shard.select(data), suite, shard_options)
+
+
 def merge_shards(
     folder: Path, count: int, data: Dataset, model: nn.Module | None = None
 ) -> Evaluation | None:
@@ -212,7 +237,7 @@ def evaluate_until(  # noqa: PLR0913 - what `evaluate` takes, and the width
     spec, evaluated = load_suite(suite), EvaluatedModel(model, compile)  # optimized once
     with lock_folder(out, progress or SilentProgress()) as locked_progress:
         options = EvaluationOptions(
-            batch_size, seed, out, locked_progress, draws, surrogate, eot_samples
+            batch_size, seed, out, locked_progress, draws, surrogate, eot_samples, len(images)
         )
         return _evaluate_blocks(evaluated, images, spec, options, interval_width)
 
