@@ -85,6 +85,7 @@ $(VENV)/.pip: $(CONSTRAINTS)
 $(VENV)/.installed: $(VENV)/.pip pyproject.toml $(CONSTRAINTS)
 	@echo "Installing Buttress and what it needs (PyTorch is the largest part); about two minutes the first time."
 	@$(PIP) -e .
+	@$(BIN)/python -m buttress.cli.catalog
 	@touch $@
 
 # The tests use every extra, so that none of them is left untested.

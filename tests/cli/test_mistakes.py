@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ import pytest
 
 from buttress.cli import catalog
 from buttress.cli.catalog import CATALOG, CatalogKind, catalog_names, catalog_rows
+from buttress.cli.declarations import declarations_digest
 from buttress.cli.listing import KINDS
+from buttress.studies import list_searches, list_studies, load_search, load_study
+from buttress.training import list_recipes, load_recipe
 
 EVALUATE = "evaluate resnet_tiny --data digits"
 TRAIN = "train --data digits --out runs/x"
@@ -97,16 +101,31 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BUTTRESS_CACHE", str(folder))
+        patch.setattr(catalog, "BUNDLED_INDEX", folder / "none.json")
         for kind in CATALOG:
             catalog_rows(kind)
     return folder
 
 
-def answers(lines: list[str], index: Path, folder: Path) -> dict[str, list[object]]:
+@pytest.fixture
+def checkout(index: Path, tmp_path: Path) -> Path:
+    """A copy of the package, as a checkout has it after its installation."""
+    package = tmp_path / "src" / "buttress"
+    ignored = shutil.ignore_patterns("__pycache__", "catalog.json")
+    shutil.copytree(catalog.PACKAGE, package, ignore=ignored)
+    (file,) = (index / "catalog").iterdir()
+    shutil.copy(file, package / "catalog.json")
+    return package
+
+
+def answers(
+    lines: list[str], index: Path, folder: Path, package: Path = catalog.PACKAGE
+) -> dict[str, list[object]]:
     """Code, stdout, stderr and whether torch is loaded, of commands in one new process."""
+    env = {**os.environ, "BUTTRESS_CACHE": str(index), "PYTHONPATH": str(package.parent)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps(lines), capture_output=True, text=True,
-        check=True, cwd=folder, env={**os.environ, "BUTTRESS_CACHE": str(index)},
+        check=True, cwd=folder, env=env,
     )  # fmt: skip
     return dict(zip(lines, json.loads(done.stdout), strict=True))
 
@@ -127,6 +146,89 @@ def test_lists_and_help_are_answered_without_torch(index: Path, tmp_path: Path) 
         assert not has_torch, line
 
 
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_answers_after_an_edit_need_no_torch(checkout: Path, tmp_path: Path) -> None:
+    edit(checkout / "attacks" / "pgd.py", "\ndef ", "\ndef _new(): ...\n\n\ndef ")
+    edit(checkout / "models" / "families" / "resnet.py", "net.maxpool = ", "net.maxpool = None or ")
+    (checkout / "models" / "new_part.py").write_text("SIZE = 3\n\n\ndef part(): ...\n")
+    recipes = checkout / "training" / "recipes"
+    (recipes / "mine.yaml").write_text((recipes / "quickstart-at.yaml").read_text())
+    found = answers([*MISTAKES, *ANSWERED], tmp_path / "cache", tmp_path, checkout)
+    assert [line for line, (_, _, _, has_torch) in found.items() if has_torch] == []
+    assert "\nmine " in str(found["list recipes"][1])
+    edited = "models/families/resnet.py, models/new_part.py"
+    assert f"Sizes are from before the last edit of {edited};" in str(found["list models"][2])
+
+
+def test_no_list_has_a_name_that_is_gone(checkout: Path, tmp_path: Path) -> None:
+    edit(checkout / "attacks" / "pgd.py", 'register("fgsm"', 'register("fgsm2"')
+    edit(checkout / "attacks" / "__init__.py", "from buttress.attacks import fab as", "# as")
+    edit(checkout / "evaluation" / "doctor" / "outputs.py", '"training_mode"', '"train_mode"')
+    lines = ["list attacks", "list checks"]
+    found = answers(lines, tmp_path / "cache", tmp_path, checkout)
+    attacks, checks = (str(found[line][1]) for line in lines)
+    assert "fgsm2 " in attacks
+    assert "fgsm " not in attacks
+    assert "train_mode" in checks
+    assert "training_mode" not in checks
+
+
+# Edits of a file, and whether its entries may have changed.
+FILE = """
+KIND = "usual"
+
+@THINGS.register("one", tags=(KIND,))
+def one(x):
+    '''First line.
+
+    More.
+    '''
+    return x
+
+def helper(): return 1
+
+def name(): return "two"
+
+THINGS.register(name())(helper)
+"""
+EDITS = [
+    ("return x", "return -x", False),
+    ("More.", "Other.", False),
+    ("def one(x)", "def one(x, y=1)", False),
+    ("return 1", "return 2", False),
+    ("return x\n", "return x\n\ndef other(): ...\n", False),
+    ('"one"', '"1"', True),
+    ("First line", "The first line", True),
+    ('"usual"', '"rare"', True),
+    ('"two"', '"2"', True),
+    ("THINGS.register(name())(helper)", "", True),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "is_changed"), EDITS)
+def test_declarations(old: str, new: str, is_changed: bool) -> None:
+    before, after = FILE.encode(), FILE.replace(old, new).encode()
+    assert before != after
+    digests = {declarations_digest("file.py", content) for content in (before, after)}
+    assert (len(digests) > 1) == is_changed
+
+
+def test_rows_of_presets_are_those_of_the_validated_files() -> None:
+    for kind, names, load in (
+        ("studies", list_studies(), load_study),
+        ("searches", list_searches(), load_search),
+        ("recipes", list_recipes(), load_recipe),
+    ):
+        rows = CATALOG[kind].rows()
+        specs = [load(name) for name in names]
+        assert rows == [{k: getattr(s, k) for k in rows[0]} for s in specs]
+
+
 @pytest.mark.parametrize("kind", CATALOG)
 def test_the_index_has_what_the_registries_have(
     kind: str, index: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +241,7 @@ def test_a_changed_source_and_a_broken_index_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, names = tmp_path / "attacks.py", ["one"]
-    source.write_text("1")
+    source.write_text('THINGS.register("one")')
     monkeypatch.setenv("BUTTRESS_CACHE", str(tmp_path / "cache"))
     kind = CatalogKind(lambda: [{"name": name} for name in names], (str(source),))
     monkeypatch.setitem(CATALOG, "attacks", kind)
@@ -149,7 +251,7 @@ def test_a_changed_source_and_a_broken_index_are_noticed(
     assert catalog_names("attacks") == ["one"]
     names.append("two")
     assert catalog_names("attacks") == ["one"]  # from the index: no source has changed
-    source.write_text("2")
+    source.write_text('THINGS.register("two")')
     assert catalog_names("attacks") == ["one", "two"]
     names.append("three")
     (file,) = (tmp_path / "cache" / "catalog").iterdir()

@@ -179,3 +179,9 @@ def test_eps_survives_being_printed(eps: float) -> None:
 def test_mistakes_say_what_to_do(text: str, word: str) -> None:
     with pytest.raises(UserError, match=word):
         Threat.parse(text)
+
+
+def test_a_threat_model_is_parsed_not_constructed() -> None:
+    for args in (("Linf:8/255",), ()):
+        with pytest.raises(UserError, match=r"bt\.Threat\.parse\('Linf:8/255'\)"):
+            Threat(*args)  # type: ignore[abstract]

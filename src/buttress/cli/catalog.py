@@ -1,8 +1,10 @@
 """What is registered and bundled, from an index, so that lists and typos need no torch.
 
-Rows of the index come from the registries. They are kept in the cache folder and used as long as
-the files that they were made from are unchanged, so that nothing has to be listed by hand.
-A distribution has an index of its own beside the package (``python -m buttress.cli.catalog``).
+Rows of the index come from the registries, so that nothing has to be listed by hand. They are kept
+in the cache folder and used until a file that they were made from registers something else; edits
+that leave the registering statements alone (`declarations`) keep the index valid. A distribution,
+and a checkout that ``make`` installs, has an index beside the package
+(``python -m buttress.cli.catalog``).
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from buttress import __version__
+from buttress.cli.declarations import NO_DECLARATIONS, declarations_digest
 from buttress.system.files import atomic_write, cache_dir
 
 if TYPE_CHECKING:
+    from buttress.config import PresetFolder
     from buttress.models.catalog import PublishedSize
     from buttress.registry import Registry
 
@@ -35,36 +39,80 @@ class CatalogKind(NamedTuple):
     sources: tuple[str, ...]
     packages: tuple[str, ...] = ()  # other packages whose version decides them
 
-    def fingerprint(self) -> str:
-        """A hash of the sources, the same on every machine."""
+    def versions(self) -> str:
+        """The versions that decide the rows, the code that makes them included."""
         from importlib.metadata import version
 
-        state = hashlib.sha256(__version__.encode())
-        for name in self.packages:
-            state.update(f"{name} {version(name)}".encode())
-        for source in (*self.sources, "cli/catalog.py"):
-            path = PACKAGE / source
-            files = sorted(path.rglob("*")) if path.is_dir() else [path]
-            for file in files:
-                if file.suffix in (".py", ".yaml", ".json"):
-                    state.update(file.relative_to(PACKAGE).as_posix().encode())
-                    state.update(file.read_bytes())
-        return state.hexdigest()
+        maker = hashlib.sha256((PACKAGE / "cli" / "catalog.py").read_bytes()).hexdigest()
+        packages = [f"{name} {version(name)}" for name in self.packages]
+        return ", ".join([__version__, maker, *packages])
+
+    def contents(self) -> dict[str, bytes]:
+        """The files that decide the rows, by their path below the package."""
+        paths = [PACKAGE / source for source in self.sources]
+        files = [f for p in paths for f in (sorted(p.rglob("*")) if p.is_dir() else [p])]
+        return {
+            file.relative_to(PACKAGE).as_posix(): file.read_bytes()
+            for file in files
+            if file.suffix in (".py", ".yaml", ".json")
+        }
+
+    def index_entry(self) -> Row:
+        """The rows with what they were made from."""
+        files = {
+            name: [hashlib.sha256(content).hexdigest(), declarations_digest(name, content)]
+            for name, content in self.contents().items()
+        }
+        return {"versions": self.versions(), "files": files, "rows": self.rows()}
+
+
+class CatalogEntry(NamedTuple):
+    """Rows of a kind, and the files that were edited since without changing what they register."""
+
+    rows: list[Row]
+    edited_files: tuple[str, ...] = ()
+
+
+def catalog_entry(kind: str) -> CatalogEntry:
+    """The rows of a kind: from an index that is still valid, else from the registries."""
+    maker = CATALOG[kind]
+    versions, contents = maker.versions(), maker.contents()
+    candidates = []
+    for file in (BUNDLED_INDEX, _index_file()):
+        entry = _read_index(file).get(kind, {})
+        if entry.get("versions") == versions:
+            edited = _edited_files(entry["files"], contents)
+            if edited is not None:
+                candidates.append(CatalogEntry(entry["rows"], edited))
+    if candidates:
+        return min(candidates, key=lambda candidate: len(candidate.edited_files))
+    new_entry = maker.index_entry()
+    # A cache that cannot be written only costs time.
+    with contextlib.suppress(OSError):
+        _write_index(_index_file(), {kind: new_entry})
+    return CatalogEntry(new_entry["rows"])
 
 
 def catalog_rows(kind: str) -> list[Row]:
-    """The rows of a kind: from the index if it is current, else from the registries."""
-    fingerprint = CATALOG[kind].fingerprint()
-    for file in (BUNDLED_INDEX, _index_file()):
-        entry = _read_index(file).get(kind, {})
-        if entry.get("fingerprint") == fingerprint:
-            rows: list[Row] = entry["rows"]
-            return rows
-    rows = CATALOG[kind].rows()
-    # A cache that cannot be written only costs time.
-    with contextlib.suppress(OSError):
-        _write_index(_index_file(), {kind: {"fingerprint": fingerprint, "rows": rows}})
-    return rows
+    return catalog_entry(kind).rows
+
+
+def _edited_files(
+    indexed: dict[str, list[str]], contents: dict[str, bytes]
+) -> tuple[str, ...] | None:
+    """Files that differ from those of an index; None if one may register something else."""
+    edited = []
+    for name in sorted(indexed.keys() | contents.keys()):
+        content = contents.get(name)
+        known, known_declarations = indexed.get(name, ("", NO_DECLARATIONS))
+        if content is None or hashlib.sha256(content).hexdigest() != known:
+            declarations = (
+                NO_DECLARATIONS if content is None else declarations_digest(name, content)
+            )
+            if declarations != known_declarations:
+                return None
+            edited.append(name)
+    return tuple(edited)
 
 
 def catalog_names(kind: str) -> list[str]:
@@ -93,7 +141,7 @@ def _write_index(file: Path, entries: dict[str, Any]) -> None:
 
 def write_bundled_index(file: Path = BUNDLED_INDEX) -> None:
     """Write the index of all kinds, for a distribution."""
-    kinds = {k: {"fingerprint": v.fingerprint(), "rows": v.rows()} for k, v in CATALOG.items()}
+    kinds = {name: kind.index_entry() for name, kind in CATALOG.items()}
     _write_index(file, json.loads(json.dumps(kinds)))
 
 
@@ -215,34 +263,43 @@ def _augmentation_rows() -> list[Row]:
 
 
 def _recipe_rows() -> list[Row]:
-    from buttress.training import list_recipes, load_recipe
+    from buttress.config import RECIPES
+    from buttress.results.run_spec import Recipe
 
-    fields = ("name", "epochs", "description", "source", "cost", "expected")
-    return [{f: getattr(load_recipe(name), f) for f in fields} for name in list_recipes()]
+    rows = []
+    for name in RECIPES.names():
+        origin, raw = RECIPES.load(name)
+        recipe = Recipe.parse({k: v for k, v in raw.items() if k != "variants"}, origin)
+        fields = ("name", "epochs", "description", "source", "cost", "expected")
+        rows.append({field: getattr(recipe, field) for field in fields})
+    return rows
 
 
 def _suite_rows() -> list[Row]:
-    from buttress.evaluation import list_suites, load_suite
+    from buttress.results.suite_spec import list_suites, parse_suite
 
     return [
         {"name": s.name, "holds": s.entry_names, "source": s.source, "description": s.description}
-        for s in map(load_suite, list_suites())
+        for s in (parse_suite(name, ()) for name in list_suites())
     ]
 
 
 def _study_rows() -> list[Row]:
-    from buttress.studies import list_studies, load_study
+    from buttress.config import STUDIES
 
-    return [
-        {"name": s.name, "question": s.question, "source": s.source}
-        for s in map(load_study, list_studies())
-    ]
+    return _preset_rows(STUDIES, ("name", "question", "source"))
 
 
 def _search_rows() -> list[Row]:
-    from buttress.studies import list_searches, load_search
+    from buttress.config import SEARCHES
 
-    return [{"name": s.name, "question": s.question} for s in map(load_search, list_searches())]
+    return _preset_rows(SEARCHES, ("name", "question"))
+
+
+def _preset_rows(folder: PresetFolder, keys: tuple[str, ...]) -> list[Row]:
+    """Keys of bundled files as they are written; each is validated when it is used."""
+    files = {name: folder.load(name)[1] for name in folder.names()}
+    return [{key: raw.get(key, "") for key in keys} for raw in files.values()]
 
 
 CATALOG = {

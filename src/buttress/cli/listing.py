@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from buttress.cli.catalog import Row, catalog_rows
+from buttress.cli.catalog import Row, catalog_entry
 from buttress.cli.console import format_table, print_json, print_line
 from buttress.cli.options import JSON_OPTION, checked
 from buttress.errors import UserError
@@ -38,7 +38,13 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
     """
     if (kind, tag) == ("models", "zoo"):
         kind, tag = "zoo", None
-    rows = catalog_rows(kind)
+    rows, edited_files = catalog_entry(kind)
+    if kind == "models" and edited_files:
+        click.echo(
+            f"Sizes are from before the last edit of {', '.join(edited_files)}; measure them again "
+            "with `python -m buttress.cli.catalog`.",
+            err=True,
+        )
     if tag is not None:
         rows = [row for row in rows if tag in row.get("tags", tag).split()]
     if as_json:

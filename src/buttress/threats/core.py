@@ -8,7 +8,7 @@ parameters where an image is made from them (`parametric`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from buttress.errors import UserError
 from buttress.registry import Registry, normalize_name
@@ -23,6 +23,9 @@ Space = Literal["Linf", "L2", "L1", "L0", "patch"]
 SPACES: tuple[Space, ...] = ("Linf", "L2", "L1", "L0", "patch")
 
 
+ThreatT = TypeVar("ThreatT", bound="Threat")
+
+
 class Threat(ABC):
     """A set of allowed changes of an image; the result always lies in [0, 1].
 
@@ -30,6 +33,12 @@ class Threat(ABC):
     """
 
     eps: float  # the size of the set; zero allows no change
+
+    def __new__(cls: type[ThreatT], *args: object, **_: object) -> ThreatT:
+        if cls is Threat:
+            text = args[0] if args and isinstance(args[0], str) else "Linf:8/255"
+            raise UserError(f"a threat model is made with bt.Threat.parse({text!r})")
+        return super().__new__(cls)
 
     @property
     @abstractmethod
