@@ -200,3 +200,28 @@ def test_mistakes_are_answered(case: str) -> None:
 def test_a_name_loads_the_dataset() -> None:
     data: Tensor = as_dataset("digits", limit=3).images
     assert torch.equal(data, bt.load_dataset("digits", limit=3).images)
+
+
+def test_real_datasets_of_hugging_face() -> None:
+    """Their own classes, in memory, in the forms that users pass."""
+    hugging_face = pytest.importorskip("datasets", reason="the package datasets is not installed")
+    features = hugging_face.Features(
+        {"img": hugging_face.Image(), "label": hugging_face.ClassLabel(names=[*"abcde"])}
+    )
+    images = [Examples(as_pil=True)[i][0] for i in range(11)]
+    data = hugging_face.Dataset.from_dict({"img": images, "label": Y.tolist()}, features=features)
+    forms = (data, data.with_format("torch"), data.to_iterable_dataset())
+    for form in (*forms, DataLoader(data.with_format("torch"), batch_size=4)):
+        found = as_dataset(form)
+        assert torch.equal(found.images, X)
+        assert torch.equal(found.labels, Y)
+        assert found.classes == (*"abcde",)
+    model = bt.create_model("resnet_tiny", num_classes=5, image_size=X.shape[-1], seed=0)
+    results = [bt.evaluate(model, form, suite="pgd-linf") for form in (data, (X, Y))]
+    assert torch.equal(*(torch.as_tensor(r.correct["pgd-linf"]) for r in results))
+    with pytest.raises(UserError, match=r"data\.with_format\('torch'\)"):
+        as_dataset(data.with_format("numpy"))
+    with pytest.raises(UserError, match="images are not decoded"):
+        as_dataset(data.cast_column("img", hugging_face.Image(decode=False)))
+    with pytest.raises(UserError, match="pass one split"):
+        as_dataset(hugging_face.DatasetDict(test=data))

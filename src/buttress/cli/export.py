@@ -14,9 +14,9 @@ from buttress.cli.options import JSON_OPTION, checked
 ZOO = Path("zoo")  # in place of a run: all models of the zoo
 
 
-def check_exported(run: Path) -> None:
+def check_exported(run: str | Path) -> None:
     """Raise on a run that does not exist."""
-    if run != ZOO:
+    if Path(run) != ZOO:
         check_run(run)
 
 

@@ -55,6 +55,12 @@ def command(kind: str, tag: str | None, as_json: bool) -> None:
         keys = [key for key in rows[0] if key not in JSON_KEYS.get(kind, ())]
         header = [HEADERS.get(key, key) for key in keys]
         print_line(format_table(header, [[str(row[key]) for key in keys] for row in rows]))
+    else:
+        print_line(
+            f"There are no {kind}{f' with the tag {tag!r}' if tag else ''} here.".replace(
+                "no zoo", "no models in the zoo"
+            )
+        )
 
 
 def _model_row(row: Row) -> Row:

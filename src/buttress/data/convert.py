@@ -87,6 +87,11 @@ def _open_source(data: Any) -> ImageBatches:
         raise UserError(f"the data must be {ACCEPTED}, but got {type(data).__name__}")
     rows = (data[i] for i in range(len(data))) if has_positions else iter(data)
     dataset = data if has_positions else None
+    if columns and (getattr(data, "format", None) or {}).get("type") == "numpy":
+        raise UserError(
+            "images of a Hugging Face dataset in numpy format have their channels last;"
+            " pass data.with_format('torch'), or data.with_format(None)"
+        )
     examples = (_image_and_label(row, columns) for row in rows)
     single_batches = ((_image_tensor(image)[None], [label]) for image, label in examples)
     return ImageBatches(single_batches, dataset, _class_names(data))
@@ -152,6 +157,10 @@ def _image_and_label(row: Any, columns: tuple[str, str] | None = None) -> tuple[
 
 def _image_tensor(image: Any) -> Tensor:
     """(C, H, W): an array as it is, a PIL image as uint8."""
+    if isinstance(image, Mapping):  # Image(decode=False) of Hugging Face
+        raise UserError(
+            "the images are not decoded; use data.cast_column(COLUMN, datasets.Image())"
+        )
     if not hasattr(image, "convert"):
         return as_tensor(image, "images")
     pixels = np.asarray(image if image.mode == "L" else image.convert("RGB"))
