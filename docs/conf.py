@@ -6,16 +6,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import examples  # noqa: E402
 import generate  # noqa: E402
+import kept_runs  # noqa: E402
 
 import buttress  # noqa: E402
 
 generate.write_all(HERE / "_generated")
-generate.write(
-    HERE / "_generated" / "example.md", examples.table_of(HERE / "examples/table1-mini/answer.json")
+generate.write(HERE / "_generated" / "results.md", kept_runs.results_page(kept_runs.KEPT))
+kept_runs.write_site(
+    kept_runs.KEPT, HERE / "_generated" / "site" / "results", HERE / "_generated" / "kept-runs"
 )
-examples.write_sites(HERE / "examples", HERE / "_generated" / "site" / "examples")
 
 project = "Buttress"
 author = "The Buttress authors"
@@ -23,7 +23,7 @@ copyright = author
 version = release = buttress.__version__
 
 extensions = ["myst_parser", "notebooks", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "_generated", "measured", "examples"]
+exclude_patterns = ["_build", "_generated", "measured", "results"]
 html_extra_path = ["_generated/site"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]  # $formula$ and $$formula$$

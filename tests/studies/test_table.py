@@ -200,3 +200,12 @@ def test_seeds_widen_the_spread() -> None:
         assert low < cell.value < high
         widths.append(high - low)
     assert widths[1] > 3 * widths[0]
+
+
+def test_intervals_of_shares_of_copies_stay_between_0_and_1() -> None:
+    shares = np.zeros(50)
+    shares[0] = 0.2  # a fifth of the corrupted copies of one image is right
+    cell = MeasuredValue((0,), scores=(shares,), image_set="same")
+    table = StudyTable(("net",), (("a",),), {(("a",), "robust"): cell}, ("robust",))
+    low, high = table.intervals(table.as_values(500))[("a",), "robust"]
+    assert 0 <= low < cell.value < high < 0.2

@@ -21,7 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from buttress.analysis.uncertainty import FigureSamples
-from buttress.statistics import Interval, summarize_seeds_and_images, wilson_interval
+from buttress.statistics import (
+    Interval,
+    mean_interval,
+    summarize_seeds_and_images,
+    wilson_interval,
+)
 
 REDRAWS = 2000
 ASSUMED_SEED_SD = 0.005  # of an accuracy over training seeds, where every run has one seed
@@ -260,6 +265,8 @@ class StudyTable:
                 intervals[row, column] = wilson_interval(
                     int(value.scores[0].sum()), len(value.scores[0])
                 )
+            elif value.scores and value.scores[0].min() >= 0 and value.scores[0].max() <= 1:
+                intervals[row, column] = mean_interval(value.scores[0])
             elif value.is_uncertain and column in table.redraws:
                 draws = table.redraws[column][row_index[row]]
                 low, high = np.quantile(draws, (0.025, 0.975))

@@ -43,7 +43,7 @@ class ZooSource(ModelSource):
 
 def list_zoo() -> list[str]:
     """Names of all models of the zoo, as `load_model` takes them."""
-    return sorted(f"{PREFIX}{file.parent.name}" for file in ZOO.glob(f"*/{DESCRIPTION_FILE}"))
+    return sorted(f"{PREFIX}{file.parent.name}" for file in ZOO.glob(f"[!.]*/{DESCRIPTION_FILE}"))
 
 
 def zoo_folder(name: str) -> Path:
