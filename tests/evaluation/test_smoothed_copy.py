@@ -157,11 +157,11 @@ def test_a_weak_attack_is_not_taken_for_a_wrong_gradient() -> None:
     found = bt.evaluate(base(), FEW, [weak])  # type: ignore[list-item]
     (record,) = (r for n, r in found.records.items() if n != "clean")
     finding = next(f for f in record.findings if f.check == "transfer_beats_gradients")
-    assert finding.severity == "warning"
+    assert finding.severity == "note"
     assert "the attack is weak" in finding.message
     assert record.metadata["cross_check"]["queries"] < cross_check.FULL_QUERIES
     assert found.is_trustworthy
-    assert found.worst_case < record.accuracy, "what they fool counts"
+    assert found.worst_case == record.accuracy, "a few images with more steps change no number"
 
 
 def test_comparisons_that_select_get_a_gradient() -> None:

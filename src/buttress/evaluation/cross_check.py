@@ -148,9 +148,7 @@ def cross_check(
         if not check.attack_makes_queries:
             check.query(sample, SAMPLE_QUERIES, SilentProgress())
         images = max(int(sample.sum()), int(check.transferred.sum()))
-        is_suspicious = check.count_contradicting() >= max(
-            MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images
-        )
+        is_suspicious = check.fooled.sum() >= max(MIN_FOOLED_SAMPLES, MIN_FOOLED_FRACTION * images)
     if is_suspicious:
         if comparison.has_other_gradients:
             check.transfer(check.robust, TRANSFER_STEPS, progress)
@@ -180,6 +178,9 @@ class RobustImages:
         assert entry.threat is not None
         self.job, self.entry, self.threat, self.record = job, entry, entry.threat, record
         self.comparison = comparison
+        self.transfer_contradicts = transfer_contradicts(
+            ATTACKS.entry(entry.attack).tags, {"copy_gradients": comparison.summary}
+        )
         attack = create_attack(entry.attack, **load_source_models(entry.args))
         self.eot_samples = attack.eot_samples
         stages = attack.stages(entry.threat, job.data.num_classes)
@@ -189,13 +190,6 @@ class RobustImages:
         self.fooled_by_transfer = self.fooled.copy()
         self.queries, self.queried, self.transferred = 0, self.fooled.copy(), self.fooled.copy()
         self.forward_passes, self.copy_passes = 0.0, 0
-
-    def count_contradicting(self) -> int:
-        """Images whose being fooled means that gradients are wrong, not that the attack is weak."""
-        tags = ATTACKS.entry(self.entry.attack).tags
-        if transfer_contradicts(tags, {"copy_gradients": self.comparison.summary}):
-            return int(self.fooled.sum())
-        return int((self.fooled & ~self.fooled_by_transfer).sum())
 
     def transfer(self, mask: NDArray[np.bool_], steps: int, progress: Progress) -> None:
         """Attack the smoothed copy on images not attacked so, and try its examples."""
@@ -207,13 +201,16 @@ class RobustImages:
         attack_args = {"steps": steps, **TRANSFER_ARGS}
         args = {"sources": [copy], "attack": "pgd", "args": attack_args}
         with count_passes(copy) as passes:
-            self.fooled_by_transfer |= self._attack(mask, "transfer", args, progress)
+            fooled = self._attack(mask, "transfer", args, progress)
+        self.fooled_by_transfer |= fooled
+        if self.transfer_contradicts:
+            self.fooled |= fooled
         self.copy_passes += passes.total
 
     def query(self, mask: NDArray[np.bool_], queries: int, progress: Progress) -> None:
         self.queries, self.queried = queries, self.queried | mask
         name = "square" if Square.supports(self.threat) else "random_search"
-        self._attack(mask & ~self.fooled, name, {"queries": queries}, progress)
+        self.fooled |= self._attack(mask & ~self.fooled, name, {"queries": queries}, progress)
 
     def _attack(
         self, mask: NDArray[np.bool_], name: str, args: Mapping[str, Any], progress: Progress
@@ -229,7 +226,6 @@ class RobustImages:
         record = run_suite_entry(job, check, np.ones(len(positions), dtype=np.bool_), progress)
         self.forward_passes += float(record.metadata["forward_passes"]) * len(record)
         fooled[positions[record.scores == 0]] = True
-        self.fooled |= fooled
         return fooled
 
     def summary(self) -> dict[str, Any]:

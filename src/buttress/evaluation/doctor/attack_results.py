@@ -201,7 +201,7 @@ def queries_beat_gradients(records: AttackRecords) -> Finding | None:
     """A few queries of Square fool images that are robust to gradient-based attacks."""
     record = records.records[-1] if records.records else None  # each is checked when it is the last
     summary = {} if record is None else record.metadata.get("cross_check") or {}
-    count = len(summary.get("fooled_ids", ())) - len(summary.get("transfer_fooled_ids", ()))
+    count = len({*summary.get("fooled_ids", ())} - {*summary.get("transfer_fooled_ids", ())})
     images = int(summary.get("images", 0))
     if record is None or count < MIN_QUERIED or count < UNTRUSTWORTHY_FRACTION * images:
         return None
@@ -234,10 +234,10 @@ def transfer_beats_gradients(records: AttackRecords) -> Finding | None:
     )
     return make_finding(
         transfer_beats_gradients,
-        "untrustworthy" if contradicts else "warning",
+        "untrustworthy" if contradicts else "note",
         f"examples of a smoothed copy of the model fool {count} of {images} images that are robust "
-        f"to {record.name}: {cause}, and robust accuracy is overestimated; worst-case robust "
-        "accuracy counts these images as fooled",
+        f"to {record.name}: {cause}, and robust accuracy is overestimated"
+        f"{'; worst-case robust accuracy counts these images as fooled' if contradicts else ''}",
         "look for rounding, clamping, detach() or a backward pass of its own in the model"
         if contradicts
         else "use a stronger suite (fast, autoattack)",
