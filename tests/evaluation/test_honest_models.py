@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 import buttress as bt
+from buttress.evaluation.check_budget import check_ratio
+from buttress.results.attack_record import AttackRecord
+from buttress.results.evaluation import Evaluation
 from evaluation.honest_models import HONEST, HonestModel, evaluated_eps, published_models
 
 IMAGES = 64
+MAX_CHECK_RATIO = 1 / 3  # passes of checks and cross-checks, over those of `fast` alone
 FAMILIES = bt.list_models("tiny")
 QUICK = ("convnet, BatchNorm", "convnet, normalized as for ImageNet", "convnet, LayerNorm",
          "resnet_tiny")  # fmt: skip
+
+
+def attacked(found: Evaluation) -> list[AttackRecord]:
+    return [r for name, r in found.records.items() if name != "clean"]
 
 
 def check_is_trusted(honest: HonestModel) -> None:
@@ -19,9 +27,12 @@ def check_is_trusted(honest: HonestModel) -> None:
     weak = {"name": "weak", "attack": "pgd", "threat": f"Linf:{eps}", "args": {"steps": 10}}
     for suite in ([f"fast:Linf:{eps}"], [weak]):
         found = bt.evaluate(model, data, suite)  # type: ignore[arg-type]
+        assert max(r.metadata["cross_check"]["transfer_images"] for r in attacked(found)) >= 1
         findings = [f.text for f in found.findings if f.severity == "untrustworthy"]
         assert found.is_trustworthy, findings
         assert found.worst_case > 0, "something must be left to cross-check"
+        if suite != [weak]:
+            assert check_ratio(list(found.records.values())) <= MAX_CHECK_RATIO
 
 
 @pytest.mark.parametrize(

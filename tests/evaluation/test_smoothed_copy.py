@@ -11,8 +11,9 @@ from torch import Tensor, nn
 import buttress as bt
 from buttress.data import load_dataset
 from buttress.evaluation import cross_check
+from buttress.evaluation.check_budget import TRANSFER_PASSES
 from buttress.evaluation.doctor.core import ModelUnderTest
-from buttress.evaluation.smoothed_copy import SmoothedCopy, compare_with_copy
+from buttress.evaluation.smoothed_copy import COPY_IMAGES, SmoothedCopy, compare_with_copy
 from buttress.threats.norm_ball import NormBall
 from evaluation.broken_models import (
     BROKEN,
@@ -51,7 +52,9 @@ def compare(model: nn.Module) -> Any:
 )
 def test_examples_of_the_copy_fool_the_model(name: str) -> None:
     model = BROKEN[name].make()
-    copy = compare(model).copy
+    found = compare(model)
+    assert found.has_other_gradients
+    copy = found.copy
     assert copy is not None
     x_adv = bt.attack("pgd", copy, FEW.images, FEW.labels, threat=THREAT, steps=20, loss="margin")
     assert accuracy(model, x_adv, FEW.labels) < 0.1
@@ -80,7 +83,8 @@ class InPlace(nn.Module):
 )
 def test_a_model_with_true_gradients_has_those_of_its_copy(model: nn.Module) -> None:
     found = compare(model)
-    assert found.copy is None
+    assert not found.has_other_gradients
+    assert found.copy is not None
     assert found.summary == "gradients of the model"
     assert found.passes > 0
 
@@ -100,7 +104,8 @@ def test_every_architecture_has_the_gradients_of_its_copy(name: str) -> None:
             parameter.data.add_(0.02 * torch.randn_like(parameter))
     data = load_dataset("digits", "test", limit=8)
     found = compare_with_copy(ModelUnderTest(model, data, THREAT))
-    assert (found.copy, found.summary) == (None, "gradients of the model")
+    assert found.copy is not None
+    assert found.summary == "gradients of the model"
 
 
 def test_a_model_that_leaves_torch_has_no_copy() -> None:
@@ -109,6 +114,7 @@ def test_a_model_that_leaves_torch_has_no_copy() -> None:
             with torch.no_grad():
                 return torch.from_numpy(base()(x).detach().numpy().copy())
 
+    assert compare(Elsewhere()).copy is None
     assert compare(Elsewhere()).summary == "not compared: the copy has no gradients"
 
 
@@ -133,13 +139,29 @@ def test_a_contradiction_in_the_sample_leads_to_an_attack_on_all_robust_images(
     assert again.records[record.name].metadata["cross_check"] == summary, "the same for a seed"
 
 
-def test_an_honest_model_is_not_transferred_to() -> None:
-    found = bt.evaluate(base(), FEW, ["pgd:Linf:0.02"])
+@pytest.mark.parametrize("attack", ["pgd", "fast"])
+def test_examples_of_the_copy_are_tried_on_a_few_images_of_every_model(attack: str) -> None:
+    found = bt.evaluate(base(), FEW, [f"{attack}:Linf:0.02"])
     (record,) = (r for n, r in found.records.items() if n != "clean")
     summary = record.metadata["cross_check"]
-    assert record.correct.any()
-    assert (summary["transfer_images"], summary["copy_passes"]) == (0, 0)
+    assert record.correct.sum() > COPY_IMAGES
     assert summary["copy_gradients"] == "gradients of the model"
+    assert summary["transfer_images"] == COPY_IMAGES
+    assert 0 < summary["copy_passes"] * len(FEW) < TRANSFER_PASSES * COPY_IMAGES
+    assert found.is_trustworthy, found.findings
+
+
+def test_a_weak_attack_is_not_taken_for_a_wrong_gradient() -> None:
+    one_step = {"attack": "pgd", "args": {"steps": 1, "rel_step": 0.05}}
+    weak = {"name": "weak", "threat": f"Linf:{EPS}", **one_step}
+    found = bt.evaluate(base(), FEW, [weak])  # type: ignore[list-item]
+    (record,) = (r for n, r in found.records.items() if n != "clean")
+    finding = next(f for f in record.findings if f.check == "transfer_beats_gradients")
+    assert finding.severity == "note"
+    assert "the attack is weak" in finding.message
+    assert record.metadata["cross_check"]["queries"] < cross_check.FULL_QUERIES
+    assert found.is_trustworthy
+    assert found.worst_case == record.accuracy, "a few images with more steps change no number"
 
 
 def test_comparisons_that_select_get_a_gradient() -> None:

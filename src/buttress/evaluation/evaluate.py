@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 DEFAULT_IDENTITY: Mapping[str, Any] = {"draws": 1, "surrogate": ""}  # of records that do not say
 RANDOMIZED_DRAWS = 20  # over which a randomized model is scored
+REPEATED_IMAGES = 8  # that checks of the outputs pass several times
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ def evaluate_model(
         "suite_corruptions": [e.name for e in entries if e.is_corruption],
         "duplicate_ids": images.duplicate_ids(),
     }
-    attack_checks = AttackChecks(subject, entries)
-    checked = CheckedEvaluation(job, attack_checks, model_findings, model_checks.total)
+    attack_checks = AttackChecks(subject, entries, model_checks.total)
+    checked = CheckedEvaluation(job, attack_checks, model_findings)
     records: dict[str, AttackRecord] = {}
     for position, entry in enumerate(entries):
         previous = _previous_records(spec, records)
@@ -188,7 +189,8 @@ def evaluate_model(
         if record is None:
             flags = [r.robust_scores > 0 for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
-            record, findings = checked.run_entry(entry, to_attack, options.progress)
+            earlier = list(records.values())
+            record, findings = checked.run_entry(entry, to_attack, earlier, options.progress)
             meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             record = add_record_findings(
                 with_findings(replace(record, metadata=meta), findings), list(records.values())
@@ -206,20 +208,27 @@ class CheckedEvaluation:
     job: EvaluationJob
     attack_checks: AttackChecks
     model_findings: Sequence[Finding]
-    model_check_passes: int
 
     def run_entry(
-        self, entry: SuiteEntry, to_attack: NDArray[np.bool_] | None, progress: Progress
+        self,
+        entry: SuiteEntry,
+        to_attack: NDArray[np.bool_] | None,
+        earlier: Sequence[AttackRecord],
+        progress: Progress,
     ) -> tuple[AttackRecord, list[Finding]]:
         """The record of an entry, cross-checked, and what was found on the model and the attack."""
-        record = run_suite_entry(self.job, entry, to_attack, progress)
-        findings = [*self.model_findings, *_threat_findings(self.attack_checks.subject, entry)]
-        passes = self.model_check_passes if to_attack is None else 0
-        if entry.name in self.attack_checks.entries:
-            attack_findings, passes = self.attack_checks.run(entry)
+        record, checks = run_suite_entry(self.job, entry, to_attack, progress), self.attack_checks
+        findings = [*self.model_findings, *_threat_findings(checks.subject, entry)]
+        passes = checks.model_passes if to_attack is None else 0
+        if entry.name in checks.entries:
+            origin = {"attack": entry.attack, "threat": str(entry.threat)}
+            record = replace(record, metadata={**record.metadata, **origin})
+            records = [*earlier, record]
+            attack_findings, passes = checks.run(entry, records)
             findings += attack_findings
-            comparison = self.attack_checks.comparison
-            record = cross_check(self.job, entry, record, findings, comparison, progress)
+            images = checks.budget(entry, records).transfer_images
+            comparison = checks.comparison
+            record = cross_check(self.job, entry, record, findings, comparison, images, progress)
         metadata = {**record.metadata, "check_passes": round(passes / len(record), 3)}
         return replace(record, metadata=metadata), findings
 
@@ -263,6 +272,7 @@ def _check_first_images(
         probe_images,
         balls[0] if balls else NormBall("Linf", data.budgets["Linf"]),
         averaged_passes=passes,
+        repeated_images=REPEATED_IMAGES,
     )
     check_image_batch(subject.x)
     with eval_mode(model):

@@ -15,6 +15,7 @@ from buttress.attacks.losses import margin
 from buttress.evaluation.doctor.core import ModelUnderTest
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode
+from buttress.results.attack_record import OTHER_GRADIENTS
 from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import TINY
 
@@ -178,11 +179,15 @@ def _smoothed_result(
 
 @dataclass(frozen=True)
 class GradientComparison:
-    """Whether a copy has other gradients than its model, so that its examples tell something."""
+    """A smoothed copy, and whether its gradients are those of the model."""
 
-    copy: SmoothedCopy | None  # None: its gradients are those of the model, or none could be made
+    copy: SmoothedCopy | None  # None: none could be made
     summary: str
     passes: int = 0  # of single images, of model and copy
+
+    @property
+    def has_other_gradients(self) -> bool:
+        return self.summary == OTHER_GRADIENTS
 
 
 def compare_with_copy(subject: ModelUnderTest) -> GradientComparison:
@@ -203,12 +208,8 @@ def compare_with_copy(subject: ModelUnderTest) -> GradientComparison:
         return GradientComparison(None, f"not recorded: {type(error).__name__}", len(x))
     if differing is None:
         return GradientComparison(None, "not compared: the copy has no gradients", len(x))
-    differs = differing > MAX_DIFFERING_FRACTION
-    return GradientComparison(
-        copy if differs else None,
-        "other gradients than the model" if differs else "gradients of the model",
-        len(x) + passes.total + copy_passes.total,
-    )
+    summary = OTHER_GRADIENTS if differing > MAX_DIFFERING_FRACTION else "gradients of the model"
+    return GradientComparison(copy, summary, len(x) + passes.total + copy_passes.total)
 
 
 def _differing_fraction(
@@ -220,12 +221,13 @@ def _differing_fraction(
     if not copy_gradient.any():
         return None
     step = threat.radius * threat.step_direction(x, copy_gradient)
-    points = (x, threat.random_start(x, rng), threat.project(x, x + step))
+    others = (threat.random_start(x, rng), threat.project(x, x + step))
+    gradients = [(x, copy_gradient), *((p, _margin_gradient(copy, p, y)) for p in others)]
     differing = []
     with eval_mode(subject.model):
-        for point in points:
+        for point, gradient in gradients:
             own = _margin_gradient(subject.model, point, y).flatten(1).double()
-            other = _margin_gradient(copy, point, y).flatten(1).double()
+            other = gradient.flatten(1).double()
             norms = own.norm(dim=1) * other.norm(dim=1)
             cosine = (own * other).sum(1) / norms.clamp_min(TINY)
             is_equal = (cosine >= MIN_COSINE) | ((own == 0) & (other == 0)).all(1)

@@ -355,6 +355,9 @@ def _open_file(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
+OTHER_GRADIENTS = "other gradients than the model"  # of a smoothed copy
+
+
 class CrossCheckSummary(BaseModel):
     """Queries and examples of a smoothed copy, on images that are robust to an attack."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from buttress.evaluation.doctor.core import (
     make_finding,
     with_attack_tags,
 )
-from buttress.results.attack_record import AttackRecord, uses_official_images
+from buttress.results.attack_record import OTHER_GRADIENTS, AttackRecord, uses_official_images
 from buttress.results.diagnosis import Finding, FindingSeverity
 
 MIN_ONE_STEP_RATIO = 0.5  # of clean accuracy: robust accuracy under one step is at least this ...
@@ -26,13 +27,19 @@ MIN_ACCURACY_GAP = 0.1  # of all images: models without masking stay below it in
 
 @CHECKS.register("catastrophic_overfitting", tags=("records",), paper="arXiv:2001.03994")
 def catastrophic_overfitting(records: AttackRecords) -> Finding | None:
-    """Robust accuracy is high under one-step and near zero under multi-step attacks."""
+    """Robust accuracy is high under one-step and near zero under multi-step attacks.
+
+    An ensemble is compared only where no attack with one loss and many steps was run: it may fool
+    what neither one nor many steps do, also in an honest model.
+    """
     clean = records.clean
     for threat, group in records.by_threat.items():
         if threat.startswith("L1"):  # one step in L1 is weak against every model
             continue
         step = _highest_accuracy(with_attack_tags(group, "one_step"))
-        strong = _lowest_accuracy(with_attack_tags(group, "iterative", "ensemble"))
+        strong = _lowest_accuracy(
+            with_attack_tags(group, "iterative") or with_attack_tags(group, "ensemble")
+        )
         if clean is None or step is None or strong is None or not clean.correct.any():
             continue
         if (
@@ -194,7 +201,7 @@ def queries_beat_gradients(records: AttackRecords) -> Finding | None:
     """A few queries of Square fool images that are robust to gradient-based attacks."""
     record = records.records[-1] if records.records else None  # each is checked when it is the last
     summary = {} if record is None else record.metadata.get("cross_check") or {}
-    count = len(summary.get("fooled_ids", ())) - len(summary.get("transfer_fooled_ids", ()))
+    count = len({*summary.get("fooled_ids", ())} - {*summary.get("transfer_fooled_ids", ())})
     images = int(summary.get("images", 0))
     if record is None or count < MIN_QUERIED or count < UNTRUSTWORTHY_FRACTION * images:
         return None
@@ -219,15 +226,32 @@ def transfer_beats_gradients(records: AttackRecords) -> Finding | None:
     images = int(summary.get("transfer_images", 0))
     if record is None or count < MIN_QUERIED or count < UNTRUSTWORTHY_FRACTION * images:
         return None
+    contradicts = transfer_contradicts(attack_tags(record), summary)
+    cause = (
+        "the gradients of the model are not those of its operations"
+        if contradicts
+        else ("the attack is weak")
+    )
     return make_finding(
         transfer_beats_gradients,
-        "untrustworthy",
+        "untrustworthy" if contradicts else "note",
         f"examples of a smoothed copy of the model fool {count} of {images} images that are robust "
-        f"to {record.name}: the gradients of the model are not those of its operations, and robust "
-        "accuracy is overestimated; worst-case robust accuracy counts these images as fooled",
-        "look for rounding, clamping, detach() or a backward pass of its own in the model",
+        f"to {record.name}: {cause}, and robust accuracy is overestimated"
+        f"{'; worst-case robust accuracy counts these images as fooled' if contradicts else ''}",
+        "look for rounding, clamping, detach() or a backward pass of its own in the model"
+        if contradicts
+        else "use a stronger suite (fast, autoattack)",
         {"fooled": count, "images": images},
     )
+
+
+def transfer_contradicts(tags: Sequence[str], summary: Mapping[str, Any]) -> bool:
+    """Whether examples of a copy that fool a model mean that its gradients are wrong.
+
+    With the gradients of the model they are those of ten more steps, which a weak attack does not
+    make; ensembles make many more.
+    """
+    return summary.get("copy_gradients") == OTHER_GRADIENTS or "ensemble" in tags
 
 
 @CHECKS.register("nonfinite_under_attack", tags=("records",), paper="arXiv:1902.06705")

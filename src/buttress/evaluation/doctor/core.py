@@ -58,6 +58,7 @@ class ModelUnderTest:
     seed: int = 0
     # Fewest passes that an attack of the evaluation averages, for randomized models.
     averaged_passes: int = 1
+    repeated_images: int = PROBE_IMAGES  # that checks of the outputs pass several times
 
     @cached_property
     def x(self) -> Tensor:

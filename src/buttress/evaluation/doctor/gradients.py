@@ -107,8 +107,10 @@ def _flat_fraction(gradient: torch.Tensor) -> float:
 ASCENT_ARGS: dict[str, object] = {"steps": 10, "rel_step": 0.1, "start": "clean"}
 # Of the images: where ten small steps along the gradient do not raise the margin.
 MAX_STUCK_FRACTION = 0.2
+MIN_STUCK = 3  # images: on few images one or two may be chance
 UNBOUNDED_PGD_ARGS: dict[str, object] = {"steps": 20, "rel_step": 0.25, "restarts": 2}
 MAX_ROBUST_FRACTION = 0.05  # of the images may be robust at an eps that reaches the gray image
+MIN_ROBUST = 2  # images: on few images one may be chance
 
 
 @CHECKS.register("loss_does_not_increase", tags=("attack",), paper="arXiv:1902.06705")
@@ -126,8 +128,9 @@ def loss_does_not_increase(subject: ModelUnderTest) -> Finding | None:
     is_correct = subject.is_correct[:PROBE_IMAGES]
     if not is_correct.any():
         return None
-    stuck = float((margin_increase[is_correct] <= 0).float().mean())
-    if stuck <= MAX_STUCK_FRACTION:
+    is_stuck = margin_increase[is_correct] <= 0
+    stuck = float(is_stuck.float().mean())
+    if stuck <= MAX_STUCK_FRACTION or int(is_stuck.sum()) < min(MIN_STUCK, len(is_stuck)):
         return None
     return make_finding(
         loss_does_not_increase,
@@ -165,6 +168,7 @@ def robust_at_any_eps(subject: ModelUnderTest) -> Finding | None:
     chance = 1 / subject.data.num_classes
     if (
         robust_fraction <= MAX_ROBUST_FRACTION
+        or int((~out.fooled).sum()) < min(MIN_ROBUST, len(x))
         or float(subject.is_correct.float().mean()) <= CHANCE_FACTOR * chance
     ):
         return None

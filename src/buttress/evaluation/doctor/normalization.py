@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from buttress.evaluation.doctor.core import (
     CHECKS,
-    PROBE_IMAGES,
     CheckFunction,
     ModelUnderTest,
     make_finding,
@@ -28,6 +27,8 @@ MIN_GAIN = 0.05  # gain in clean accuracy ...
 MIN_Z_SCORE = 3.0  # ... and its z-score in a sign test on the images that changed
 # Normalized images have a std of about 1; normalized twice 1 / std, 3 or 4.
 DOUBLE_NORMALIZED_STD = 2.0
+STATISTICS_IMAGES = 32
+GAIN_BATCH = 8  # misclassified images per pass, to stop as soon as too few can be gained
 RELATIVE_TOLERANCE = 0.2  # a small sample differs less from the whole dataset
 COMMON_STATISTICS: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = (
     ("mean and std 1/2", (0.5,), (0.5,)),
@@ -131,7 +132,7 @@ def first_layer_input_stats(subject: ModelUnderTest) -> tuple[float, float]:
     hooks = [layer.register_forward_pre_hook(record_stats) for layer in layers]
     try:
         with eval_mode(subject.model), torch.no_grad():
-            subject.model(subject.x[:PROBE_IMAGES])
+            subject.model(subject.x[:STATISTICS_IMAGES])
     finally:
         for hook in hooks:
             hook.remove()
@@ -161,16 +162,44 @@ def _best_transform(
     predictions, labels = (v.cpu().numpy() for v in (subject.logits.argmax(1), subject.y))
     if label_permutation(predictions, labels):
         return None
-    improvements = []
-    for transform in transforms:
-        is_correct = subject.compute_logits(transform.apply(subject.x)).argmax(1) == subject.y
-        gained = int((is_correct & ~subject.is_correct).sum())
-        lost = int((subject.is_correct & ~is_correct).sum())
-        is_significant = gained - lost >= MIN_Z_SCORE * math.sqrt(gained + lost)
-        if gained and is_significant and gained - lost >= MIN_GAIN * len(is_correct):
-            before, after = (float(r.float().mean()) for r in (subject.is_correct, is_correct))
+    improvements, wrong = [], int((~subject.is_correct).sum())
+    for transform in transforms if _is_large_gain(subject, wrong, 0) else ():
+        gained = _count_gained(subject, transform)
+        if gained is None:
+            continue
+        right = len(subject.y) - wrong
+        lost = right - _count_correct(subject, transform, subject.is_correct)
+        if _is_large_gain(subject, gained, lost):
+            before, after = ((right + k) / len(subject.y) for k in (0, gained - lost))
             improvements.append(AccuracyChange(transform.name, before, after))
     return max(improvements, key=lambda s: s.after, default=None)
+
+
+def _is_large_gain(subject: ModelUnderTest, gained: int, lost: int) -> bool:
+    gain = gained - lost
+    is_significant = gain >= MIN_Z_SCORE * math.sqrt(gained + lost)
+    return gained > 0 and is_significant and gain >= MIN_GAIN * len(subject.y)
+
+
+def _count_gained(subject: ModelUnderTest, transform: InputTransform) -> int | None:
+    """Misclassified images that a transform mends; None once they cannot be enough."""
+    gained, positions = 0, (~subject.is_correct).nonzero()[:, 0]
+    for part in positions.split(GAIN_BATCH):
+        mask = torch.zeros_like(subject.is_correct)
+        mask[part] = True
+        gained += _count_correct(subject, transform, mask)
+        positions = positions[len(part) :]
+        if not _is_large_gain(subject, gained + len(positions), 0):
+            return None
+    return gained
+
+
+def _count_correct(subject: ModelUnderTest, transform: InputTransform, mask: Tensor) -> int:
+    """How many of the images in ``mask`` are classified correctly when transformed."""
+    if not mask.any():
+        return 0
+    logits = subject.compute_logits(transform.apply(subject.x[mask]))
+    return int((logits.argmax(1) == subject.y[mask]).sum())
 
 
 def _candidate_statistics(subject: ModelUnderTest) -> list[tuple[str, Tensor, Tensor]]:
