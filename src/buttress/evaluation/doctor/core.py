@@ -65,6 +65,11 @@ class ModelUnderTest:
         return to_model_device(self.model, self.data.take(torch.arange(len(self.data))).x)
 
     @cached_property
+    def repeated_x(self) -> Tensor:
+        """Images that are passed several times, spread: only some may meet what is random."""
+        return self.x[:: max(1, len(self.x) // self.repeated_images)][: self.repeated_images]
+
+    @cached_property
     def y(self) -> Tensor:
         return self.data.labels.to(self.x.device)
 

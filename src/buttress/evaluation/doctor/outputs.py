@@ -132,7 +132,7 @@ RANDOMNESS_CHECK = "random_outputs"
 @CHECKS.register(RANDOMNESS_CHECK, tags=("model",), paper="arXiv:1802.00420")
 def random_outputs(subject: ModelUnderTest) -> Finding | None:
     """The outputs for the same images differ between passes."""
-    x = subject.x[: subject.repeated_images]
+    x = subject.repeated_x
     logits = torch.stack([subject.compute_logits(x) for _ in range(REPEATED_PASSES)])
     change = float((logits - logits[0]).abs().max()) / _logit_std(logits[0])
     if not change > ROUNDING_TOLERANCE:
@@ -162,7 +162,7 @@ def random_outputs(subject: ModelUnderTest) -> Finding | None:
 @CHECKS.register("batch_dependent_outputs", tags=("model",))
 def batch_dependent_outputs(subject: ModelUnderTest) -> Finding | None:
     """The outputs for an image depend on the other images in its batch."""
-    x = subject.x[: subject.repeated_images]
+    x = subject.repeated_x
     batched, batched_again = (
         subject.compute_logits(x)[:SINGLE_IMAGES],
         subject.compute_logits(x)[:SINGLE_IMAGES],
@@ -194,7 +194,7 @@ def gradient_mode_dependent_outputs(subject: ModelUnderTest) -> Finding | None:
     """The outputs differ between passes with and without gradients."""
     if subject.is_black_box:
         return None
-    x = subject.x[: subject.repeated_images]
+    x = subject.repeated_x
     x = torch.cat([x, (x + subject.threat.eps).clamp(0, 1)])  # changed images too
     without, again = subject.compute_logits(x), subject.compute_logits(x)
     with eval_mode(subject.model), torch.enable_grad():
