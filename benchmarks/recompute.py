@@ -18,6 +18,7 @@ from buttress.results.attack_record import read_attack_record
 from buttress.results.run import Run
 from buttress.studies import expand_study, load_study
 from buttress.studies.jobs import RunJob, complete_run, make_jobs
+from buttress.studies.spec import Scale
 from buttress.system.files import write_text
 from buttress.system.progress import SilentProgress
 
@@ -33,13 +34,13 @@ def compare_records(kept: Run, again: Run) -> tuple[int, int]:
     for file in sorted(kept.path.glob("eval/*/*.parquet")):
         first = read_attack_record(file)
         second = read_attack_record(again.path / file.relative_to(kept.path))
-        assert np.array_equal(first.sample_ids, second.sample_ids)
+        assert np.array_equal(first.ids, second.ids)
         total += len(first.correct)
         different += int((first.correct != second.correct).sum())
     return total, different
 
 
-def kept_jobs(study: str, scale: str, kept: Path, root: Path) -> list[RunJob]:
+def kept_jobs(study: str, scale: Scale, kept: Path, root: Path) -> list[RunJob]:
     jobs = make_jobs(expand_study(load_study(study), scale), root)
     return [job for job in jobs if (kept / job.key / "done.json").is_file()]
 

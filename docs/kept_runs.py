@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from buttress.results.study_result import ClaimResult, StudyResult, TableValue
+    from buttress.studies.spec import Scale
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
@@ -52,7 +53,7 @@ def answer_files(kept: Path) -> list[Path]:
     return sorted(kept.glob("studies/*/answer.json"))
 
 
-def pack_studies(results: Path, names: list[str], scale: str, kept: Path) -> None:
+def pack_studies(results: Path, names: list[str], scale: Scale, kept: Path) -> None:
     """Pack the finished runs of studies, and write the answers that follow from them."""
     from buttress.results.study_result import study_result_path
     from buttress.studies import expand_study, load_study, write_study_answer

@@ -5,11 +5,13 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 
 from buttress.results.study_result import read_study_result, study_result_path
 from buttress.studies import expand_study, load_study, write_study_answer
+from buttress.studies.spec import Scale
 
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = DOCS / "results"
@@ -31,7 +33,7 @@ def test_the_answer_follows_from_the_records(
 ) -> None:
     kept_runs.unpack_runs(KEPT, tmp_path / "runs")
     study, _, scale = name.rpartition("-")
-    write_study_answer(expand_study(load_study(study), scale), tmp_path)
+    write_study_answer(expand_study(load_study(study), cast(Scale, scale)), tmp_path)
     kept = read_study_result(KEPT / "studies" / name / "answer.json")
     assert read_study_result(study_result_path(tmp_path, study, scale)) == kept
     assert kept.finished_runs > 0
