@@ -14,7 +14,9 @@ import argparse
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import buttress as bt
 from buttress.models.loading.folder import DESCRIPTION_FILE
@@ -25,6 +27,7 @@ from buttress.results.run import Run
 from buttress.system.files import atomic_write_folder, write_text
 
 SUITE, IMAGES = "fast", 1000
+SAMPLE = 200  # the first of them are the test images of cifar10_sample
 CARD = """# {name}
 
 `{model}` trained by the recipe `{recipe}` on {train_images} images of {dataset}, seed {seed}.
@@ -62,7 +65,12 @@ def write_card(folder: Path, name: str, run: Run, result: Evaluation) -> None:
     }  # fmt: skip
     estimates = {entry: result.estimate(entry) for entry in entries}
     accuracy = {entry: estimate.accuracy for entry, estimate in estimates.items()}
-    description |= {"training": training, "images": len(result), "accuracy": accuracy}
+    sample = {
+        entry: float(scores[:SAMPLE].mean()) for entry, scores in entry_scores(result).items()
+    }
+    description |= {
+        "training": training, "images": len(result), "accuracy": accuracy, "sample": sample,
+    }  # fmt: skip
     write_text(folder / DESCRIPTION_FILE, json.dumps(description, indent=1) + "\n")
     rows = "".join(
         f"| {entry} | {100 * estimate.accuracy:.1f}% | "
@@ -78,6 +86,12 @@ def write_card(folder: Path, name: str, run: Run, result: Evaluation) -> None:
     write_text(folder / "README.md", text)
 
 
+def entry_scores(result: Evaluation) -> dict[str, NDArray[np.float64]]:
+    """Per-sample scores of each entry and of the worst case."""
+    scores = {entry: record.scores for entry, record in result.records.items()}
+    return {**scores, "worst_case": result.robust_scores}
+
+
 def add_model(run: Run, data: bt.Dataset) -> None:
     name = run.spec.model_name
     model = bt.load_model(run.path)
@@ -87,7 +101,7 @@ def add_model(run: Run, data: bt.Dataset) -> None:
         sha256 = write_weights(folder, model, half=True)
         if target.exists():
             old = json.loads((target / DESCRIPTION_FILE).read_text(encoding="utf-8"))
-            if old["weights_sha256"] == sha256:
+            if old["weights_sha256"] == sha256 and "sample" in old:
                 raise SkipModelError
         write_description(folder, model, model.options, sha256, name=name, classes=data.classes)
         result = bt.evaluate(bt.load_model(folder), data, suite=SUITE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from buttress.results.study_result import StudyResult, StudyTableRow
+from buttress.results.study_result import StudyTableRow, read_study_result
 
 # Column -> label, color and marker; the last one orders the rows.
 SERIES = {
@@ -21,8 +22,12 @@ SERIES = {
 CATEGORY_MARKS = {"cnn": "C", "transformer": "T", "hybrid": "H"}
 
 
-def draw_answer(result: StudyResult, path: Path) -> None:
-    """Draw the rows that have all values, the most robust first; T, H and C are categories."""
+def draw_answer(answer: Path, path: Path) -> None:
+    """Draw the rows that have all values, the most robust first; T, H and C are categories.
+
+    The picture carries the hash of the answer, so that a stale one is found.
+    """
+    result = read_study_result(answer)
     rows = sorted(filter(_is_measured, result.rows), key=_worst_case)
     with mpl.rc_context({"svg.hashsalt": "buttress", "font.size": 9}):
         height = 1.3 + 0.28 * len(rows)
@@ -48,7 +53,13 @@ def draw_answer(result: StudyResult, path: Path) -> None:
         ax.grid(True, axis="x", color="#dddddd", linewidth=0.6)
         ax.set_axisbelow(True)
         figure.legend(loc="outside upper center", ncols=len(SERIES), frameon=False)
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        figure.savefig(
+            path, format="svg", metadata={"Date": None, "Description": answer_hash(answer)}
+        )
+
+
+def answer_hash(answer: Path) -> str:
+    return hashlib.sha256(answer.read_bytes()).hexdigest()
 
 
 def _is_measured(row: StudyTableRow) -> bool:

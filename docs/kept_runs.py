@@ -17,12 +17,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from answer_figure import draw_answer
+
 if TYPE_CHECKING:
     from buttress.results.study_result import ClaimResult, StudyResult, TableValue
     from buttress.studies.spec import Scale
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
+ANSWER_STUDY, ANSWER_FIGURE = "table1-mini", HERE / "answer.svg"  # the figure of the README
 OMITTED = {"best.pt", "last.pt", "training_images.json"}
 
 
@@ -72,6 +75,8 @@ def pack_studies(results: Path, names: list[str], scale: Scale, kept: Path) -> N
             unpack_runs(kept, Path(root) / "runs")
             write_study_answer(expanded, Path(root))
             shutil.copytree(copy, kept / "studies" / folder.name, dirs_exist_ok=True)
+        if folder.name == ANSWER_STUDY:
+            draw_answer(kept / "studies" / folder.name / "answer.json", ANSWER_FIGURE)
 
 
 def write_site(kept: Path, target: Path, runs: Path) -> None:

@@ -102,9 +102,10 @@ class TestContract:
 
 def test_lists_and_unknown_names(tmp_path: Path) -> None:
     imagenets = {"imagenet", "imagenet-100", "imagenet-rb5000", "imagenette", "imagenette-160"}
-    others = {"cifar10", "cifar100", "digits", "caltech101", "flowers102", "tiny-imagenet"}
-    assert set(list_datasets()) == imagenets | others
-    assert list_datasets("bundled") == ["digits"]
+    cifars = {"cifar10", "cifar100", "cifar10_sample"}
+    others = {"digits", "caltech101", "flowers102", "tiny-imagenet"}
+    assert set(list_datasets()) == imagenets | cifars | others
+    assert list_datasets("bundled") == ["cifar10_sample", "digits"]
     with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
         load_dataset("cifar_10x")
     with pytest.raises(UnknownNameError, match="unknown reader 'zip'"):

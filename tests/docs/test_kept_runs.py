@@ -66,3 +66,10 @@ def test_pages_are_built(kept_runs: ModuleType, tmp_path: Path) -> None:
         assert (tmp_path / "site" / "studies" / f"{name}.html").is_file()
     text = kept_runs.results_page(KEPT)
     assert text.count("\n## ") + text.startswith("## ") == len(STUDIES)
+
+
+def test_the_figure_of_the_readme_is_that_of_the_kept_answer(kept_runs: ModuleType) -> None:
+    from answer_figure import answer_hash
+
+    picture = kept_runs.ANSWER_FIGURE.read_text(encoding="utf-8")
+    assert answer_hash(KEPT / "studies" / kept_runs.ANSWER_STUDY / "answer.json") in picture

@@ -74,6 +74,22 @@ def test_every_model_of_the_package_is_described_and_whole(name: str) -> None:
     assert json.loads((folder / "buttress.json").read_text())["model"] == card.model
 
 
+@pytest.mark.parametrize("name", zoo.list_zoo())
+def test_every_model_has_the_accuracy_of_its_card(name: str) -> None:
+    data = bt.load_dataset("cifar10_sample")
+    evaluation = bt.evaluate(bt.load_model(name), data, suite="clean")
+    assert evaluation.accuracy["clean"] == zoo.read_zoo_card(name).sample_accuracy["clean"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.list_zoo())
+def test_every_model_has_the_robust_accuracy_of_its_card(name: str) -> None:
+    evaluation = bt.evaluate(bt.load_model(name), bt.load_dataset("cifar10_sample"), suite="fast")
+    card = zoo.read_zoo_card(name).sample_accuracy
+    assert evaluation.worst_case == pytest.approx(card["worst_case"])
+    assert {k: v for k, v in card.items() if k != "worst_case"} == evaluation.accuracy
+
+
 def test_the_zoo_is_small() -> None:
     assert sum(f.stat().st_size for f in zoo.ZOO.rglob("*") if f.is_file()) < MAX_BYTES
 

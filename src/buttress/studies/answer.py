@@ -58,7 +58,7 @@ from buttress.studies.spec import (
     StudySpec,
     column_title,
 )
-from buttress.studies.table import StudyTable, ValueTable
+from buttress.studies.table import MeasuredValue, StudyTable, ValueTable
 from buttress.system.progress import Progress, SilentProgress
 
 MIN_ROWS = 4  # fewest rows of a rank correlation
@@ -216,7 +216,7 @@ def _build_rows(
                 images=len(value.scores[0]) if value is not None and value.scores else 0,
                 seeds=0 if value is None else len(value.seeds),
                 missing_reason=table.missing.get((row, column), ""),
-                warnings=tuple(dict.fromkeys(w for e in evaluations for w in e.warnings)),
+                warnings=_value_warnings(value, evaluations),
                 is_untrustworthy=not all(e.is_trustworthy for e in evaluations),
             )
         rows.append(
@@ -224,6 +224,15 @@ def _build_rows(
                  run_keys=tuple(s.grid_run.key for s in runs))
         )  # fmt: skip
     return tuple(rows)
+
+
+def _value_warnings(
+    value: MeasuredValue | None, evaluations: Sequence[Evaluation]
+) -> tuple[str, ...]:
+    """Warnings of the evaluations, and why the value decides no claim."""
+    problem = "" if value is None else value.problem
+    warnings = [warning for e in evaluations for warning in e.warnings]
+    return tuple(dict.fromkeys(text for text in (problem, *warnings) if text))
 
 
 def _column_evaluations(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,35 @@ def runs_of_column(column: ColumnSpec, row_runs: Sequence[GridRunRecords]) -> li
 def _measure(
     column: ColumnSpec, of_row: Sequence[GridRunRecords], scaled: ScaledStudy
 ) -> MeasuredValue:
+    """The value of a cell; of the finished seeds alone it is shown and decides no claim."""
     runs = runs_of_column(column, of_row)
     if not runs:
         raise MissingValue("the grid contains no run for this cell")
-    seeds = tuple(s.grid_run.seed for s in runs)
-    if len(set(seeds)) < len(seeds):
+    if len({s.grid_run.seed for s in runs}) < len(runs):
         raise MissingValue("several runs match this cell; add labels to `where` of the column")
+    try:
+        return _measure_seeds(column, runs, scaled)
+    except MissingValue:
+        finished = [run for run in runs if _is_measured(column, run, scaled)]
+        if not finished:
+            raise
+        value = _measure_seeds(column, finished, scaled)
+        text = f"only {len(finished)} of {len(runs)} seeds are finished"
+        return replace(value, problem=value.problem or text)
+
+
+def _is_measured(column: ColumnSpec, run: GridRunRecords, scaled: ScaledStudy) -> bool:
+    try:
+        _measure_seeds(column, [run], scaled)
+    except MissingValue:
+        return False
+    return True
+
+
+def _measure_seeds(
+    column: ColumnSpec, runs: Sequence[GridRunRecords], scaled: ScaledStudy
+) -> MeasuredValue:
+    seeds = tuple(s.grid_run.seed for s in runs)
     try:
         if column.analysis:
             return _figure_value(

@@ -2,6 +2,7 @@
 
 from buttress.data.datasets import caltech101 as caltech101
 from buttress.data.datasets import cifar as cifar
+from buttress.data.datasets import cifar10_sample as cifar10_sample
 from buttress.data.datasets import digits as digits
 from buttress.data.datasets import flowers102 as flowers102
 from buttress.data.datasets import imagenet as imagenet

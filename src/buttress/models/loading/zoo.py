@@ -27,6 +27,7 @@ class ZooCard:
     recipe: str
     images: int  # test images of all accuracies
     accuracy: Mapping[str, float]  # suite entry -> accuracy of the stored weights
+    sample_accuracy: Mapping[str, float]  # the same on the test images of cifar10_sample
     weights_sha256: str
 
 
@@ -62,5 +63,5 @@ def read_zoo_card(name: str) -> ZooCard:
     trained = raw["training"]
     return ZooCard(
         name, raw["model"], trained["dataset"], trained["recipe"], raw["images"],
-        raw["accuracy"], raw["weights_sha256"],
+        raw["accuracy"], raw["sample"], raw["weights_sha256"],
     )  # fmt: skip
