@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from buttress.studies.answer import rank_agreement
-from buttress.studies.claims import CLAIMS, assess_claim
+from buttress.studies.claims import CLAIMS, assess_claim, needed_data
 from buttress.studies.table import MeasuredValue, StudyTable, ValueTable
 
 N = 2000
@@ -209,3 +210,22 @@ def test_intervals_of_shares_of_copies_stay_between_0_and_1() -> None:
     table = StudyTable(("net",), (("a",),), {(("a",), "robust"): cell}, ("robust",))
     low, high = table.intervals(table.as_values(500))[("a",), "robust"]
     assert 0 <= low < cell.value < high < 0.2
+
+
+def test_a_tie_says_how_much_data_would_decide_it() -> None:
+    predicate = CLAIMS.create(
+        "row_order", {"column": "robust", "rows": [{"net": "b"}, {"net": "a"}]}
+    )
+    few = planted({"a": 0.30, "b": 0.34}, n=400)
+    assert assess_claim(predicate, few.as_values(400)).outcome == "undecided"
+    text = needed_data(predicate, few.as_values(400))
+    factor = int(text.removeprefix("about ").split()[0])
+    assert 2 < factor < 64
+    values = few.as_values(400)
+    noise = {"robust": (values.redraws["robust"] - values.columns["robust"][:, None])}
+    enough = {"robust": values.columns["robust"][:, None] + noise["robust"] / factor**0.5}
+    assert assess_claim(predicate, replace(values, redraws=enough)).outcome == "holds"
+    equal = planted({"a": 0.30, "b": 0.30}, n=400)
+    assert needed_data(predicate, equal.as_values(400)).startswith(
+        "more seeds and test images alone"
+    )

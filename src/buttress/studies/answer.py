@@ -31,7 +31,13 @@ from buttress.results.study_result import (
     write_study_result,
 )
 from buttress.statistics import spearman
-from buttress.studies.claims import CLAIMS, Predicate, UndecidableClaim, assess_claim
+from buttress.studies.claims import (
+    CLAIMS,
+    Predicate,
+    UndecidableClaim,
+    assess_claim,
+    needed_data,
+)
 from buttress.studies.claims.trends import spearman_fisher_draws
 from buttress.studies.grid import ExpandedStudy, GridRun, run_label
 from buttress.studies.jobs import make_jobs, read_status
@@ -136,6 +142,9 @@ def claim_results(study: StudySpec, scale: Scale, measured: ValueTable) -> tuple
         assessment = assess_claim(predicate, measured)
         if scale == "smoke" and assessment.outcome != "undecided":
             assessment = assessment._replace(outcome="undecided", reason=SMOKE_REASON)
+        elif assessment.outcome == "undecided" and assessment.replicate_share is not None:
+            reason = f"{assessment.reason}; {needed_data(predicate, measured)}"
+            assessment = assessment._replace(reason=reason)
         outcome, evidence = claim.published, ""
         if published is not None and not claim.published:
             outcome, evidence = printed_outcome(predicate, published)

@@ -7,3 +7,4 @@ from buttress.studies.claims.core import ClaimAssessment as ClaimAssessment
 from buttress.studies.claims.core import Predicate as Predicate
 from buttress.studies.claims.core import UndecidableClaim as UndecidableClaim
 from buttress.studies.claims.core import assess_claim as assess_claim
+from buttress.studies.claims.core import needed_data as needed_data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from buttress.studies.table import ValueTable
 
 FLOOR = 0.005  # accuracies that are all below it, or all above one minus it, decide nothing
 NOT_MEASURED = "not measured yet"
+SAMPLE_FACTORS = (2, 4, 8, 16, 32, 64)  # times the seeds and images of a tie
 MAX_LISTED = 3  # rows or comparisons that a reason lists
 
 
@@ -81,6 +83,26 @@ def assess_claim(predicate: Predicate, table: ValueTable) -> ClaimAssessment:
     if condition.is_firm(False):
         return ClaimAssessment("does not hold", evidence, "", share)
     return ClaimAssessment("undecided", evidence, _tie_reason(condition), share)
+
+
+def needed_data(predicate: Predicate, table: ValueTable) -> str:
+    """How much more data would decide a tie if the values stayed as they are.
+
+    With ``k`` times the seeds and test images, deviations of redraws shrink by the root of ``k``.
+    """
+    for factor in SAMPLE_FACTORS:
+        redraws = {
+            column: (values := table.values(column)[:, None])
+            + (table.redraws[column] - values) / math.sqrt(factor)
+            for column in table.redraws
+        }
+        condition = predicate.condition(replace(table, redraws=redraws, used=set()))
+        if condition.is_firm(True) or condition.is_firm(False):
+            return (
+                f"about {factor} times as many seeds and test images would decide it "
+                "if the values stay"
+            )
+    return "more seeds and test images alone would not decide it if the values stay"
 
 
 def _check_values(table: ValueTable) -> None:
