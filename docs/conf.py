@@ -13,6 +13,7 @@ import buttress  # noqa: E402
 
 generate.write_all(HERE / "_generated")
 generate.write(HERE / "_generated" / "results.md", kept_runs.results_page(kept_runs.KEPT))
+generate.write(HERE / "_generated" / "findings.md", kept_runs.findings(kept_runs.KEPT))
 kept_runs.write_site(
     kept_runs.KEPT, HERE / "_generated" / "site" / "results", HERE / "_generated" / "kept-runs"
 )

@@ -14,6 +14,7 @@ import io
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
 ANSWER_STUDY, ANSWER_FIGURE = "table1-mini", HERE / "answer.svg"  # the figure of the README
+FINDINGS_COLUMNS = (
+    "at_clean", "pgd_linf", "worst_case",
+    "strong_linf", "strong_l2", "strong_l1", "field_worst_case",
+)  # fmt: skip
 OMITTED = {"best.pt", "last.pt", "training_images.json"}
 
 
@@ -97,6 +102,27 @@ def results_page(kept: Path) -> str:
     return "\n".join(_study_section(read_study_result(file)) for file in answer_files(kept))
 
 
+def findings(kept: Path) -> str:
+    """The table of the main study and its claims, by outcome."""
+    from buttress.results.study_result import read_study_result
+
+    result = read_study_result(kept / "studies" / ANSWER_STUDY / "answer.json")
+    text = (
+        f"{result.finished_runs} of {result.total_runs} runs are finished. Published values, of "
+        f"full-size models, are in brackets.\n\n{table_of(result, FINDINGS_COLUMNS)}"
+    )
+    titles = {"holds": "What holds", "does not hold": "What does not", "undecided": "Undecided"}
+    for outcome, title in titles.items():
+        claims = [claim for claim in result.claims if claim.outcome == outcome]
+        lines = [
+            f"- {claim.id}: {claim.statement} (published: {claim.published}). {claim.evidence}"
+            + (f" *{claim.reason}.*" if claim.reason else "")
+            for claim in claims
+        ]
+        text += f"\n## {title}\n\n" + ("\n".join(lines) or "No claim so far.") + "\n"
+    return text
+
+
 def _study_section(result: StudyResult) -> str:
     page = f"results/studies/{result.study}-{result.scale}.html"
     finished = f"{result.finished_runs} of {result.total_runs} runs of `{result.study}` at scale"
@@ -124,9 +150,9 @@ def _measured_outcome(claim: ClaimResult) -> str:
     return f"**{claim.outcome}**" + (f": {reason}" if reason else "")
 
 
-def table_of(result: StudyResult) -> str:
-    """The measured rows of a study, published values in brackets."""
-    names = [name for name in result.columns if result.units[name] == "percent"]
+def table_of(result: StudyResult, columns: Sequence[str] = ()) -> str:
+    """The measured rows of a study with all accuracies, or some; published values in brackets."""
+    names = columns or [name for name in result.columns if result.units[name] == "percent"]
     titles = [result.column_titles[name] for name in names]
     rows = [[*result.axes, *titles], ["---"] * (len(result.axes) + len(names))]
     for line in result.rows:

@@ -73,3 +73,12 @@ def test_the_figure_of_the_readme_is_that_of_the_kept_answer(kept_runs: ModuleTy
 
     picture = kept_runs.ANSWER_FIGURE.read_text(encoding="utf-8")
     assert answer_hash(KEPT / "studies" / kept_runs.ANSWER_STUDY / "answer.json") in picture
+
+
+def test_the_findings_name_every_claim_once(kept_runs: ModuleType) -> None:
+    text = kept_runs.findings(KEPT)
+    result = read_study_result(KEPT / "studies" / kept_runs.ANSWER_STUDY / "answer.json")
+    assert all(text.count(f"- {claim.id}: ") == 1 for claim in result.claims)
+    assert f"{result.finished_runs} of {result.total_runs} runs are finished" in text
+    # The page says that no evaluation is untrustworthy.
+    assert not any(value.is_untrustworthy for row in result.rows for value in row.values.values())
