@@ -160,6 +160,18 @@ def test_every_page_shows_its_figures_and_fits_a_phone_in_light_and_dark(
     assert figures > 60
 
 
+def test_marks_of_warnings_in_wide_tables_do_not_widen_the_page(
+    tmp_path: Path, browser: Browser
+) -> None:
+    names = ["clean", *(f"attack-number-{k}" for k in range(8))]
+    warnings = {name: ["the gradient is flat"] for name in names[1:]}
+    make_run(tmp_path / "r", None, {name: [1, 0] * 5 for name in names}, warnings=warnings)
+    browser.size(375, 800)
+    browser.open(write_report([tmp_path / "r"], tmp_path / "out"))
+    assert browser.ask("document.querySelectorAll('.leaderboard .mark .hidden').length") >= 8
+    assert browser.ask(TOO_WIDE) <= 0
+
+
 def compared(browser: Browser) -> list[list[str]]:
     result: list[list[str]] = browser.ask(
         "[...document.querySelectorAll('#numbers tr')].map(r => [...r.cells].map(c => c.innerText))"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SPACING = 4  # pixels between values: one in 16 pixels, about the density of 1/14 of the authors
 ORIENTATIONS = 4
 WAVELENGTH = 5.0  # pixels; the authors draw 4 to 7.7
+SOFTNESS = 0.05  # of the range of the noise: values so near to an extreme share its gradient
 DEVIATION = 0.25  # of the kernel's side; the authors draw 0.1 to 0.4
 
 
@@ -53,9 +54,22 @@ class Gabor(ParametricThreat):
         half = kernels.shape[2] // 2
         noise = F.conv_transpose2d(2 * points - 1, kernels, stride=SPACING)
         noise = noise[:, :, half : half + height, half : half + width]
-        low, high = noise.amin((2, 3), keepdim=True), noise.amax((2, 3), keepdim=True)
+        low, high = -_largest(-noise), _largest(noise)
         stretched = (noise - low) / (high - low).clamp_min(1e-6)
         return (x + self.eps / 255 * stretched).clamp(0, 1)
+
+
+def _largest(noise: Tensor) -> Tensor:
+    """(N, 1, 1, 1) the largest value, with the gradient of a soft maximum.
+
+    The exact gradient knows one pixel only, and attacks go back and forth between two.
+    """
+    import torch
+
+    high, low = noise.amax((2, 3), keepdim=True), noise.amin((2, 3), keepdim=True)
+    softness = (SOFTNESS * (high - low)).detach().clamp_min(1e-6)
+    soft = softness * torch.logsumexp(noise / softness, (2, 3), keepdim=True)
+    return high.detach() + (soft - soft.detach())
 
 
 @lru_cache

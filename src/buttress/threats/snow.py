@@ -31,7 +31,8 @@ class Snow(ParametricThreat):
     A flake's intensity is exp(-u / 0.2) of a parameter u in [0, 1], and to the fourth power in the
     image; the mean over the flakes of a kind is at most 0.2. Departures from the authors' code:
     the streaks are the same for all images, shorter on smaller ones, and the mean is taken over the
-    image, theirs over blocks of 8 x 8 flakes.
+    image, theirs over blocks of 8 x 8 flakes. Where the mean is at its bound, the gradient is the
+    projected one, so that less snow of a kind can be chosen again (`_bound_mean`).
     """
 
     @property
@@ -54,9 +55,7 @@ class Snow(ParametricThreat):
         from torch.nn import functional as F
 
         height, width = x.shape[2:]
-        intensity = torch.exp((points - 1) / MEAN_INTENSITY)
-        mean = intensity.mean((2, 3), keepdim=True)
-        intensity = intensity * (MEAN_INTENSITY / mean).clamp_max(1)
+        intensity = _bound_mean(torch.exp((points - 1) / MEAN_INTENSITY))
         kernels = streak_kernels(min(height, width)).to(x)
         flakes = _spread_flakes(intensity**4)
         snow = F.conv2d(flakes, kernels, padding=kernels.shape[2] // 2)[:, :, :height, :width]
@@ -64,6 +63,30 @@ class Snow(ParametricThreat):
         luminance = torch.einsum("nchw,c->nhw", x, x.new_tensor(weights))[:, None]
         paler = (1 - DISCOLOR) * x + DISCOLOR * x.maximum(1.5 * luminance + 0.5)
         return (paler + self.eps * snow).clamp(0, 1)
+
+
+def _bound_mean(intensity: Tensor) -> Tensor:
+    """Intensities (N, K, H, W) scaled down where the mean of a kind exceeds its bound.
+
+    The scaled flakes do not change with the sum of those given, so the exact gradient is zero
+    along it, and a kind of flakes that only harms the attack could never become paler. In
+    the backward pass this component is removed only where more snow would raise the loss, as a
+    projection onto the bound does.
+    """
+    import torch
+
+    mean = intensity.mean((2, 3), keepdim=True)
+    scale = (MEAN_INTENSITY / mean).clamp_max(1).detach()
+    bounded = intensity * scale
+    if bounded.requires_grad:
+        is_bound, weights = scale < 1, (intensity / mean).detach()
+
+        def project(grad: Tensor) -> Tensor:
+            along_sum = (grad * weights).mean((2, 3), keepdim=True)
+            return torch.where(is_bound, grad - along_sum.clamp_min(0), grad)
+
+        bounded.register_hook(project)
+    return bounded
 
 
 def _spread_flakes(intensity: Tensor) -> Tensor:
