@@ -6,7 +6,8 @@ Small networks on the bundled digits, trained here (about a minute), Linf eps 0.
 
 1. quantized input, attacked without and with a surrogate in the backward pass (BPDA);
 2. random noise on the input, scored by one draw and over 20, attacked without and with EOT;
-3. the smallest eps that fools an adversarially trained network, by our attacks and, where adv-lib
+3. a detector, trained to reject adversarial examples of the classes, attacked by a joint loss;
+4. the smallest eps that fools an adversarially trained network, by our attacks and, where adv-lib
    is installed, by its FMN and DDN, with the passes of each.
 """
 
@@ -29,10 +30,12 @@ from buttress.bench.attack_tools import import_adv_lib
 from buttress.data import Dataset, load_dataset
 from buttress.engine import run_attack
 from buttress.evaluation import MinimumNorms
+from buttress.evaluation.detectors import ClassOutputs
 from buttress.models.cost import count_passes
+from buttress.statistics import wilson_interval
 
 EPS, STEPS, DRAWS = 0.1, 400, 20
-PARTS = ["surrogate", "draws", "minimum_norm"]
+PARTS = ["surrogate", "draws", "detector", "minimum_norm"]
 LEVELS = 3  # gray levels above black
 NOISE = 0.3  # standard deviation
 
@@ -55,10 +58,10 @@ def soft_quantize(x: Tensor) -> Tensor:
     return (scaled - torch.sin(2 * torch.pi * scaled) / (2 * torch.pi)) / LEVELS
 
 
-def make_net() -> nn.Sequential:
+def make_net(outputs: int = 10) -> nn.Sequential:
     return nn.Sequential(
         nn.AvgPool2d(2), nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, 10),
+        nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, outputs),
     )  # fmt: skip
 
 
@@ -121,6 +124,42 @@ def draws_table(net: nn.Module, data: Dataset) -> str:
     return table(header, rows)
 
 
+def train_detector(data: Dataset) -> nn.Module:
+    """A model with an eleventh output, trained to name adversarial examples of the other ten."""
+    net, attack = make_net(11), create_attack("pgd", steps=5)
+    optimizer = torch.optim.Adam(net.parameters(), 2e-3)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(STEPS):
+        rows = torch.randint(len(data), (64,), generator=generator)
+        x, y = data.images[rows], data.labels[rows]
+        if step >= STEPS // 4:
+            ball, classes = bt.NormBall("Linf", EPS), ClassOutputs(net)
+            x = torch.cat([x, run_attack(attack, classes, x, y, ball).x_adv])
+            y = torch.cat([y, torch.full_like(y, 10)])
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net.eval()
+
+
+def detector_table(data: Dataset) -> str:
+    """What the doctor finds for a detector."""
+    model = train_detector(load_dataset("digits", "train"))
+    found = bt.diagnose(model, data, f"Linf:{EPS}", adapt=True)
+    assert found.adaptive is not None
+    accuracies = {
+        f"`{n}` on the classes" if n != "clean" else n: a for n, a in found.accuracy.items()
+    }
+    accuracies["`pgd` with the joint loss too"] = found.adaptive.after
+    n = len(data)
+    rows = [
+        [name, "{:.1%} ({:.1%} - {:.1%})".format(a, *wilson_interval(a * n, n))]
+        for name, a in accuracies.items()
+    ]
+    return table(["attack", "correct or rejected"], rows)
+
+
 def minimum_norm_table(net: nn.Module, data: Dataset, norm: str) -> str:
     """Median distance, optimality and passes of each attack."""
     ours = {"fab-t": {"targets": 3}, "fast": {}, "pgd": {}}
@@ -174,6 +213,9 @@ def write_parts(data: Dataset, parts: list[str]) -> Iterator[str]:
     if "draws" in parts:
         yield f"Random noise on the input (standard deviation {NOISE}):"
         yield draws_table(net, data)
+    if "detector" in parts:
+        yield "A detector that rejects adversarial examples:"
+        yield detector_table(data)
     if "minimum_norm" in parts:
         yield "Smallest eps that fools an adversarially trained network:"
         train(robust, training, adversarial=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from buttress.evaluation.adapt import (
     Adaptation,
     propose_adaptation,
 )
+from buttress.evaluation.detectors import ClassOutputs, JointOutputs
 from buttress.evaluation.diagnose import DOCTOR_ATTACKS
 from buttress.evaluation.doctor import CHECKS, ModelUnderTest
 from buttress.results.diagnosis import Diagnosis, Finding
@@ -83,7 +85,7 @@ class Cut(nn.Module):
 def diagnose(model: nn.Module, **args: Any) -> Diagnosis:
     x, _ = images(IMAGES)
     with torch.no_grad():
-        y = model.eval()(x).argmax(1)
+        y = model.eval()(x)[:, :10].argmax(1)
     data = Dataset.from_arrays(x, y, classes=list("abcdefghij"))
     return bt.diagnose(model, data, f"Linf:{EPS}", adapt=True, **args)
 
@@ -152,6 +154,76 @@ def test_saturation_calls_for_a_margin_loss() -> None:
     assert found is not None
     assert found.attacks[0].args["loss"] == "margin"
     assert any("margin loss because of saturated_gradient" in r for r in found.attacks[0].reasons)
+
+
+class Detector(nn.Module):
+    """Ten classes, and a rejection of images that are brighter than the clean ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.net(x)
+        rejection = z.max(1).values + 200 * (x.mean((1, 2, 3)) - images(IMAGES)[0].mean() - 0.01)
+        return torch.cat([z, rejection[:, None]], 1)
+
+
+def test_a_detector_calls_for_a_joint_loss() -> None:
+    x, _ = images(IMAGES)
+    model = Detector().eval()
+    with torch.no_grad():
+        y = model.net(x).argmax(1)
+    data = Dataset.from_arrays(x, y, classes=list("abcdefghij"))
+    found = bt.diagnose(model, data, f"Linf:{EPS}", adapt=True)
+    (finding,) = [f for f in found.findings if f.check == "class_count"]
+    assert "--adapt" in finding.remedy
+    assert found.adaptive is not None
+    assert "joint loss" in found.adaptive.attacks[0].reasons[0]
+    assert found.adaptive.after < found.adaptive.worst_case_before <= found.adaptive.before
+    assert found.accuracy["pgd-20"] == found.adaptive.before
+    assert found.passes > IMAGES * 20
+    assert "rejects an image" in found.adaptive.notes[0]
+    assert bt.diagnose(model, data, f"Linf:{EPS}").adaptive is None
+
+
+def test_joint_outputs_are_wrong_only_where_an_image_is_misclassified_and_accepted() -> None:
+    """All orders of three classes and the rejection, for each label."""
+    logits = torch.tensor(list(itertools.permutations([0.0, 1.0, 2.0, 3.0])))
+    model = nn.Flatten()  # images of one row are their own logits
+    for label in range(3):
+        joint = JointOutputs(model, label)(logits.view(-1, 1, 1, 4)).argmax(1)
+        predicted = logits.argmax(1)
+        assert torch.equal(joint != label, (predicted != label) & (predicted != 3))
+    assert torch.equal(ClassOutputs(model)(logits.view(-1, 1, 1, 4)), logits[:, :3])
+
+
+class Clamp(nn.Module):
+    """Logits that are cut off: most gradients are zero, also those of the margin."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        centered = z - z.mean(1, keepdim=True)
+        return 100 * (centered / centered.std(1, keepdim=True)).clamp(-1.0, 0.8)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(small_net(), Scale()),
+        nn.Sequential(small_net(), Clamp()),
+        nn.Sequential(small_net(), nn.Softmax(1)),
+        nn.Sequential(Quantize(), small_net()),
+        nn.Sequential(Noise(), small_net()),
+        Detector(),
+    ],
+    ids=["scaled", "clamped", "probabilities", "quantized", "noisy", "detector"],
+)
+def test_every_proposal_is_run_with_a_number_before_and_after(model: nn.Module) -> None:
+    found = diagnose(model)
+    assert found.adaptive is not None, [f.check for f in found.findings]
+    assert found.adaptive.attacks
+    assert found.adaptive.after <= found.adaptive.worst_case_before <= found.adaptive.before
+    assert "robust accuracy" in found.adaptive.summary(IMAGES)
 
 
 def test_an_honest_model_calls_for_nothing_and_old_diagnoses_are_read() -> None:

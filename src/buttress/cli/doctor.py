@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 @DEVICE_OPTION
 @click.option("--adapt", is_flag=True,
               help="Also run the attack that the findings call for: averaged passes, a surrogate "
-              "or queries, a margin loss.")  # fmt: skip
+              "or queries, a margin loss, a joint loss where the last output rejects "
+              "images.")  # fmt: skip
 @click.option("--surrogate", callback=checked(check_surrogate), metavar="STAND_IN",
               help="Stand-in for the backward pass of --adapt: FILE.py:FUNCTION, or "
               "SUBMODULE=identity (default: identity where gradients stop).")  # fmt: skip

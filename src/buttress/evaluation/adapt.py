@@ -5,6 +5,7 @@
 | the model is randomized | passes are averaged (EOT), scores are means over draws |
 | gradients are masked | a surrogate in the backward pass (BPDA), else queries without gradients |
 | the loss saturates | a loss of margins, towards each of the nearest classes |
+| one output more than classes | a joint loss of classes and rejection (`detectors`) |
 """
 
 from __future__ import annotations
@@ -127,17 +128,20 @@ def run_adaptive_attacks(
     )
 
 
+def margin_attack_args(subject: ModelUnderTest) -> dict[str, Any]:
+    """Arguments of `pgd`: steps on the margin towards each of the nearest classes."""
+    targets = min(MARGIN_TARGETS, subject.data.num_classes - 1)
+    return {"steps": MARGIN_STEPS, "rel_step": 2.0, "schedule": "cosine", "loss": "margin",
+            "target": "each", "targets": targets, "restarts": targets}  # fmt: skip
+
+
 def _adaptive_entries(
     adaptation: Adaptation, subject: ModelUnderTest
 ) -> list[tuple[SuiteEntry, list[str]]]:
     """Targeted steps on the margin, unless gradients are useless, then queries."""
     entries: list[tuple[SuiteEntry, list[str]]] = []
     if adaptation.reasons and ("surrogate" in adaptation.args or not subject.is_black_box):
-        targets = min(MARGIN_TARGETS, subject.data.num_classes - 1)
-        margin_args = {"steps": MARGIN_STEPS, "rel_step": 2.0, "schedule": "cosine",
-                       "loss": "margin", "target": "each", "targets": targets,
-                       "restarts": targets}  # fmt: skip
-        args = {**margin_args, **adaptation.args}
+        args = {**margin_attack_args(subject), **adaptation.args}
         entry = SuiteEntry("adaptive-pgd", "pgd", subject.threat, args)
         entries.append((entry, adaptation.reasons))
     if adaptation.query_reasons:

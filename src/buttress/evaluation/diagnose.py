@@ -14,7 +14,12 @@ from buttress.data import Dataset
 from buttress.engine.checks import check_image_batch, check_model_output
 from buttress.engine.cost import attack_passes
 from buttress.errors import UserError
-from buttress.evaluation.adapt import propose_adaptation, run_adaptive_attacks
+from buttress.evaluation.adapt import (
+    margin_attack_args,
+    propose_adaptation,
+    run_adaptive_attacks,
+)
+from buttress.evaluation.detectors import attack_detector, is_detector
 from buttress.evaluation.doctor.core import (
     CHECK_KINDS,
     CHECKS,
@@ -29,7 +34,7 @@ from buttress.evaluation.evaluate import attack_correct_images, default_draws
 from buttress.evaluation.inputs import load_images
 from buttress.evaluation.run_entry import EvaluatedModel, EvaluationJob
 from buttress.evaluation.suite import SuiteEntry
-from buttress.models.cost import PassCount
+from buttress.models.cost import PassCount, count_passes
 from buttress.models.eval_mode import eval_mode
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
@@ -124,7 +129,8 @@ def diagnose(  # noqa: PLR0913 - the public call
         seed: of the small attacks.
         limit: how many images to attack, at most the first 1000; a few hundred suffice.
         adapt: also run the attack that the findings call for: averaged passes, a surrogate in the
-            backward pass or queries, a loss of margins.
+            backward pass or queries, a loss of margins, a joint loss where one output more than
+            there are classes rejects an image.
         surrogate: differentiable stand-in for it, as for `evaluate`; default: the identity.
         progress: where to show progress and the estimated cost.
     """
@@ -145,6 +151,8 @@ def diagnose(  # noqa: PLR0913 - the public call
     adaptive: AdaptiveResult | None = None
     if any(f.check == CLASS_COUNT_CHECK for f in checks.findings):
         checks.skip_remaining("model and dataset differ in the number of classes")
+        if adapt and is_detector(subject):
+            return _diagnose_detector(subject, checks, batch_size, started)
     else:
         job = _doctor_job(subject, batch_size, default_draws(checks.findings, progress))
         records = _check_under_attack(subject, checks, job, progress)
@@ -152,6 +160,19 @@ def diagnose(  # noqa: PLR0913 - the public call
         if proposal is not None:
             adaptive = run_adaptive_attacks(proposal, subject, job, records, progress)
     return _build_diagnosis(subject, checks, records, adaptive, time.perf_counter() - started)
+
+
+def _diagnose_detector(
+    subject: ModelUnderTest, checks: CheckRun, batch_size: int, started: float
+) -> Diagnosis:
+    """The diagnosis of a model whose last output rejects an image."""
+    usual = [(a.name, a.attack, a.args) for a in DOCTOR_ATTACKS if a.robust_to == CLEAN]
+    with count_passes(subject.model) as counter:
+        accuracy, adaptive = attack_detector(
+            subject, usual, margin_attack_args(subject), batch_size
+        )
+    diagnosis = _build_diagnosis(subject, checks, [], adaptive, time.perf_counter() - started)
+    return diagnosis.model_copy(update={"accuracy": accuracy, "passes": round(counter.total)})
 
 
 def _doctor_job(subject: ModelUnderTest, batch_size: int, draws: int) -> EvaluationJob:

@@ -82,11 +82,14 @@ def class_count(subject: ModelUnderTest) -> Finding | None:
     model_classes, dataset_classes = subject.logits.shape[1], subject.data.num_classes
     if model_classes == dataset_classes:
         return None
+    remedy = "load the model with the right number of classes, or use the dataset it was trained on"
+    if model_classes == dataset_classes + 1:
+        remedy += "; if the last output rejects an image, attack both at once with --adapt"
     return make_finding(
         class_count,
         "untrustworthy",
         f"the model has {model_classes} outputs, but the dataset has {dataset_classes} classes",
-        "load the model with the right number of classes, or use the dataset it was trained on",
+        remedy,
         {"model_classes": model_classes, "dataset_classes": dataset_classes},
     )
 
