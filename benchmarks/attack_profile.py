@@ -1,9 +1,10 @@
-"""Where the time of AutoAttack's parts goes, for the models of the benchmark.
+"""Where the CPU time of AutoAttack's parts goes, for the models and norms of the benchmark.
 
     python benchmarks/attack_profile.py --checkpoint resnet2b.pth=examples/resnet2b.py:ResNet2B
 
 One process and one thread, a fixed number of robust images. Time is split into the passes of the
-model, the arithmetic of the attack's steps, and the loop around them.
+inference-optimized model, the arithmetic of the attack's steps, and the loop around them; the last
+column has all of it relative to the passes.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ seconds_spent: dict[str, float] = defaultdict(float)
 
 def time_calls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             return function(*args, **kwargs)
         finally:
-            seconds_spent[name] += time.perf_counter() - started
+            seconds_spent[name] += time.process_time() - started
 
     return wrapper
 
@@ -87,21 +88,21 @@ def robust_images(model: nn.Module, data: str, threat: Threat) -> tuple[Tensor, 
     return x[~quick.fooled][:IMAGES], y[~quick.fooled][:IMAGES]
 
 
-def profile(name: str, model: nn.Module, data: str) -> None:
-    """Print the rows of one model."""
-    threat = Threat.parse(benchmark_model(name).threats[0])
+def profile(name: str, model: nn.Module, data: str, threat: Threat) -> None:
+    """Print the rows of one model under one threat model."""
     x, y = robust_images(model, data, threat)
     selected = FastModel.select(model, x)
     selected.optimize_forward()
     options = AttackOptions(fast_model=FastModel(TimedModel(selected.module)), workers=1)
     for attack, arguments in PROFILED_ATTACKS.items():
         seconds_spent.clear()
-        started = time.perf_counter()
+        started = time.process_time()
         run_attack(create_attack(attack, **arguments), model, x, y, threat, options=options)
-        total = time.perf_counter() - started
+        total = time.process_time() - started
         fractions = [seconds_spent["passes"] / total, seconds_spent["steps"] / total]
         cells = [f"{s:.0%}" for s in (*fractions, 1 - sum(fractions))]
-        print(f"| {name} | {attack} | {' | '.join(cells)} | {total / len(x):.3f} |", flush=True)
+        cells += [f"{total / len(x):.3f}", f"{total / seconds_spent['passes']:.2f}"]
+        print(f"| {name} | {threat} | {attack} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -112,13 +113,17 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     instrument()
-    print("| model | attack | passes | steps | loop | seconds per image |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    columns = ("model", "threat model", "attack", "passes", "steps", "loop")
+    columns += ("seconds per image", "relative to its passes")
+    print(f"| {' | '.join(columns)} |")
+    print("|" + " --- |" * len(columns))
     for name in args.models.split(","):
         checkpoint = args.checkpoint if name == "small" else None
         if checkpoint is None:
             train_if_missing(name, args.data, SilentProgress())
-        profile(name, load_benchmark_model(name, args.data, checkpoint), args.data)
+        model = load_benchmark_model(name, args.data, checkpoint)
+        for threat in benchmark_model(name).threats:
+            profile(name, model, args.data, Threat.parse(threat))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from buttress.analysis.core import ANALYSES, AnalysisResult, Count
 from buttress.analysis.cost import attack_passes
@@ -14,15 +14,16 @@ from buttress.analysis.figures import Axes, Figure
 from buttress.analysis.stability import predict_classes
 from buttress.analysis.subject import AnalysisSubject, RunGroup
 from buttress.analysis.uncertainty import SampleUnits, StoredSamples
-from buttress.attacks.core import create_attack
+from buttress.attacks.core import Attack, create_attack
 from buttress.data import Dataset
-from buttress.engine.options import AttackOptions
+from buttress.engine.processes import map_in_processes
 from buttress.engine.run import run_attack
 from buttress.models.cost import PassCount
+from buttress.models.eval_mode import model_device
 from buttress.statistics import wilson_interval
 from buttress.threats.core import Threat
 
-TRANSFER_BATCH = 128
+IMAGES_PER_ITEM = 32  # attacked together; these items are split over the processes
 TransferMatrix = tuple[tuple[float, ...], ...]
 
 
@@ -151,12 +152,11 @@ def measure_transfer(
 ) -> TransferabilityResult:
     """Attack each run, then evaluate all examples on each run; one model at a time."""
     x, y, ids = data.take(torch.arange(len(data)))
-    attack_object, options = create_attack(attack, **args), AttackOptions(batch_size=TRANSFER_BATCH)
+    attack_object = create_attack(attack, **args)
     adversarial_sets: list[Tensor] = []
     task = group.progress.add_task(f"transferability under {attack}", 2 * len(group))
     for label, subject in group.subjects():
-        out = run_attack(attack_object, subject.model, x, y, threat, ids=ids, options=options)
-        adversarial_sets.append(out.x_adv)
+        adversarial_sets.append(_adversarial_examples(attack_object, subject.model, data, threat))
         task.advance(1, note=f"examples made on {label}")
     is_correct: list[Tensor] = []
     is_fooled: list[list[Tensor]] = []  # [scored on][made on]
@@ -179,6 +179,19 @@ def measure_transfer(
         likely_gradient_masking=likely_masked_runs(group.labels, low, high),
         samples=_transfer_samples(is_correct, is_fooled, SampleUnits(ids)),
     )
+
+
+def _adversarial_examples(
+    attack: Attack, model: nn.Module, data: Dataset, threat: Threat
+) -> Tensor:
+    """(N, C, H, W) adversarial examples, with one process per core."""
+
+    def attack_images(rows: Tensor) -> Tensor:
+        x, y, ids = data.take(rows)
+        return run_attack(attack, model, x, y, threat, ids=ids).x_adv.cpu()
+
+    items = torch.arange(len(data)).split(IMAGES_PER_ITEM)
+    return torch.cat(map_in_processes(attack_images, items, model_device(model)))
 
 
 def _transfer_samples(

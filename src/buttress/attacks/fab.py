@@ -95,11 +95,12 @@ class FABBase(Attack):
         threat, x, x_t = problem.ball, problem.x, state.x_t
         if x.device.type != "cpu":  # which those are is not waited for
             return fooled & (threat.perturbation_size(x, x_t) <= threat.eps)
+        rows = fooled.nonzero()[:, 0]
         pixels = PREFILTER_PIXELS if threat.norm == "Linf" else None  # one is enough to be outside
-        delta = x_t.flatten(1)[:, :pixels] - x.flatten(1)[:, :pixels]
-        in_ball = fooled & (threat.norm_of(delta) <= 1.001 * threat.eps)
-        in_ball[in_ball.clone()] = threat.perturbation_size(x[in_ball], x_t[in_ball]) <= threat.eps
-        return in_ball
+        delta = x_t.flatten(1)[:, :pixels][rows] - x.flatten(1)[:, :pixels][rows]
+        rows = rows[threat.norm_of(delta) <= 1.001 * threat.eps]
+        is_inside = threat.perturbation_size(x[rows], x_t[rows]) <= threat.eps
+        return torch.zeros_like(fooled).index_put_((rows,), is_inside)
 
     def finished_mask(self, state: AttackState) -> Tensor | None:
         assert isinstance(state, FABState)
@@ -143,7 +144,7 @@ class FABBase(Attack):
         clean_loss = loss + torch.linalg.vecdot(grad, clean - current)
         d1, d2 = plane.step_lengths(current, loss), plane.step_lengths(clean, clean_loss)
         current_distance, clean_distance = (
-            problem.ball.norm_of(d).clamp_min(1e-8) for d in (d1, d2)
+            plane.norm_of_lengths(d).clamp_min_(1e-8) for d in (d1, d2)
         )
         alpha = (current_distance / (current_distance + clean_distance)).clamp_max(ALPHA_MAX)[
             :, None

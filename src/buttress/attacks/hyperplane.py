@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -39,8 +41,37 @@ class Hyperplane:
         signed_room = (0.5 - point).mul_(self.sign)
         room = signed_room.mul_(-offset.sign()[:, None]).add_(0.5)
         if self.norm == "L1":
-            return _solve_l1(self.size, room, offset.abs()[:, None])
+            return self._solve_l1(room, offset.abs()[:, None])
         return self._solve_linf_l2(room, offset.abs())
+
+    def norm_of_lengths(self, lengths: Tensor) -> Tensor:
+        """(N,) norms of step lengths, none of which is negative."""
+        if self.norm == "L2":
+            return torch.linalg.vector_norm(lengths, dim=1)
+        return lengths.amax(1) if self.norm == "Linf" else lengths.sum(1)
+
+    def _solve_l1(self, room: Tensor, need: Tensor) -> Tensor:
+        """Moves of the largest slopes first, each fully, until the need is met."""
+        top, indices = self._largest_slopes
+        while True:
+            limit = room.gather(1, indices)
+            gain = top * limit
+            gain_before = gain.cumsum(1) - gain
+            is_enough = top.shape == self.size.shape or bool(
+                (gain_before[:, -1:] + gain[:, -1:] >= need).all()
+            )
+            if is_enough:
+                break
+            top, indices = self.size.topk(self.size.shape[1], dim=1)
+        lengths = ((need - gain_before) / top.clamp_min(MIN_SLOPE)).clamp_min(0).minimum(limit)
+        lengths = lengths.masked_fill(top <= MIN_SLOPE, 0)
+        return torch.zeros_like(self.size).scatter_(1, indices, lengths)
+
+    @cached_property
+    def _largest_slopes(self) -> tuple[Tensor, Tensor]:
+        """Sizes and coordinates of the largest slopes, which all points of a plane share."""
+        top = self.size.topk(min(INITIAL_TOP_K, self.size.shape[1]), dim=1)
+        return top.values, top.indices
 
     def _solve_linf_l2(self, room: Tensor, need: Tensor) -> Tensor:
         r"""Moves min(lam * speed_i, room_i) with sum_i size_i * move_i = need; speed 1 if None.
@@ -58,7 +89,9 @@ class Hyperplane:
             need / total_rate.clamp_min(1e-30), need, total_rate, self.rate, max_gain, saturation
         )
         lengths = lam[:, None] if speed is None else lam[:, None] * speed
-        return torch.nan_to_num_(lengths, nan=0.0, posinf=torch.inf).minimum(room)
+        if lam.device.type != "cpu" or not lam.isfinite().all():  # inf * 0: no move
+            torch.nan_to_num_(lengths, nan=0.0, posinf=torch.inf)
+        return lengths.minimum(room)
 
 
 def _newton_root(
@@ -88,23 +121,8 @@ def _newton_root(
         unfinished = is_unfinished.nonzero()[:, 0]
         if len(unfinished) <= len(lam) // 2:
             if len(unfinished):
-                rows = (t[unfinished] for t in (lam, need, total_rate, rate, max_gain, saturation))
+                tensors = (lam, need, total_rate, rate, max_gain, saturation)
+                rows = (t.index_select(0, unfinished) for t in tensors)
                 lam[unfinished] = _newton_root(*rows)
             break
     return lam
-
-
-def _solve_l1(size: Tensor, room: Tensor, need: Tensor) -> Tensor:
-    """Moves of the largest slopes first, each fully, until the need is met."""
-    count = min(INITIAL_TOP_K, size.shape[1])
-    while True:
-        top, indices = size.topk(count, dim=1)
-        limit = room.gather(1, indices)
-        gain = top * limit
-        gain_before = gain.cumsum(1) - gain
-        if count == size.shape[1] or bool((gain_before[:, -1:] + gain[:, -1:] >= need).all()):
-            break
-        count = size.shape[1]
-    lengths = ((need - gain_before) / top.clamp_min(MIN_SLOPE)).clamp_min(0).minimum(limit)
-    lengths = lengths.masked_fill(top <= MIN_SLOPE, 0)
-    return torch.zeros_like(size).scatter_(1, indices, lengths)

@@ -117,7 +117,8 @@ class LpProposals(WindowProposals):
         return cls(first_pixels, second_pixels, is_second_only, bumps * signs)
 
     def apply_to(self, problem: Problem, best: Tensor, rows: ImageRows = ALL_IMAGES) -> Tensor:
-        x, threat, count = problem.x[rows], problem.ball, self.first_pixels.shape[1]
+        threat, count = problem.ball, self.first_pixels.shape[1]
+        x = problem.x[rows] if isinstance(rows, slice) else problem.x.index_select(0, rows)
         delta = best - x
         move = self._mass_move(problem, delta)
         if threat.norm == "L1":

@@ -80,26 +80,45 @@ class SpeculativeQueries:
 
     def run_pass(self, unfinished: Tensor, logits: Tensor) -> bool:
         """One pass for the images that are ``unfinished``; whether one of them was fooled."""
-        state, rows = self.state, self.rows[unfinished]
-        best_x = _select_rows(state.best_x, rows)
+        state = self.state
         row, query_column, done = self._next_queries(unfinished)
-        images, queries = rows[row], (self.num_done[unfinished][row] + query_column)[:, None]
-        patches = self.proposals.select_queries(unfinished[row], queries)
-        points = patches.apply_to(self.problem, best_x[row], images)[:, 0]
+        points = self._propose(unfinished, row, query_column)
+        images = self.rows.index_select(0, unfinished.index_select(0, row))
         with torch.no_grad():
             point_logits = self.problem.model(self.problem.images_at(points, images))
-        loss = margin_if_finite(point_logits, self.problem.y[images])
-        self.num_tried[unfinished] += done
-        self.is_non_finite[unfinished[row[~loss.isfinite()]]] = True
-        accepted = _first_in_group(loss > state.best_margin[images], row)
-        accepted_rows, accepted_images = row[accepted], images[accepted]
-        done[accepted_rows] = query_column[accepted] + 1
-        self.num_accepted[unfinished[accepted_rows]] += 1
-        state.best_x[accepted_images] = points[accepted]
-        state.best_margin[accepted_images] = loss[accepted]
-        logits[accepted_images] = point_logits[accepted]
-        self.num_done[unfinished] += done
-        return bool((loss[accepted] > 0).any())
+        loss = margin_if_finite(point_logits, self.problem.y.index_select(0, images))
+        self.num_tried.index_add_(0, unfinished, done)
+        if not (is_finite := loss.isfinite()).all():
+            self.is_non_finite[unfinished[row[~is_finite]]] = True
+        is_better = loss > state.best_margin.index_select(0, images)
+        if len(accepted := _first_in_group(is_better, row)):
+            loss, accepted_rows = loss.index_select(0, accepted), row.index_select(0, accepted)
+            accepted_images = images.index_select(0, accepted)
+            done.index_copy_(0, accepted_rows, query_column.index_select(0, accepted) + 1)
+            self.num_accepted[unfinished.index_select(0, accepted_rows)] += 1
+            state.best_x.index_copy_(0, accepted_images, points.index_select(0, accepted))
+            state.best_margin.index_copy_(0, accepted_images, loss)
+            logits.index_copy_(0, accepted_images, point_logits.index_select(0, accepted))
+        self.num_done.index_add_(0, unfinished, done)
+        return bool((loss > 0).any()) if len(accepted) else False
+
+    def _propose(self, unfinished: Tensor, row: Tensor, query_column: Tensor) -> Tensor:
+        """(P, C, H, W) the points of a pass; as many queries of each image share its copy."""
+        rows, best_x = self.rows[unfinished], self.state.best_x
+        first, count = self.num_done[unfinished], len(row) // len(rows)
+        if count * len(rows) == len(row) and int(query_column.max()) < count:
+            queries = self.proposals.select_queries(
+                unfinished, first[:, None] + query_column[:count]
+            )
+            if len(rows) == len(best_x):  # rows are distinct and in ascending order
+                return queries.apply_to(self.problem, best_x).flatten(0, 1)
+            best_x = best_x.index_select(0, rows)
+            return queries.apply_to(self.problem, best_x, rows).flatten(0, 1)
+        queries = self.proposals.select_queries(
+            unfinished[row], (first[row] + query_column)[:, None]
+        )
+        images = rows[row]
+        return queries.apply_to(self.problem, best_x.index_select(0, images), images)[:, 0]
 
     def _next_queries(self, unfinished: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The row and the column of each point of a pass, and (R,) the points of each row."""
@@ -120,11 +139,6 @@ class SpeculativeQueries:
         acceptance = (self.num_accepted / self.num_tried.clamp_min(1)).to(state.acceptance_rate)
         state.acceptance_rate[rows] = torch.lerp(state.acceptance_rate[rows], acceptance, weight)
         state.step = (state.step - 1).index_add(0, rows, self.num_done)  # the loop adds one
-
-
-def _select_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Rows in ascending order; nothing is copied where they are all."""
-    return values if len(rows) == len(values) else values[rows]
 
 
 def _first_in_group(mask: Tensor, groups: Tensor) -> Tensor:
