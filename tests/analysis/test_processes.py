@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from buttress.analysis import ANALYSES, AnalysisSubject
+from buttress.analysis import ANALYSES, AnalysisSubject, transferability
+from buttress.attacks.core import create_attack
 from buttress.data import load_dataset
 from buttress.engine import processes
 from buttress.engine.processes import map_in_processes
@@ -56,6 +57,22 @@ def test_the_number_of_processes_changes_no_number(name: str, process_counts: li
         results.append(ANALYSES.get(name)(subject, **CASES[name]).model_dump())
     assert results[0] == results[1] == results[2]
     assert max(process_counts) > 1
+
+
+def test_transferred_examples_are_made_in_processes(
+    process_counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transferability, "IMAGES_PER_ITEM", 4)
+    data, model = load_dataset("digits", "test", limit=12), create_model("resnet_tiny", seed=0)
+    attack, examples = create_attack("pgd", steps=3), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        examples.append(
+            transferability.adversarial_examples(attack, model, data, NormBall("Linf", 0.1))
+        )
+    assert torch.equal(examples[0], examples[1])
+    assert torch.equal(examples[0], examples[2])
+    assert process_counts == [2, 3]
 
 
 def test_items_are_computed_in_order(process_counts: list[int]) -> None:

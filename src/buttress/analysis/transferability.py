@@ -156,7 +156,7 @@ def measure_transfer(
     adversarial_sets: list[Tensor] = []
     task = group.progress.add_task(f"transferability under {attack}", 2 * len(group))
     for label, subject in group.subjects():
-        adversarial_sets.append(_adversarial_examples(attack_object, subject.model, data, threat))
+        adversarial_sets.append(adversarial_examples(attack_object, subject.model, data, threat))
         task.advance(1, note=f"examples made on {label}")
     is_correct: list[Tensor] = []
     is_fooled: list[list[Tensor]] = []  # [scored on][made on]
@@ -181,9 +181,7 @@ def measure_transfer(
     )
 
 
-def _adversarial_examples(
-    attack: Attack, model: nn.Module, data: Dataset, threat: Threat
-) -> Tensor:
+def adversarial_examples(attack: Attack, model: nn.Module, data: Dataset, threat: Threat) -> Tensor:
     """(N, C, H, W) adversarial examples, with one process per core."""
 
     def attack_images(rows: Tensor) -> Tensor:

@@ -337,8 +337,6 @@ def _project_l1(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
     The total falls with lam in straight pieces, so a Newton step from the right piece is exact;
     a step that leaves the bracket is replaced by halving it.
     """
-    import torch
-
     sign, size, room = _split_displacement(x, x_adv)
     lengths = _l1_lengths(size, room, eps[:, 0])
     return _apply_displacement(x, sign, lengths, eps, 1)
