@@ -42,8 +42,11 @@ from buttress.studies.claims.trends import spearman_fisher_draws
 from buttress.studies.grid import ExpandedStudy, GridRun, run_label
 from buttress.studies.jobs import make_jobs, read_status
 from buttress.studies.measure import (
+    RUN_METRICS,
     GridRunRecords,
     analysis_rows_table,
+    can_decide_claims,
+    column_evaluation,
     column_units,
     group_by_row,
     measure_table,
@@ -226,7 +229,7 @@ def _build_rows(
                 seeds=0 if value is None else len(value.seeds),
                 missing_reason=table.missing.get((row, column), ""),
                 warnings=_value_warnings(value, evaluations),
-                is_untrustworthy=not all(e.is_trustworthy for e in evaluations),
+                is_untrustworthy=not all(map(can_decide_claims, evaluations)),
             )
         rows.append(
             StudyTableRow(labels=row, attributes=dict(table.attributes[index]), values=numbers,
@@ -250,7 +253,10 @@ def _column_evaluations(
     """The evaluations of a value."""
     name = column.suite or (scaled.suites[0] if scaled.suites else "")
     name += "" if column.checkpoint == "best" else f"-{column.checkpoint}"
-    return [s.results.loaded[name] for s in records if name in s.results.loaded]
+    if column.metric in RUN_METRICS or column.analysis:
+        return []
+    loaded = [s.results.loaded[name] for s in records if name in s.results.loaded]
+    return [column_evaluation(evaluation, column.metric) for evaluation in loaded]
 
 
 def rank_agreement(measured: ValueTable, published: ValueTable) -> tuple[RankAgreement, ...]:
