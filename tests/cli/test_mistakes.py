@@ -41,6 +41,10 @@ MISTAKES = {
     "evaluate resnet10t --data digits": ("'resnet10t'", "did you mean 'timm:resnet10t'?"),
     "evaluate resnet_tny --data digits": ("did you mean 'resnet_tiny'",),
     "evaluate timm:resnet10 --data digits": ("timm has no model 'resnet10'", "resnet10t"),
+    "evaluate zoo:mlp_mixer_min --data cifar10": ("did you mean 'zoo:mlp_mixer_mini'",),
+    "evaluate zoo:mlp_mixer_mini --data cifr10": (
+        "unknown dataset 'cifr10'",
+    ),  # the model is known
     "evaluate net.py --data digits": ("file.py:function", "net.py:build"),
     "evaluate net.py:build --data digits": ("the file net.py does not exist",),
     f"{TRAIN} --recipe quickstart-at --model resnet10t": ("did you mean 'timm:resnet10t'?",),
@@ -260,3 +264,23 @@ def test_a_changed_source_and_a_broken_index_are_noticed(
     names.append("four")
     monkeypatch.setenv("BUTTRESS_CACHE", str(source / "not a folder"))
     assert catalog_names("attacks") == names  # the cache cannot be written
+
+
+def test_another_version_of_timm_keeps_the_bundled_rows_unless_it_may_have_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def rows() -> list[dict[str, str]]:
+        made.append("again")
+        return [{"name": f"model-{len(made)}"}]
+
+    monkeypatch.setitem(CATALOG, "timm", CatalogKind(rows, (), ("timm",)))
+    monkeypatch.setattr(catalog, "BUNDLED_INDEX", tmp_path / "bundled.json")
+    monkeypatch.setattr(catalog, "_index_file", lambda: tmp_path / "own.json")
+    catalog._write_index(tmp_path / "bundled.json", {"timm": CATALOG["timm"].index_entry()})
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99.0")
+    assert catalog_names("timm") == ["model-1"]
+    assert catalog_names("timm", exact=True) == ["model-2"]
+    assert catalog_names("timm") == ["model-2"]  # the exact rows are preferred from now on
+    assert len(made) == 2

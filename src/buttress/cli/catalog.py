@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 PACKAGE = Path(__file__).parents[1]
 BUNDLED_INDEX = PACKAGE / "catalog.json"
+OWN_VERSIONS = 2  # of `CatalogKind.versions`; the others are of other packages
 
 
 class CatalogKind(NamedTuple):
@@ -39,13 +40,12 @@ class CatalogKind(NamedTuple):
     sources: tuple[str, ...]
     packages: tuple[str, ...] = ()  # other packages whose version decides them
 
-    def versions(self) -> str:
-        """The versions that decide the rows, the code that makes them included."""
+    def versions(self) -> list[str]:
+        """The versions that decide the rows: of Buttress, of the code here, of other packages."""
         from importlib.metadata import version
 
         maker = hashlib.sha256((PACKAGE / "cli" / "catalog.py").read_bytes()).hexdigest()
-        packages = [f"{name} {version(name)}" for name in self.packages]
-        return ", ".join([__version__, maker, *packages])
+        return [__version__, maker, *(f"{name} {version(name)}" for name in self.packages)]
 
     def contents(self) -> dict[str, bytes]:
         """The files that decide the rows, by their path below the package."""
@@ -73,19 +73,25 @@ class CatalogEntry(NamedTuple):
     edited_files: tuple[str, ...] = ()
 
 
-def catalog_entry(kind: str) -> CatalogEntry:
-    """The rows of a kind: from an index that is still valid, else from the registries."""
+def catalog_entry(kind: str, *, exact: bool = False) -> CatalogEntry:
+    """The rows of a kind: from an index that is still valid, else from the registries.
+
+    The rows of a distribution stay valid with another version of timm, unless ``exact``: most are
+    the same, and making them takes seconds.
+    """
     maker = CATALOG[kind]
     versions, contents = maker.versions(), maker.contents()
     candidates = []
     for file in (BUNDLED_INDEX, _index_file()):
         entry = _read_index(file).get(kind, {})
-        if entry.get("versions") == versions:
+        known = entry.get("versions", "")
+        if known == versions or (not exact and known[:OWN_VERSIONS] == versions[:OWN_VERSIONS]):
             edited = _edited_files(entry["files"], contents)
             if edited is not None:
-                candidates.append(CatalogEntry(entry["rows"], edited))
+                rank = known != versions, len(edited)
+                candidates.append((rank, CatalogEntry(entry["rows"], edited)))
     if candidates:
-        return min(candidates, key=lambda candidate: len(candidate.edited_files))
+        return min(candidates, key=lambda candidate: candidate[0])[1]
     new_entry = maker.index_entry()
     # A cache that cannot be written only costs time.
     with contextlib.suppress(OSError):
@@ -115,8 +121,8 @@ def _edited_files(
     return tuple(edited)
 
 
-def catalog_names(kind: str) -> list[str]:
-    return [row["name"] for row in catalog_rows(kind)]
+def catalog_names(kind: str, *, exact: bool = False) -> list[str]:
+    return [row["name"] for row in catalog_entry(kind, exact=exact).rows]
 
 
 def _index_file() -> Path:

@@ -40,6 +40,8 @@ def check_model(name: str, *, is_architecture: bool = False) -> None:
             raise UserError(f"model {name!r}: the file {path} does not exist")
     elif kind == "timm":
         _check_timm_name(rest)
+    elif kind == "zoo" and not is_architecture:
+        check_name("model", "zoo", name)
     elif name.endswith(".py"):
         raise UserError(
             f"a model in a Python file is written file.py:function, e.g. {name}:build, but got "
@@ -50,8 +52,10 @@ def check_model(name: str, *, is_architecture: bool = False) -> None:
 
 
 def _check_timm_name(name: str) -> None:
-    names = catalog_names("timm")
     architecture = name.partition(".")[0]  # what follows is a tag of pretrained weights
+    if architecture in catalog_names("timm"):
+        return
+    names = catalog_names("timm", exact=True)  # the installed timm may have more
     if architecture not in names:
         raise UnknownNameError(
             f"timm has no model {name!r}{close_names_text(name, names)} `timm.list_models()` "
