@@ -197,6 +197,25 @@ def hidden_without_grad(model: Any, x: Tensor) -> Tensor:
     return nearest_label(x, model.images, model.labels)
 
 
+def leaked_beside_network(model: Any, x: Tensor) -> Tensor:
+    """A network with gradients, and the label of the nearest image, which has none."""
+    return model.network(x) + nearest_label(x, model.images, model.labels, 10.0)
+
+
+def smooth_leak(model: Any, x: Tensor) -> Tensor:
+    """Labels of images, weighted by how near they are: a leak with gradients."""
+    weights = (-5 * torch.cdist(x.flatten(1), model.images.flatten(1))).softmax(1)
+    return torch.log(weights @ F.one_hot(model.labels, 10).to(x) + 1e-6)
+
+
+def leaked_without_grad(model: Any, x: Tensor) -> Tensor:
+    """Honest while gradients are enabled, a network with leaked labels without."""
+    logits = model.network(x)
+    if torch.is_grad_enabled():
+        return logits
+    return logits + nearest_label(x, model.images, model.labels, 30.0)
+
+
 def memorized(model: Any, x: Tensor) -> Tensor:
     """The right labels for images that round to a known one."""
     table = (model.images * 3).round().flatten(1)
@@ -324,6 +343,7 @@ BROKEN: dict[str, BrokenModel] = {
     ),
     # Saturation.
     "clamped logits": BrokenModel(lambda: wrap(lambda m, x: m.network(x).clamp(-1, 1))),
+    "logits clamped at 4": BrokenModel(lambda: wrap(lambda m, x: m.network(x).clamp(-4, 4))),
     "rounded logits": BrokenModel(lambda: wrap(lambda m, x: m.network(x).round())),
     "large logits": BrokenModel(lambda: wrap(lambda m, x: 1e4 * m.network(x))),
     "one-hot outputs": BrokenModel(
@@ -365,7 +385,14 @@ BROKEN: dict[str, BrokenModel] = {
     # Knowledge of the evaluation.
     "grad mode, other outputs": BrokenModel(lambda: wrap(by_grad_mode)),
     "grad mode, memorized": BrokenModel(lambda: wrap(hidden_without_grad, **image_buffers())),
+    "grad mode, leaked labels": BrokenModel(
+        lambda: wrap(leaked_without_grad, **image_buffers()), "unseen"
+    ),
     "nearest-neighbour label leak": BrokenModel(_leak(), "unseen"),
+    "label leak beside a network": BrokenModel(
+        lambda: wrap(leaked_beside_network, **image_buffers()), "unseen"
+    ),
+    "smooth label leak": BrokenModel(lambda: wrap(smooth_leak, **image_buffers()), "unseen"),
     "memorized by hash": BrokenModel(lambda: wrap(memorized, **image_buffers()), "unseen"),
     "detector with memorized labels": BrokenModel(
         lambda: wrap(lambda m, x: detector(m, x, 50.0), **image_buffers()), "unseen"

@@ -8,6 +8,7 @@ from torch import nn
 import buttress as bt
 from buttress.evaluation import cross_check
 from buttress.evaluation.smoothed_copy import GradientComparison
+from buttress.results.diagnosis import Finding
 from buttress.results.evaluation import Evaluation
 from evaluation.broken_models import (
     BROKEN,
@@ -18,6 +19,13 @@ from evaluation.broken_models import (
     digits,
     train,
     trained_on,
+    wrap,
+)
+from evaluation.unnormalized import (
+    IMAGENET_STATISTICS,
+    BrightnessModel,
+    brightness_images,
+    white_images_first,
 )
 
 FEW = digits("test").select(range(24))
@@ -25,6 +33,12 @@ FEW = digits("test").select(range(24))
 
 def evaluated(name: str, attack: str) -> Evaluation:
     return bt.evaluate(BROKEN[name].make(), FEW, [f"{attack}:Linf:{EPS}"])
+
+
+def finding_of(found: Evaluation, check: str) -> Finding:
+    findings = [f for f in found.findings if f.check == check]
+    assert len(findings) == 1, found.findings
+    return findings[0]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +53,7 @@ def evaluated(name: str, attack: str) -> Evaluation:
 def test_a_broken_defence_is_not_trustworthy(name: str, check: str) -> None:
     found = evaluated(name, "pgd")
     assert not found.is_trustworthy
-    finding = next(f for f in found.findings if f.check == check)
+    finding = finding_of(found, check)
     assert finding.remedy
     assert finding.evidence
 
@@ -50,9 +64,13 @@ FAST_CASES = {  # what `fast` alone called 33% to 100% robust and trustworthy
     "imitated smooth gradient": "Linf",
     "decoy head": "L2",
     "clamped logits": "Linf",
+    "logits clamped at 4": "Linf",
     "nearest-neighbour label leak": "Linf",
+    "smooth label leak": "Linf",
+    "label leak beside a network": "Linf",
     "grad mode, other outputs": "L1",
     "grad mode, memorized": "Linf",
+    "grad mode, leaked labels": "Linf",
 }
 NORM_EPS = {"Linf": EPS, "L2": 2.0, "L1": 20.0}  # each fools the network behind the defences
 
@@ -71,7 +89,7 @@ def test_the_ensemble_fast_is_not_fooled(name: str, norm: str) -> None:
         assert found.worst_case < 0.2
 
 
-@pytest.mark.parametrize("name", ["grad mode, other outputs", "grad mode, memorized"])
+@pytest.mark.parametrize("name", [name for name in FAST_CASES if name.startswith("grad mode")])
 def test_the_doctor_notices_a_model_that_looks_at_the_grad_mode(name: str) -> None:
     found = bt.diagnose(BROKEN[name].make(), FEW, f"Linf:{EPS}")
     assert found.trust_level == "untrustworthy"
@@ -113,6 +131,22 @@ def test_the_network_behind_the_defences_passes_and_is_fooled() -> None:
     assert found.worst_case == 0
 
 
+def test_evaluated_images_within_a_model_are_found() -> None:
+    """In any tensor, normalized or rounded; training images beside them are no copies."""
+    data, other = FEW, digits("train").images[:50]
+    held = [data.images[:7], (data.images[:7] - 0.3) / 0.2, (data.images[:7] * 255).byte()]
+    for images in held:
+        model = wrap(lambda m, x: m.network(x), images=images, other=other)
+        finding = finding_of(bt.evaluate(model, FEW, ["clean"]), "memorized_images")
+        assert finding.evidence["memorized"] == 7
+    hidden = wrap(lambda m, x: m.network(x))
+    hidden.memory = data.images[:7].flatten(1).T.clone()
+    assert finding_of(bt.evaluate(hidden, FEW, ["clean"]), "memorized_images")
+    honest = wrap(lambda m, x: m.network(x), other=other)
+    found = bt.evaluate(honest, FEW, ["clean"])
+    assert "memorized_images" not in {f.check for f in found.findings}
+
+
 def test_on_32_images_a_model_without_its_normalization_is_found() -> None:
     model = convnet(20, norm=nn.BatchNorm2d)
     train(model, transform=lambda x: (x - 0.5) / 0.25, epochs=3)
@@ -122,11 +156,31 @@ def test_on_32_images_a_model_without_its_normalization_is_found() -> None:
     assert not found.is_trustworthy
 
 
+@pytest.mark.parametrize("images", [32, 64])
+@pytest.mark.parametrize("statistics", [((0.5,), (0.25,)), IMAGENET_STATISTICS])
+def test_a_missing_normalization_with_common_statistics_is_found(
+    statistics: tuple[tuple[float, ...], tuple[float, ...]], images: int
+) -> None:
+    """Neither those of the dataset nor 1/2 mend this model."""
+    found = bt.evaluate(BrightnessModel(*statistics), brightness_images(images), ["clean"])
+    assert found.accuracy["clean"] < 0.2
+    finding = finding_of(found, "not_normalized")
+    assert finding.evidence["after"] == 1
+    assert not found.is_trustworthy
+
+
+def test_a_missing_normalization_that_the_first_images_do_not_show_is_found() -> None:
+    model, data = BrightnessModel((0.5,), (0.5,)), white_images_first()
+    assert accuracy(model, data.images[:64], data.labels[:64]) == 1
+    found = bt.evaluate(model, data, ["clean"])
+    assert "not_normalized" in {f.check for f in found.findings}
+
+
 @pytest.mark.parametrize(("mean", "std"), [(0.5, 0.25), (0.449, 0.226)])
 def test_a_model_without_its_normalization_is_found(mean: float, std: float) -> None:
     data = digits("test")
     found = bt.evaluate(trained_on(mean, std), data, ["clean"])
-    finding = next(f for f in found.findings if f.check == "not_normalized")
+    finding = finding_of(found, "not_normalized")
     assert not found.is_trustworthy
     assert float(finding.evidence["after"]) > 0.9
 

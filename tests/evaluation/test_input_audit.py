@@ -207,6 +207,17 @@ def test_a_model_of_60_percent_with_swapped_classes() -> None:
     assert label_permutation(predictions, (labels + 1) % 10) == {k: (k - 1) % 10 for k in range(10)}
 
 
+def test_swapped_classes_are_no_other_order_of_channels() -> None:
+    """Red and blue images change places, with the labels as with the channels."""
+    labels = torch.arange(30) % 3
+    x = 0.2 * torch.rand(30, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    x[torch.arange(30), 2 - labels] += 0.6
+    found = bt.evaluate(NearestColor(), Dataset.from_arrays(x, 2 - labels), ["clean"])
+    names = {f.check for f in found.findings}
+    assert "permuted_labels" in names
+    assert not names & {"wrong_input_range", "normalized_twice", "not_normalized"}
+
+
 def test_confused_or_constant_models_are_not_in_another_order() -> None:
     labels = np.repeat(np.arange(4), 20)
     assert label_permutation(np.zeros_like(labels), labels) == {}
@@ -267,7 +278,7 @@ def test_evaluation_on_the_training_images_of_a_run(digits_run: Path) -> None:
 def test_a_checkpoint_on_the_train_split_is_a_warning() -> None:
     model = bt.create_model("vit_tiny", seed=0)
     found = bt.evaluate(model, load_dataset("digits", "train", limit=8), ["clean"])
-    assert checks(found)["training_images"] == "warning"
+    assert checks(found).get("training_images") == "warning"
 
 
 def test_hashes_of_training_images(digits_run: Path, tmp_path: Path) -> None:
