@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from reproduced_commands import TRAIN, command, work_folder
+
 IGNORED_CHECKS = {"few_images", "near_chance_accuracy", "guessing"}
 
 
@@ -142,12 +144,10 @@ def own_training_split() -> str:
     """A run, evaluated on the images that it was trained on."""
     import buttress as bt
 
-    with tempfile.TemporaryDirectory() as folder:
-        changes = ("epochs=1", "validation.limit=8")
-        bt.train("vit_tiny", "digits", "quickstart-standard", Path(folder) / "run", limit=64,
-                 overrides=changes, device="cpu")  # fmt: skip
-        model = bt.load_model(Path(folder) / "run")
-        found: Any = bt.evaluate(model, bt.load_dataset("digits", "train", limit=64), ["clean"])
+    with work_folder() as folder:
+        command(*TRAIN, cwd=folder)
+        data = bt.load_dataset("digits", "train", limit=32)
+        found: Any = bt.evaluate(bt.load_model(folder / "run"), data, ["clean"])
     return f"{trust_of(found)}, {findings_of(found)}"
 
 
