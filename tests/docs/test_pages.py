@@ -38,7 +38,7 @@ LONG = ("docs/analyses/transformer_bound.md",)  # six semidefinite problems
 RUNNABLE = ("", "bash", "python", "yaml", "text")
 # What stands for what cannot be had here: a download, or hours of training.
 SUBSTITUTES = {
-    r'(--data |data get |load_dataset\(")cifar10': r"\1digits",
+    r'(--data |data get |load_dataset\(")cifar10\b': r"\1digits",
     r"\bresnet_18\b": "resnet_tiny",
     r"\bwrn_34_r\b": "wrn_tiny",
 }

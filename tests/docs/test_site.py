@@ -8,7 +8,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 
@@ -157,7 +157,12 @@ def test_links_and_images_lead_somewhere(site: Path, built: dict[str, Page]) -> 
             path = (folder / unquote(parts.path)).resolve() if parts.path else site / f"{name}.html"
             assert path.exists(), f"{name}.html: {target}"
             other = path.relative_to(site.resolve()).with_suffix("").as_posix()
-            if parts.fragment and other in built:
+            if "=" in parts.fragment:  # a choice on that page, such as which models it compares
+                chosen = dict(parse_qsl(parts.fragment))
+                assert chosen, f"{name}.html: {target}"
+                known = path.read_text(encoding="utf-8")
+                assert all(f'"{value}"' in known for value in chosen.values()), target
+            elif parts.fragment and other in built:
                 assert unquote(parts.fragment) in built[other].ids, f"{name}.html: {target}"
             count += 1
     assert count > 1000
