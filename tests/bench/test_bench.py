@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from buttress.bench import attack_case, attack_tools
-from buttress.bench.attack_case import PassCountingModel, ToolRun, time_bare_passes
+from buttress.bench.attack_case import PassCountingModel, ToolRun
 from buttress.bench.attack_tools import TOOLS, installed_tools
 from buttress.bench.attacks import (
     BENCHMARKS,
@@ -22,7 +22,9 @@ from buttress.bench.attacks import (
     benchmark_cases,
     full_tables,
     strength_table,
+    summary_table,
 )
+from buttress.bench.bare_passes import time_bare_passes, time_floor
 from buttress.bench.models import BENCHMARK_MODELS
 from buttress.cli.main import run_cli
 from buttress.engine.fast_model import FastModel
@@ -97,6 +99,13 @@ def test_bare_seconds_grow_with_the_passes() -> None:
     assert time_bare_passes(model, x, 2000, 0) > time_bare_passes(model, x, 2, 0) > 0
 
 
+def test_the_floor_is_that_of_the_processes_of_an_attack() -> None:
+    model, x = small_net().eval().requires_grad_(False), images(8)[0]
+    assert time_floor(model, x, 0, 0, 1) == 0
+    assert time_floor(model, x, 2000, 0, 1) > time_floor(model, x, 2, 0, 1) > 0
+    assert time_floor(model, x, 10, 10) > 0  # as many as an attack uses by default
+
+
 def cases(models: list[str], benchmarks: list[str], **settings: Any) -> list[BenchmarkCase]:
     threats, max_images = settings.pop("threats", ()), settings.pop("max_images", 10_000)
     return list(benchmark_cases(ToolRun(**settings), models, benchmarks, threats, max_images))
@@ -140,24 +149,42 @@ def rows_of(benchmark: str, **tools: Mapping[str, object]) -> list[dict[str, Any
     title = BenchmarkCase(benchmark, (ToolRun("a", "vit", 4, "Linf:8/255"),)).title
     row = {"title": title, "benchmark": benchmark, "model": "vit", "threat": "Linf:8/255",
            "images": 4, "num_robust": 2, "forward": 22.0, "backward": 20.0, "seconds": 1.0,
-           "bare_seconds": 0.5, "peak_memory_mb": 10.0, "setup_seconds": 0.0}  # fmt: skip
+           "bare_seconds": 0.5, "floor_seconds": 0.0, "peak_memory_mb": 10.0,
+           "setup_seconds": 0.0}  # fmt: skip
     return [{**row, "tool": name.replace("_", " "), **values} for name, values in tools.items()]
 
 
 def test_the_table_shows_ratios() -> None:
     rows = rows_of(
         "pgd",
-        quick={"num_robust": 3, "setup_seconds": 0.25},
+        quick={"num_robust": 3, "setup_seconds": 0.25, "floor_seconds": 0.8},
         slow={"seconds": 4.0, "bare_seconds": 2.0},
         odd={"num_robust": 3, "seconds": 2.0, "bare_seconds": 0.0, "peak_memory_mb": 0.0},
     )
     text = "\n".join(full_tables(rows))
-    assert "| odd | 2.00 | 0.500 |  |  | 0 | 3 (30 to 95%) |  |" in text, "nothing to compare with"
+    assert "| odd | 2.00 | 0.500 |  |  |  | 0 | 3 (30 to 95%) |  |" in text, (
+        "nothing to compare with"
+    )
     assert "ViT mini, PGD-20, Linf:8/255, 4 images" in text
     assert (
-        "| quick | 1.00 (0.25 of it setup) | 0.250 | 2.00 | 22, 20 | 10 | 3 (30 to 95%) |  |"
+        "| quick | 1.00 (0.25 of it setup) | 0.250 | 2.00 | 1.25 | 22, 20 | 10 | 3 (30 to 95%) |  |"
         in text
     )
+
+
+def test_the_summary_shows_ratios_to_reference_and_floor() -> None:
+    tools: dict[str, dict[str, object]] = {
+        "pyautoattack": {"seconds": 10.0},
+        "buttress_autoattack": {"seconds": 4.0, "floor_seconds": 3.2},
+        "buttress_fast": {"seconds": 0.6, "floor_seconds": 0.3},
+    }
+    columns = "| model, threat model | pyautoattack | `autoattack` | `fast` |"
+    header, _, row = summary_table(rows_of("autoattack", **tools))
+    assert header == f"{columns} relative to the floor | robust images |"
+    assert row.endswith("| 10 s | 4 s (0.40) | 1 s (0.06) | 1.25, 2.00 | 2, 2, 2 of 4 |")
+    for values in tools.values():
+        values.pop("floor_seconds", None)  # results of an earlier version
+    assert next(summary_table(rows_of("autoattack", **tools))) == f"{columns} robust images |"
 
 
 def test_the_tables_show_where_per_sample_results_differ_from_the_reference() -> None:

@@ -6,22 +6,45 @@ import os
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from buttress.bench.repeats import SubprocessJob, run_interleaved
+from buttress.errors import RunError
 from buttress.system.progress import SilentProgress
 
-TOOL = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(60)"
+
+@dataclass(frozen=True)
+class Square:
+    value: int
 
 
-def test_no_tool_outlives_a_benchmark_that_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sleeper.py").write_text(TOOL)
-    monkeypatch.chdir(tmp_path)
+def sleep(folder: Path) -> Square:
+    (folder / "pid").write_text(str(os.getpid()))
+    time.sleep(60)
+    return Square(0)
 
+
+def compute_square(value: int) -> Square:
+    print("tools may print")
+    if value < 0:
+        raise ValueError("negative")
+    if value == 0:
+        os._exit(1)
+    return Square(value**2)
+
+
+def test_a_job_returns_its_result_or_says_why_not() -> None:
+    assert SubprocessJob(compute_square, 3).run() == {"value": 9}
+    with pytest.raises(RunError, match="ValueError: negative"):
+        SubprocessJob(compute_square, -1).run()
+    with pytest.raises(RunError, match="ended without a result"):
+        SubprocessJob(compute_square, 0).run()
+
+
+def test_no_tool_outlives_a_benchmark_that_was_stopped(tmp_path: Path) -> None:
     def end() -> None:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             time.sleep(0.05)
@@ -30,7 +53,7 @@ def test_no_tool_outlives_a_benchmark_that_was_stopped(
     ender = threading.Thread(target=end)
     ender.start()
     with pytest.raises(KeyboardInterrupt):
-        run_interleaved("a case", {"sleeper": SubprocessJob("sleeper", {})}, 1, SilentProgress())
+        run_interleaved("a case", {"sleeper": SubprocessJob(sleep, tmp_path)}, 1, SilentProgress())
     ender.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

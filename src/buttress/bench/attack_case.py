@@ -1,13 +1,9 @@
-"""One tool on one model in a separate process, so that memory and time are its own.
-
-    python -m buttress.bench.attack_case '{"tool": "buttress fast", "model": "vit", ...}'
-
-The result is printed as one line of JSON.
-"""
+"""One tool on one model, in a process of its own, so that memory and time are its own."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import re
@@ -19,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from buttress.bench.attack_tools import BATCH, TOOLS
+from buttress.bench.attack_tools import TOOLS
+from buttress.bench.bare_passes import time_bare_passes, time_floor
 from buttress.bench.models import first_test_images, load_benchmark_model
-from buttress.bench.repeats import answer_subprocess
 from buttress.threats.norm_ball import NormBall
 
-BARE_REPEATS = 5  # times that a bare pass is measured
+WARM_UP_IMAGES = 32
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class ToolRun:
     threat: str = ""
     data: str = "cifar10"
     checkpoint: str | None = None
-    warm_up: bool = False  # run once on a batch before it counts
+    warm_up: bool = False  # run once on a few images before it counts
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,7 @@ class ToolResult:
     backward: float
     peak_memory_mb: float  # by which memory grew
     bare_seconds: float  # of the same forward and backward passes alone
+    floor_seconds: float  # of those of the inference-optimized model; 0 for tools of others
     setup_seconds: float  # of building the inference-optimized model, included in the seconds
     robust_images: tuple[int, ...]  # their positions
 
@@ -75,11 +72,12 @@ def run_tool(tool_run: ToolRun) -> ToolResult:
     model = load_benchmark_model(tool_run.model, tool_run.data, tool_run.checkpoint)
     x, y = first_test_images(tool_run.data, tool_run.images)
     threat, tool = NormBall.parse(tool_run.threat), TOOLS.get(tool_run.tool)
-    is_ours = TOOLS.entry(tool_run.tool).metadata["package"] == "buttress"
+    metadata = TOOLS.entry(tool_run.tool).metadata
+    is_ours = metadata["package"] == "buttress"
     counting = PassCountingModel(model).eval()
     with PeakMemory() as memory:
         if tool_run.warm_up:
-            tool(model, x[:BATCH], y[:BATCH], threat)
+            tool(model, x[:WARM_UP_IMAGES], y[:WARM_UP_IMAGES], threat)
         started = time.perf_counter()
         output = tool(model if is_ours else counting, x, y, threat)
         seconds = time.perf_counter() - started
@@ -94,26 +92,12 @@ def run_tool(tool_run: ToolRun) -> ToolResult:
         backward=backward,
         peak_memory_mb=memory.growth_mb,
         bare_seconds=time_bare_passes(model, x, forward, backward),
+        floor_seconds=(
+            time_floor(model, x, forward, backward, metadata["workers"]) if is_ours else 0.0
+        ),
         setup_seconds=output.setup_seconds,
         robust_images=tuple(robust_images),
     )
-
-
-def time_bare_passes(model: nn.Module, x: Tensor, forward: float, backward: float) -> float:
-    """Seconds of so many bare passes per image, in batches of 256."""
-    batch, times = x[:256], {True: 0.0, False: 0.0}
-    for grad in times:
-        seconds = []
-        for _ in range(BARE_REPEATS):
-            started = time.perf_counter()
-            with torch.set_grad_enabled(grad):
-                point = batch.detach().requires_grad_(grad)
-                logits = model(point)
-                if grad:
-                    torch.autograd.grad(logits.sum(), point)
-            seconds.append(time.perf_counter() - started)
-        times[grad] = sorted(seconds)[BARE_REPEATS // 2] / len(batch)
-    return len(x) * ((forward - backward) * times[False] + backward * times[True])
 
 
 class PeakMemory:
@@ -126,6 +110,7 @@ class PeakMemory:
     EVERY, SHARE = 0.25, 0.01  # minimum seconds between two samples, and their fraction of the time
 
     def __enter__(self) -> PeakMemory:
+        gc.collect()  # which makes pages that are shared with the process before its own
         self.first = self.peak = resident_memory_mb()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._poll, daemon=True)
@@ -161,7 +146,3 @@ def resident_memory_mb() -> float:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             total += sum(int(kb) for kb in re.findall(r"^Pss:\s+(\d+) kB", text, flags=re.M)) / 1024
     return total
-
-
-if __name__ == "__main__":
-    answer_subprocess(ToolRun, run_tool)

@@ -92,10 +92,11 @@ def _register_buttress(
     **args: object,
 ) -> None:
     """Register an attack of ours; the time of building the inference-optimized model counts."""
+    workers = options.workers
 
-    @TOOLS.register(tool_name, tags=(benchmark,), package="buttress", norms=norms)
+    @TOOLS.register(tool_name, tags=(benchmark,), package="buttress", norms=norms, workers=workers)
     def tool(model: nn.Module, x: Tensor, y: Tensor, threat: NormBall) -> ToolOutput:
-        if options.workers is not None:
+        if workers is not None:
             torch.set_num_threads(1)
         run_options, started = options, time.perf_counter()
         configured = create_attack(attack, **args)

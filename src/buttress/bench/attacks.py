@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from buttress.bench.attack_case import ToolRun
+from buttress.bench.attack_case import ToolRun, run_tool
 from buttress.bench.attack_tools import installed_tools
 from buttress.bench.models import BENCHMARK_MODELS, benchmark_model, train_if_missing
 from buttress.bench.repeats import SubprocessJob, median_row, run_interleaved, write_results
@@ -119,10 +119,7 @@ def benchmark_cases(
 
 def run_case(case: BenchmarkCase, repeats: int, progress: Progress) -> list[Row]:
     """Run all tools interleaved, repeatedly; return a row of medians for each."""
-    jobs = {
-        tool_run.tool: SubprocessJob("buttress.bench.attack_case", asdict(tool_run))
-        for tool_run in case.tool_runs
-    }
+    jobs = {tool_run.tool: SubprocessJob(run_tool, tool_run) for tool_run in case.tool_runs}
     results = run_interleaved(case.title, jobs, repeats, progress)
     return [
         median_row(run, results[run.tool], benchmark=case.benchmark, title=case.title)
@@ -135,6 +132,7 @@ COLUMNS = (
     "seconds",
     "of the slowest",
     "relative to bare passes",
+    "relative to the floor",
     "passes per image (F, B)",
     "MB",
     "robust",
@@ -158,6 +156,7 @@ def full_tables(rows: Sequence[Row], level: int = 0) -> Iterator[str]:
                 f"{row['seconds']:.2f}{_format_setup(row)}",
                 f"{row['seconds'] / slowest:.3f}",
                 f"{row['seconds'] / row['bare_seconds']:.2f}" if has_passes else "",
+                _format_floor_ratio(row),
                 f"{row['forward']:.0f}, {row['backward']:.0f}" if has_passes else "",
                 f"{row['peak_memory_mb']:.0f}",
                 "" if row["tool"] == "bare passes" else _format_robust_accuracy(row),
@@ -168,6 +167,12 @@ def full_tables(rows: Sequence[Row], level: int = 0) -> Iterator[str]:
 
 def _format_setup(row: Row) -> str:
     return f" ({row['setup_seconds']:.2f} of it setup)" if row["setup_seconds"] else ""
+
+
+def _format_floor_ratio(row: Row) -> str:
+    """The time relative to that of the bare passes of the inference-optimized model."""
+    floor = row.get("floor_seconds", 0.0)  # older results have none
+    return f"{row['seconds'] / floor:.2f}" if floor else ""
 
 
 def _format_robust_accuracy(row: Row) -> str:
@@ -187,22 +192,24 @@ def _format_agreement(row: Row, reference: Row | None) -> str:
 def summary_table(rows: Sequence[Row]) -> Iterator[str]:
     """Seconds and robust images of the reference AutoAttack and of our ensembles.
 
-    A tool of ours that was not measured has no column.
+    What was not measured has no column: a tool of ours, or the floor.
     """
     measured = {row["tool"] for row in rows}
     names = [name for name in ("autoattack", "fast") if f"buttress {name}" in measured]
-    columns = ["model, threat model", REFERENCE, *(f"`{n}`" for n in names), "robust images"]
+    has_floor = any(row.get("floor_seconds") for row in rows)
+    columns = ["model, threat model", REFERENCE, *(f"`{n}`" for n in names)]
+    columns += [*(["relative to the floor"] if has_floor else []), "robust images"]
     yield f"| {' | '.join(columns)} |"
     yield "|" + " --- |" * len(columns)
     for reference, by_tool in _reference_cases(rows):
         ours = [by_tool[f"buttress {name}"] for name in names]
         seconds = reference["seconds"]
         times = [f"{r['seconds']:.0f} s ({r['seconds'] / seconds:.2f})" for r in ours]
+        floor_ratios = [", ".join(map(_format_floor_ratio, ours))] if has_floor else []
         robust_counts = ", ".join(f"{r['num_robust']:.0f}" for r in (reference, *ours))
-        yield (
-            f"| {_case_label(reference)} | {seconds:.0f} s | {' | '.join(times)} | "
-            f"{robust_counts} of {reference['images']} |"
-        )
+        cells = [f"{seconds:.0f} s", *times, *floor_ratios]
+        cells.append(f"{robust_counts} of {reference['images']}")
+        yield f"| {_case_label(reference)} | {' | '.join(cells)} |"
 
 
 def agreement_table(rows: Sequence[Row]) -> Iterator[str]:

@@ -14,7 +14,6 @@ from buttress.models import load_model
 from buttress.results.run_spec import Recipe
 from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
-from buttress.training import train
 
 MAX_TRAIN_IMAGES = 10_000  # maximum number of training images
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
@@ -73,6 +72,8 @@ def cached_model_dir(name: str, data: str) -> Path:
 
 def train_if_missing(name: str, data: str, progress: Progress) -> None:
     """Train a model unless it is cached."""
+    from buttress.training import train  # tools that only attack start without it
+
     benchmark, count = benchmark_model(name), len(load_dataset(data, "train"))
     limit = MAX_TRAIN_IMAGES if count > MAX_TRAIN_IMAGES else None
     train(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -24,32 +24,50 @@ from buttress.system.progress import Progress
 
 MAX_REPEATED_SECONDS = 60.0  # seconds: tools that took longer are not repeated
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class SubprocessJob:
-    """A module that takes one JSON argument and prints one line of JSON."""
+    """A function of some settings that is called in a process of its own; it returns a dataclass.
 
-    module: str
-    arguments: Mapping[str, Any]
+    The process is a fork of a server that has only imported the function's module, so that it
+    starts at once and with the memory of a new process.
+    """
+
+    function: Callable[[Any], Any]
+    settings: Any
 
     def run(self) -> dict[str, Any]:
-        command = [sys.executable, "-m", self.module, json.dumps(self.arguments)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        with process:
-            try:
-                stdout, errors = process.communicate()
-            finally:
-                process.kill()  # does nothing if it has ended
-                process.wait()
-        if process.returncode:
-            last_line = errors.strip().splitlines()[-1:] or ["no message"]
-            raise RunError(last_line[0])
-        result: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
-        return result
+        has_server = "forkserver" in multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
+        if has_server:
+            context.set_forkserver_preload([self.function.__module__])
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_send_result, args=(self.function, self.settings, sender))
+        process.start()
+        sender.close()
+        try:
+            result, error = receiver.recv()
+        except EOFError:
+            result, error = {}, "its process ended without a result; it may have run out of memory"
+        finally:
+            process.kill()  # does nothing if it has ended
+            process.join()
+            receiver.close()
+        if error:
+            raise RunError(error)
+        return dict(result)
+
+
+def _send_result(function: Callable[[Any], Any], settings: Any, sender: Connection) -> None:
+    """Call the function in this new process; what it prints is dropped."""
+    warnings.simplefilter("ignore")
+    with open(os.devnull, "w") as nowhere:
+        for stream in (1, 2):
+            os.dup2(nowhere.fileno(), stream)
+    try:
+        sender.send((asdict(function(settings)), ""))
+    except Exception as error:  # of a tool that does not work here
+        sender.send(({}, f"{type(error).__name__}: {error}"))
 
 
 def run_interleaved(
@@ -75,12 +93,6 @@ def run_interleaved(
     finally:
         task.close()
     return results
-
-
-def answer_subprocess(settings_type: type[T], run: Callable[[T], Any]) -> None:
-    """Body of a module that a `SubprocessJob` runs: settings from argv, the result as JSON."""
-    warnings.simplefilter("ignore")
-    print(json.dumps(asdict(run(settings_type(**json.loads(sys.argv[1]))))))
 
 
 def median_row(settings: Any, results: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from buttress.bench.repeats import (
     SubprocessJob,
-    answer_subprocess,
     median_row,
     run_interleaved,
     write_results,
@@ -262,7 +261,7 @@ def run_trainers(settings: TrainerRun, repeats: int, progress: Progress) -> list
         for entry in TRAINERS
         if importlib.util.find_spec(entry.metadata["package"])
     ]
-    jobs = {run.trainer: SubprocessJob("buttress.bench.training", asdict(run)) for run in runs}
+    jobs = {run.trainer: SubprocessJob(run_trainer, run) for run in runs}
     results = run_interleaved(f"{settings.model}, PGD-10 training", jobs, repeats, progress)
     return [median_row(run, results[run.trainer]) for run in runs if results[run.trainer]]
 
@@ -298,7 +297,3 @@ def _format_accuracy(row: dict[str, Any], key: str) -> str:
     images = int(row["test_images"])
     low, high = wilson_interval(round(row[key] * images), images)
     return f"{100 * row[key]:.1f}% ({100 * low:.0f} to {100 * high:.0f})"
-
-
-if __name__ == "__main__":
-    answer_subprocess(TrainerRun, run_trainer)
