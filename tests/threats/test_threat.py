@@ -12,6 +12,7 @@ from torch import Tensor
 
 from buttress.errors import UserError
 from buttress.system.rng import SampleRNG
+from buttress.threats import projections
 from buttress.threats.core import Threat
 from buttress.threats.norm_ball import NORMS, Norm, NormBall, format_eps, parse_eps, parse_norm
 
@@ -185,3 +186,27 @@ def test_a_threat_model_is_parsed_not_constructed() -> None:
     for args in (("Linf:8/255",), ()):
         with pytest.raises(UserError, match=r"bt\.Threat\.parse\('Linf:8/255'\)"):
             Threat(*args)  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fraction", [0.0, 0.02, 0.2])
+def test_the_l1_projection_of_few_moves_has_the_bits_of_the_dense_one(
+    fraction: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = torch.Generator().manual_seed(3)
+    x = torch.rand(9, 3, 16, 16, generator=source, dtype=dtype)
+    has_moved = torch.rand(x.shape, generator=source) < fraction
+    has_moved[0] = False  # an image that stays where it is
+    x_adv = x + has_moved * torch.randn(x.shape, generator=source, dtype=dtype)
+    x_adv[1, 0, 0, 0] = torch.nan
+    threat, points = NormBall("L1", 2.0), []
+    layouts = (torch.contiguous_format, torch.channels_last)
+    for max_fraction in (-1.0, 1.0):  # dense, and sparse
+        monkeypatch.setattr(projections, "MAX_SPARSE_FRACTION", max_fraction)
+        points += [
+            threat.project(*(t[rows].contiguous(memory_format=layout) for t in (x, x_adv)))
+            for rows in (slice(None), slice(2, None), slice(0, 1))
+            for layout in layouts
+        ]
+    for dense, sparse in zip(points[:6], points[6:], strict=True):
+        assert torch.equal(dense.nan_to_num(9), sparse.nan_to_num(9))

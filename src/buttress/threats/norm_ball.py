@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from buttress.errors import UserError
 from buttress.threats.core import THREATS, SearchSet, Threat
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 Norm = Literal["Linf", "L2", "L1"]
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 TINY = 1e-12
-MAX_PROJECTION_ITERATIONS = 100  # of the projections below; they end by themselves after about ten
-DEVICE_SYNC_INTERVAL = 4  # iterations between two checks of convergence, on an accelerator
 
 # Exceeding eps by this much (relative, plus the rounding of each pixel) is rounding, not an attack.
 TOLERANCE = 1e-5
@@ -152,8 +150,10 @@ class NormBall(SearchSet):
         if self.norm == "Linf":
             eps_per_pixel = eps.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
             return x_adv.clamp(x - eps_per_pixel, x + eps_per_pixel).clamp(0, 1)
-        project_norm = _project_l2 if self.norm == "L2" else _project_l1
-        return project_norm(x, x_adv, eps)
+        from buttress.threats import projections
+
+        project = projections.project_l2 if self.norm == "L2" else projections.project_l1
+        return project(x, x_adv, eps)
 
     def scale_into_ball(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """``x_adv`` drawn straight towards ``x`` into the ball, then clipped to [0, 1].
@@ -266,120 +266,3 @@ def format_eps(eps: float) -> str:
     if 0 < levels <= 64 and round(levels * 4) / 4 / 255 == eps:
         return f"{round(levels * 4) / 4:g}/255"
     return f"{eps:.12g}"
-
-
-def _split_displacement(x: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Signs and sizes of the displacement, and the size that the box leaves of it, flattened.
-
-    On CPUs a comparison that writes numbers is many times faster than one that writes
-    truths, and a product than a choice: hence the arithmetic here and below.
-    """
-    delta = (x_adv - x).flatten(1)
-    sign = delta.sign()
-    size = delta.abs_()
-    # The distance to the border that the step goes towards: 1 - x if it rises, x if it falls.
-    distance_to_box = (0.5 - x.flatten(1)).mul_(sign).add_(0.5)
-    return sign, size, distance_to_box.clamp_(0, 1).minimum(size)
-
-
-def _apply_displacement(
-    x: Tensor, sign: Tensor, lengths: Tensor, eps: Tensor, order: int
-) -> Tensor:
-    """``x`` moved by ``lengths``, with the last rounding taken off the length."""
-    import torch
-
-    total = lengths.sum(1) if order == 1 else torch.linalg.vector_norm(lengths, dim=1)
-    scale = (eps / total.double().clamp_min(TINY)[:, None]).clamp_max(1)
-    lengths = lengths * scale.to(lengths.dtype)
-    return torch.addcmul(x.flatten(1), sign, lengths).clamp_(0, 1).view_as(x)
-
-
-def _is_check_due(iteration: int, x: Tensor) -> bool:
-    """Whether to check for convergence: not in every iteration on an accelerator, which waits."""
-    return x.device.type == "cpu" or iteration % DEVICE_SYNC_INTERVAL == DEVICE_SYNC_INTERVAL - 1
-
-
-def _project_l2(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
-    r"""Nearest point of L2 ball ∩ box: each coordinate moves by min(t |d_i|, room_i).
-
-    The multiplier of the ball condition scales the displacement d by one t in (0, 1], which solves
-    sum_i min(t |d_i|, room_i)^2 = eps^2. Each round solves it as if the coordinates that are at
-    their limit now stayed there; t only grows, so the last such set is the right one.
-    """
-    import torch
-
-    sign, size, room = _split_displacement(x, x_adv)
-    square, limit = size.square(), room / size  # where nothing moves: not a number, never free
-    room_square, radius = room.square(), eps[:, 0]
-    room_square_sum = room_square.sum(1).double()
-    t = (radius / square.sum(1).double().sqrt().clamp_min(TINY)).clamp_max(1)
-    free = torch.empty_like(size)
-    for iteration in range(MAX_PROJECTION_ITERATIONS):
-        torch.gt(limit, t.to(size.dtype)[:, None], out=free)
-        free_square_sum = torch.linalg.vecdot(square, free).double()
-        fixed_square_sum = room_square_sum - torch.linalg.vecdot(room_square, free)
-        next_t = (
-            ((radius**2 - fixed_square_sum).clamp_min(0) / free_square_sum.clamp_min(TINY))
-            .sqrt()
-            .clamp_max(1)
-        )
-        next_t = next_t.maximum(t)
-        if _is_check_due(iteration, x) and bool((next_t <= t * (1 + 1e-7)).all()):
-            break
-        t = next_t
-    t = t.where(room_square_sum > radius**2, 1.0).to(size.dtype)
-    return _apply_displacement(x, sign, (t[:, None] * size).minimum(room), eps, 2)
-
-
-def _project_l1(x: Tensor, x_adv: Tensor, eps: Tensor) -> Tensor:
-    r"""Nearest point of L1 ball ∩ box: each coordinate moves by min(room_i, max(|d_i| - lam, 0)).
-
-    The total falls with lam in straight pieces, so a Newton step from the right piece is exact;
-    a step that leaves the bracket is replaced by halving it.
-    """
-    sign, size, room = _split_displacement(x, x_adv)
-    lengths = _l1_lengths(size, room, eps[:, 0])
-    return _apply_displacement(x, sign, lengths, eps, 1)
-
-
-def _l1_lengths(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
-    """(N, d) the moves of `_project_l1`.
-
-    What there is one number per row of, NumPy computes on a CPU: it takes a fraction of the time.
-    """
-    import numpy as np
-    import torch
-
-    is_cpu, dtype = size.device.type == "cpu", size.dtype
-    xp: Any = np if is_cpu else torch
-
-    def vector(values: Tensor) -> Any:
-        return values.double().numpy() if is_cpu else values.double()
-
-    def column(values: Any) -> Tensor:
-        return (torch.from_numpy(values) if is_cpu else values).to(dtype)[:, None]
-
-    eps, high = vector(radius), vector(size.amax(1) if size.shape[1] else radius)
-    tolerance = eps * (1e-12 if dtype == torch.float64 else 1e-6)
-    lam = low = xp.zeros_like(high)
-    top = size - room  # |d_i| - lam is within its room from lam = top_i on
-    lengths, buffer, above = room, torch.empty_like(size), torch.empty_like(size)
-    with np.errstate(invalid="ignore"):  # of points that are not finite
-        for iteration in range(MAX_PROJECTION_ITERATIONS):
-            excess = vector(lengths.sum(1)) - eps
-            has_converged = (
-                (abs(excess) <= tolerance) | ((excess < 0) & (lam == 0)) | (high - low <= TINY)
-            )
-            if _is_check_due(iteration, size) and has_converged.all():
-                break
-            low, high = xp.where(excess > 0, lam, low), xp.where(excess < 0, lam, high)
-            lam_column = column(lam)
-            slope = vector(torch.gt(size, lam_column, out=above).sum(1))
-            slope = slope - vector(torch.gt(top, lam_column, out=above).sum(1))
-            newton = lam + excess / xp.where(slope > 1, slope, 1.0)
-            is_inside = (slope > 0) & (newton > low) & (newton < high)
-            next_lam = xp.where(is_inside, newton, (low + high) / 2)
-            lam = xp.where(has_converged, lam, next_lam)
-            lengths = torch.sub(size, column(lam), out=buffer).clamp_min_(0)
-            lengths = torch.minimum(lengths, room, out=buffer)
-    return lengths
