@@ -37,11 +37,14 @@ def compute_square(value: int) -> Square:
 
 
 def test_a_job_returns_its_result_or_says_why_not() -> None:
-    assert SubprocessJob(compute_square, 3).run() == {"value": 9}
-    with pytest.raises(RunError, match="ValueError: negative"):
-        SubprocessJob(compute_square, -1).run()
-    with pytest.raises(RunError, match="ended without a result"):
-        SubprocessJob(compute_square, 0).run()
+    job = SubprocessJob(compute_square, 3)
+    assert [job.run(), job.run()] == 2 * [{"value": 9}]
+    job.close()
+    for value, message in ((-1, "ValueError: negative"), (0, "ended without a result")):
+        job = SubprocessJob(compute_square, value)
+        with pytest.raises(RunError, match=message):
+            job.run()
+        job.close()
 
 
 def test_no_tool_outlives_a_benchmark_that_was_stopped(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def records_with_clock(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
     for path in sorted((folder / "out").rglob("*.parquet")):
         record = read_attack_record(path)
         columns = (record.predictions, record.correct, record.loss, record.perturbation_size)
-        by_clock = ("seconds", "time")
+        by_clock = ("seconds", "time", "peak_memory_mb")
         meta = {k: v for k, v in record.metadata.items() if k not in by_clock}
         records[path.name] = ([c.tobytes() for c in columns], meta)
     return records

@@ -19,6 +19,7 @@ from buttress.studies import StudySpec, calibration, load_study, make_jobs, plan
 from buttress.studies.calibration import FamilySpeed
 from buttress.studies.grid import expand_study
 from buttress.studies.jobs import RunJob, RunStatus, TaskUsage, read_status, tasks_of_job
+from buttress.studies.plan import build_plan
 from buttress.studies.speed import DEVICES, SpeedModel, fit_speed_model, get_device
 from buttress.threats.core import Threat
 from buttress.training.cost import (
@@ -182,6 +183,20 @@ def test_a_named_device_is_an_estimate(tmp_path: Path) -> None:
     assert all(0 < d.efficiency < 1 for d in DEVICES.values())
     with pytest.raises(UserError, match="a100"):
         get_device("a1000")
+
+
+def test_measured_memory_is_the_largest_of_finished_tasks(tmp_path: Path) -> None:
+    expanded = expand_study(study(), "smoke")
+    job = make_jobs(expanded, tmp_path)[0]
+    tasks = tuple(tasks_of_job(job))
+    peaks = (300.0, 512.0)
+    usage = {
+        t.file: TaskUsage(1.0, peak_memory_mb=mb) for t, mb in zip(tasks[:2], peaks, strict=True)
+    }
+    finished = build_plan(expanded, [RunStatus(job, tasks, tasks, usage)], SpeedModel())
+    assert finished.measured_memory_bytes == 512 * 2**20
+    new = build_plan(expanded, [RunStatus(job, tasks, tasks)], SpeedModel())
+    assert new.measured_memory_bytes == 0
 
 
 def test_memory_beyond_a_device_is_a_warning(tmp_path: Path) -> None:

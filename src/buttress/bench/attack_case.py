@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import re
@@ -110,7 +109,6 @@ class PeakMemory:
     EVERY, SHARE = 0.25, 0.01  # minimum seconds between two samples, and their fraction of the time
 
     def __enter__(self) -> PeakMemory:
-        gc.collect()  # which makes pages that are shared with the process before its own
         self.first = self.peak = resident_memory_mb()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._poll, daemon=True)

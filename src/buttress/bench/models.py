@@ -28,16 +28,17 @@ class BenchmarkModel:
     images: int  # for AutoAttack: a robust image costs the reference thousands of passes
     epochs: int
     threats: tuple[str, ...] = ("Linf:4/255", "L2:0.25", "L1:5")
-    pgd_images: int = 256  # for PGD: a run should take some seconds, with preparation
+    pgd_images: int = 64  # for PGD: a run should take a second or two
 
 
+# So many images that three repeats of all cases take about 25 minutes on two cores.
 BENCHMARK_MODELS = {
     "small": BenchmarkModel(
-        "small model", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 4096
+        "small model", "resnet_tiny", 48, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 1024
     ),
-    "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 24, 4),
-    "vit": BenchmarkModel("ViT mini", "vit_mini", 64, 8, pgd_images=512),
-    "coatnet": BenchmarkModel("CoAtNet mini", "coatnet_cctt_mini", 64, 8, pgd_images=512),
+    "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 4, 4),
+    "vit": BenchmarkModel("ViT mini", "vit_mini", 10, 8, pgd_images=128),
+    "coatnet": BenchmarkModel("CoAtNet mini", "coatnet_cctt_mini", 10, 8, pgd_images=128),
 }
 
 

@@ -9,7 +9,8 @@ import platform
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,49 +26,64 @@ from buttress.system.progress import Progress
 MAX_REPEATED_SECONDS = 60.0  # seconds: tools that took longer are not repeated
 
 
-@dataclass(frozen=True)
 class SubprocessJob:
-    """A function of some settings that is called in a process of its own; it returns a dataclass.
+    """A function of some settings that a process of its own calls; it returns a dataclass.
 
-    The process is a fork of a server that has only imported the function's module, so that it
-    starts at once and with the memory of a new process.
+    The process starts with the first call and waits between calls, so that the time of importing
+    torch is spent once; or each call has a new one.
     """
 
-    function: Callable[[Any], Any]
-    settings: Any
+    def __init__(
+        self, function: Callable[[Any], Any], settings: Any, *, keep_process: bool = True
+    ) -> None:
+        self.function, self.settings, self.keep_process = function, settings, keep_process
+        self._process: Any = None
+        self._connection: Any = None
 
     def run(self) -> dict[str, Any]:
-        has_server = "forkserver" in multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context("forkserver" if has_server else "spawn")
-        if has_server:
-            context.set_forkserver_preload([self.function.__module__])
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_send_result, args=(self.function, self.settings, sender))
-        process.start()
-        sender.close()
+        """The result of a call; raises `RunError` if the function does."""
+        if self._process is None:
+            # Not a fork: threads of torch's libraries do not survive one, and calls wait for ever.
+            context = multiprocessing.get_context("spawn")
+            self._connection, other_end = context.Pipe()
+            self._process = context.Process(
+                target=_answer_calls, args=(self.function, self.settings, other_end)
+            )
+            self._process.start()
+            other_end.close()
         try:
-            result, error = receiver.recv()
-        except EOFError:
-            result, error = {}, "its process ended without a result; it may have run out of memory"
-        finally:
-            process.kill()  # does nothing if it has ended
-            process.join()
-            receiver.close()
+            self._connection.send(None)
+            result, error = self._connection.recv()
+        except (EOFError, ConnectionError):
+            error = "its process ended without a result; it may have run out of memory"
+        if not self.keep_process:
+            self.close()
         if error:
             raise RunError(error)
         return dict(result)
 
+    def close(self) -> None:
+        """End the process, also while it works."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+            self._process = None
 
-def _send_result(function: Callable[[Any], Any], settings: Any, sender: Connection) -> None:
-    """Call the function in this new process; what it prints is dropped."""
+
+def _answer_calls(function: Callable[[Any], Any], settings: Any, connection: Connection) -> None:
+    """Call the function in this new process as often as asked; what it prints is dropped."""
     warnings.simplefilter("ignore")
     with open(os.devnull, "w") as nowhere:
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
-    try:
-        sender.send((asdict(function(settings)), ""))
-    except Exception as error:  # of a tool that does not work here
-        sender.send(({}, f"{type(error).__name__}: {error}"))
+    with suppress(EOFError):
+        while True:
+            connection.recv()
+            try:
+                connection.send((asdict(function(settings)), ""))
+            except Exception as error:  # of a tool that does not work here
+                connection.send(({}, f"{type(error).__name__}: {error}"))
 
 
 def run_interleaved(
@@ -92,15 +108,19 @@ def run_interleaved(
                     task.advance(1, name)
     finally:
         task.close()
+        for job in jobs.values():
+            job.close()
     return results
 
 
 def median_row(settings: Any, results: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:
-    """One row of a result file: settings, medians over the repeats, and all times."""
+    """One row of a result file: settings, medians over the repeats (the largest memory), times."""
     medians = {
         key: value if isinstance(value, list) else statistics.median(r[key] for r in results)
         for key, value in results[0].items()
     }
+    if "peak_memory_mb" in medians:  # later repeats use what the first one allocated
+        medians["peak_memory_mb"] = max(r["peak_memory_mb"] for r in results)
     times = {"repeats": len(results), "all_seconds": [r["seconds"] for r in results]}
     return {**asdict(settings), **extra, **medians, **times}
 

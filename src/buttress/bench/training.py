@@ -261,7 +261,7 @@ def run_trainers(settings: TrainerRun, repeats: int, progress: Progress) -> list
         for entry in TRAINERS
         if importlib.util.find_spec(entry.metadata["package"])
     ]
-    jobs = {run.trainer: SubprocessJob(run_trainer, run) for run in runs}
+    jobs = {run.trainer: SubprocessJob(run_trainer, run, keep_process=False) for run in runs}
     results = run_interleaved(f"{settings.model}, PGD-10 training", jobs, repeats, progress)
     return [median_row(run, results[run.trainer]) for run in runs if results[run.trainer]]
 

@@ -140,6 +140,9 @@ def _print_plan(study_plan: StudyPlan, workers: int) -> None:
     print_line(f"remaining: {passes}, {format_amount(study_plan.flops, 'FLOP')}")
     if study_plan.memory_bytes:
         print_line(f"memory per device: up to {format_amount(study_plan.memory_bytes, 'B')}")
+    if study_plan.measured_memory_bytes:
+        peak = format_amount(study_plan.measured_memory_bytes, "B")
+        print_line(f"measured in finished runs: up to {peak} per process, Python included")
     if study_plan.hours is not None and study_plan.flops:
         wall_time = format_duration(3600 * study_plan.hours / workers)
         source = study_plan.estimate_basis

@@ -31,6 +31,7 @@ from buttress.models.eval_mode import eval_mode, is_differentiable, model_device
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
 from buttress.results.training_images import TrainingImages
+from buttress.system.memory import peak_memory_mb
 from buttress.system.progress import Progress, ProgressTask, fraction_callback
 from buttress.system.rng import isolated_rng
 
@@ -175,6 +176,7 @@ def _cost_metadata(job: EvaluationJob, cost: EntryCost, seconds: float) -> dict[
     fast_model = job.evaluated.fast_model
     return {
         "seconds": round(seconds, 3),
+        "peak_memory_mb": peak_memory_mb(),
         "forward_passes": round(float(cost.forward_passes.double().mean()), 3),
         "backward_passes": round(float(cost.backward_passes.double().mean()), 3),
         "nonfinite_images": cost.nonfinite_images,

@@ -147,6 +147,7 @@ def merge_records(name: str, parts: Sequence[AttackRecord], ids: NDArray[np.int6
         "forward_passes": mean("forward_passes"),
         "backward_passes": mean("backward_passes"),
         "seconds": round(sum(p.metadata.get("seconds", 0) for p in parts), 3),
+        "peak_memory_mb": max(p.metadata.get("peak_memory_mb", 0) for p in parts),
         **{
             key: sum(p.metadata.get(key, 0) for p in parts)
             for key in ("nonfinite_images", "nonfinite_outputs")

@@ -28,6 +28,7 @@ class AttackMethod:
     forward_passes: str
     backward_passes: str
     time: str
+    peak_memory: str
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def describe_attack(column: LeaderboardColumn, results: Sequence[SuiteEntryResul
         forward_passes=format_value_range(r.metadata.get("forward_passes") for r in results),
         backward_passes=format_value_range(r.metadata.get("backward_passes") for r in results),
         time=format_time_range(results),
+        peak_memory=format_memory(r.metadata.get("peak_memory_mb") for r in results),
     )
 
 
@@ -118,3 +120,9 @@ def format_time_range(results: Sequence[SuiteEntryResult]) -> str:
         return ""
     low, high = format_duration(min(floats)), format_duration(max(floats))
     return format_range(low, high)
+
+
+def format_memory(peaks_mb: Iterable[Any]) -> str:
+    """``820 MB``: the largest peak; empty where it was not measured."""
+    peak = max(finite_numbers(peaks_mb), default=0.0)
+    return f"{peak:,.0f} MB" if peak > 0 else ""

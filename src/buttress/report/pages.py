@@ -35,7 +35,7 @@ from buttress.report.leaderboard import (
     relation_to_training,
     seed_groups,
 )
-from buttress.report.method import describe_method
+from buttress.report.method import describe_method, format_memory
 from buttress.report.published_rows import build_published_rows, unused_entry_messages
 from buttress.report.study_page import RunLink, StudyPageData, study_context
 from buttress.results.robustbench import LeaderboardEntries
@@ -188,6 +188,7 @@ class PageRenderer:
             training=figures.training_figures(details.history, run.objective),
             epochs=len(details.history),
             seconds=details.summary.get("seconds"),
+            peak_memory=format_memory([details.summary.get("peak_memory_mb")]),
             weights=figures.weight_figure(run.sparsity) if run.sparsity else None,
             curves=[figures.curve_figure([(run, c)], {run.model: 0}) for c in run.curves],
             galleries=details.galleries,

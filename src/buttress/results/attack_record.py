@@ -410,6 +410,7 @@ class RecordMetadata(BaseModel):
     forward_passes: float = 0.0
     backward_passes: float = 0.0
     seconds: float = 0.0
+    peak_memory_mb: float = 0.0
 
 
 def metadata_problem(metadata: Any) -> str | None:

@@ -361,6 +361,7 @@ def _corruption_result(summary: CorruptionSummary) -> SuiteEntryResult:
         key: sum(float(r.metadata.get(key) or 0) for r in records)
         for key in ("forward_passes", "backward_passes", "seconds")
     }
+    costs["peak_memory_mb"] = max(float(r.metadata.get("peak_memory_mb") or 0) for r in records)
     return SuiteEntryResult(
         AttackDefinition(CORRUPTIONS, CORRUPTION_ATTACK, "", summary.describe()),
         min(r.suite_position for r in records),

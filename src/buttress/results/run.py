@@ -34,6 +34,7 @@ NUMERIC_SUMMARY_KEYS = (
     "last_val_robust",
     "seconds",
     "seconds_here",
+    "peak_memory_mb",
 )
 SELECTED_ON_TEST_WARNING = (
     "the checkpoint was selected on the test set (select_on: test), so its test accuracy is "

@@ -180,6 +180,7 @@ class TaskUsage:
     seconds: float
     forward: float = 0.0  # passes per image
     backward: float = 0.0
+    peak_memory_mb: float = 0.0  # of its process; 0: not measured
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,9 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
     """Cost of a task if its file exists and is of the same images and settings."""
     with contextlib.suppress(CorruptFileError, FileNotFoundError, NotADirectoryError):
         if task.kind == "train":
-            return TaskUsage(float(read_record_json(task.file).get("seconds", 0.0)))
+            summary = read_record_json(task.file)
+            peak = float(summary.get("peak_memory_mb", 0.0))
+            return TaskUsage(float(summary.get("seconds", 0.0)), peak_memory_mb=peak)
         if task.kind == "analysis":
             identity = read_record_json(task.file)
             is_same = all(identity.get(k) == v for k, v in task.identity.items())
@@ -246,6 +249,6 @@ def _read_usage(task: RunTask) -> TaskUsage | None:
         is_unmarked = skipped_square_queries(identity) and "square_queries" not in identity
         is_same = all(identity.get(k) == v for k, v in task.identity.items())
         if rows == task.images and is_same and not is_unmarked:
-            keys = ("seconds", "forward_passes", "backward_passes")
+            keys = ("seconds", "forward_passes", "backward_passes", "peak_memory_mb")
             return TaskUsage(*(float(identity.get(k, 0.0)) for k in keys))
     return None

@@ -47,6 +47,7 @@ class StudyPlan(Spec):
     backward_passes: float
     flops: float
     memory_bytes: float  # of the largest run
+    measured_memory_bytes: float = 0.0  # of the largest process of finished tasks; 0: none
     hours: float | None
     estimate_basis: str  # of the hours
     warnings: tuple[str, ...] = ()
@@ -122,6 +123,8 @@ def build_plan(
         backward_passes=sum(r.backward_passes for r in runs),
         flops=sum(r.flops for r in runs),
         memory_bytes=max((r.memory_bytes for r in runs), default=0.0),
+        measured_memory_bytes=2**20
+        * max((u.peak_memory_mb for s in statuses for u in s.usage.values()), default=0.0),
         hours=None if hours is None else hours / 3600,
         estimate_basis=speed.source_text,
         warnings=_memory_warnings(runs, speed.device),

@@ -43,6 +43,7 @@ from buttress.statistics import Interval, wilson_interval
 from buttress.system.cpu import available_cpus, disable_malloc_trim
 from buttress.system.files import atomic_write, digest
 from buttress.system.locks import lock_folder
+from buttress.system.memory import peak_memory_mb
 from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import derive_seed
 from buttress.training.distributed import (
@@ -389,6 +390,7 @@ def summarize_run(run: Run, spec: RunSpec, seconds: float) -> dict[str, Any]:
         "warnings": warnings,
         "seconds": round(sum(row["seconds"] for row in rows), 3),
         "seconds_here": round(seconds, 3),
+        "peak_memory_mb": peak_memory_mb(),
     }
 
 
