@@ -23,7 +23,8 @@ def test_the_peak_grows_with_what_is_allocated_and_stays() -> None:
 
 def test_trainings_and_evaluations_record_their_peak(tmp_path: Path) -> None:
     run = bt.train("resnet_tiny", "digits", "quickstart-at", out=tmp_path / "run", limit=64)
-    bt.evaluate(run, limit=8, suite=["clean", "pgd-linf"], out=tmp_path / "records")
+    model, data = bt.load_model(run.path), bt.load_dataset("digits", split="test", limit=8)
+    bt.evaluate(model, data, suite=["clean", "pgd-linf"], out=tmp_path / "records")
     records = load_evaluation(tmp_path / "records").records.values()
     peaks = [run.summary["peak_memory_mb"], *(r.metadata["peak_memory_mb"] for r in records)]
     assert len(peaks) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from buttress.cli.main import run_cli
 from buttress.errors import UserError
 from buttress.models import create_model
 from buttress.models.loading.checkpoint import load_checkpoint
@@ -158,3 +160,36 @@ def test_several_processes_on_a_cpu_are_advised_against_for_batchnorm() -> None:
     assert "study run --workers 2" in warning
     assert devices_warning(with_norm, "cpu", 1) is None
     assert devices_warning(without, "cpu", 2) is None
+
+
+def test_training_in_processes_on_a_cpu_warns_at_run_time_and_in_the_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module("buttress.training.train")
+
+    def stop(*_: object) -> None:
+        raise UserError("nothing is trained here")
+
+    monkeypatch.setattr(module, "train_locked_run", stop)
+    for name, is_warned in (("resnet_tiny", True), ("vit_tiny", False)):
+        out = str(tmp_path / name)
+        code = run_cli(
+            ["train", "--model", name, "--data", "digits", "--recipe", "quickstart-at",
+             "--device", "cpu", "--devices", "2", "--out", out]
+        )  # fmt: skip
+        errors = capsys.readouterr().err
+        assert code == 2
+        assert "nothing is trained here" in errors
+        assert ("takes longer than it saves" in errors) == is_warned
+    run_cli(["train", "--help"])
+    assert "On a CPU, models with BatchNorm train slower" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_a_compiled_training_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
+    run = train("resnet_tiny", "digits", "quickstart-at", tmp_path, limit=64, compile=True)
+    assert len(compiled) == 1
+    assert run.summary["compiled"] is True

@@ -246,7 +246,8 @@ def train_locked_run(
         with contextlib.suppress(OSError):
             run.fail(f"{type(error).__name__}: {error}", run.path / DONE_FILE)
         raise
-    run.finish(summarize_run(run, spec, time.perf_counter() - started))
+    summary = summarize_run(run, spec, time.perf_counter() - started)
+    run.finish({**summary, "compiled": compile})
     logger_group.on_end()
     for warning in run.summary["warnings"]:
         progress.log(warning)
