@@ -58,7 +58,7 @@ FORMS: dict[str, Any] = {
     "batches as lists": [list(batch) for batch in BATCHES],
     "iterator of a loader": iter(DataLoader(TensorDataset(X, Y), 4)),
     "pairs": list(zip(X, Y, strict=True)),
-    "dataset as torch reads it": DataLoader(bt.Dataset.from_arrays(X, Y), 4),
+    "dataset as torch reads it": DataLoader(bt.Dataset.from_arrays(X, Y), 4),  # type: ignore[arg-type]
 }
 
 
