@@ -37,6 +37,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"bench"}),
     frozenset({""}),  # the public names of the package itself: for users and the command line
     frozenset({"cli"}),
+    frozenset({"__main__"}),  # the command line as `python -m buttress`
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FREE_OF_TORCH = ("results", "report", "cli")  # when they are imported

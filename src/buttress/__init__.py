@@ -113,6 +113,9 @@ def _suggest(name: str) -> str:
         return ""
     from buttress.registry import close_names_text
 
+    if name[0].isupper() and hasattr(importlib.import_module("buttress.attacks"), name):
+        return f"; attacks are in bt.attacks: bt.attacks.{name}(eps=8/255)(model, x, y)"
+
     return close_names_text(name, __all__)
 
 

@@ -2,6 +2,7 @@
 
 ButtressError
 ├── UserError        a usage error: printed as one line, exit code 2
+│   ├── ArgumentError   a call that does not fit the signature of the function
 │   ├── UnknownName  a name that is in no registry, with the nearest names that are
 │   └── OutdatedFile a file with results that another version of Buttress wrote
 ├── DataError        a dataset that is missing, incomplete or corrupt
@@ -22,6 +23,10 @@ class UserError(ButtressError, ValueError):
     """A usage error; the message says what must hold and what to do."""
 
     exit_code = 2
+
+
+class ArgumentError(UserError, TypeError):
+    """A call does not fit the signature of a public function; the message says what to write."""
 
 
 class UnknownNameError(UserError, LookupError):

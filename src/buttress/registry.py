@@ -202,14 +202,28 @@ def close_names_text(name: str, names: Collection[str]) -> str:
     return f"; did you mean {' or '.join(repr(original_names[n]) for n in close_keys)}?"
 
 
+ROBUSTBENCH_NAME = re.compile(r"[A-Z][A-Za-z]+(19|20)\d\d\w*|Standard")
+
+
+def is_robustbench_name(name: str) -> bool:
+    """Whether a name has the form of RobustBench's models, such as Carmon2019Unlabeled."""
+    return ROBUSTBENCH_NAME.fullmatch(name) is not None
+
+
+def robustbench_name_text(name: str) -> str:
+    """What to write for the name of a model of RobustBench."""
+    return f"; a model of RobustBench is written robustbench:cifar10/Linf/{name}."
+
+
 def unknown_name_message(kind: str, name: str, names: Collection[str]) -> str:
     """Message of an unknown name, with close matches and how to list all."""
     plural = {"analysis": "analyses", "study": "studies", "search": "searches"}.get(
         kind, kind + "s"
     )
+    own = " Images of your own are folder:PATH or npz:PATH." if kind == "dataset" else ""
     return (
         f"unknown {kind} {name!r}{close_names_text(name, names)} Run `buttress list {plural}` to "
-        f"see all {len(names)}."
+        f"see all {len(names)}.{own}"
     )
 
 

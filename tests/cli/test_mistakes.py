@@ -11,14 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from buttress.cli import catalog
 from buttress.cli.catalog import CATALOG, CatalogKind, catalog_names, catalog_rows
+from buttress.cli.commands import main
 from buttress.cli.declarations import declarations_digest
 from buttress.cli.listing import KINDS
+from buttress.cli.suggestions import COMMANDS, DATA_COMMANDS, EXAMPLES, OPTIONS
 from buttress.studies import list_searches, list_studies, load_search, load_study
 from buttress.training import list_recipes, load_recipe
 
@@ -29,7 +33,27 @@ TRAIN = "train --data digits --out runs/x"
 MISTAKES = {
     # commands and options
     "evaluat": ("No such command 'evaluat'", "did you mean 'evaluate'?"),
-    "eval": ("did you mean 'evaluate'",),
+    "eval": ("did you mean `buttress evaluate MODEL --data NAME`?",),
+    "help": ("did you mean `buttress --help`?",),
+    "version": ("did you mean `buttress --version`?",),
+    "models": ("did you mean `buttress list models`?",),
+    "attack pgd": ("evaluate MODEL --data NAME --suite pgd-linf`?",),
+    "benchmark resnet_tiny": ("--suite robustbench-linf`?",),
+    "data list": ("did you mean `buttress list datasets`?",),
+    "data download cifar10": ("did you mean `buttress data get NAME`?",),
+    "list model": ("did you mean 'models'?",),
+    f"{EVALUATE} --attack pgd": ("No such option '--attack'; write --suite",),
+    f"{EVALUATE} --epsilon 8/255": ("write --eps",),
+    f"{EVALUATE} --n-examples 4": ("write --limit",),
+    f"{EVALUATE} --n_ex 4": ("write --limit",),
+    f"{EVALUATE} --gpu 0": ("write --device cuda",),
+    f"{EVALUATE} --steps 20": ("`args: {steps: 20}`",),
+    f"{TRAIN} --model vit_tiny --recipe quickstart-at --epochs 3": ("write --set epochs=10",),
+    f"{TRAIN} --model vit_tiny --recipe quickstart-at --lr 3": ("write --set optimizer.lr",),
+    "evaluate resnet_tiny digits": ("extra argument (digits)", "Example: buttress evaluate "),
+    "train resnet_tiny --data digits": ("Missing option '--model'", "Example: buttress train "),
+    "train --model resnet_tiny --data digits": ("'--recipe'", "`buttress list recipes`"),
+    "report": ("Missing argument", "Example: buttress report runs --out report"),
     "study lst": ("did you mean 'list'?",),
     "data fetch digits": ("No such command 'fetch'",),
     f"{EVALUATE} --suit clean": ("No such option", "--suite"),
@@ -41,10 +65,13 @@ MISTAKES = {
     "evaluate resnet10t --data digits": ("'resnet10t'", "did you mean 'timm:resnet10t'?"),
     "evaluate resnet_tny --data digits": ("did you mean 'resnet_tiny'",),
     "evaluate timm:resnet10 --data digits": ("timm has no model 'resnet10'", "resnet10t"),
-    "evaluate zoo:mlp_mixer_min --data cifar10": ("did you mean 'zoo:mlp_mixer_mini'",),
+    "evaluate zoo:mlp_mixer_min --data cifar10_sample": ("did you mean 'zoo:mlp_mixer_mini'",),
     "evaluate zoo:mlp_mixer_mini --data cifr10": (
         "unknown dataset 'cifr10'",
     ),  # the model is known
+    "evaluate resnet18 --data digits": ("did you mean 'timm:resnet18'?",),
+    "evaluate Carmon2019Unlabeled --data digits": ("robustbench:cifar10/Linf/Carmon2019Unlabeled",),
+    "evaluate robustbench:Standard --data digits": ("robustbench:DATA/THREAT/NAME",),
     "evaluate net.py --data digits": ("file.py:function", "net.py:build"),
     "evaluate net.py:build --data digits": ("the file net.py does not exist",),
     f"{TRAIN} --recipe quickstart-at --model resnet10t": ("did you mean 'timm:resnet10t'?",),
@@ -58,10 +85,21 @@ MISTAKES = {
     "evaluate resnet_tiny --data my/images": ("there is no such folder", "folder:PATH"),
     "evaluate resnet_tiny --data folder:my/images": ("my/images does not exist",),
     "evaluate resnet_tiny --data foldr:my": ("did you mean 'folder'",),
+    "evaluate resnet_tiny --data mnist": ("Images of your own are folder:PATH",),
+    "evaluate resnet_tiny --data CIFAR-10": ("did you mean 'cifar10'",),
+    "evaluate resnet_tiny --data cifar100": ("run `buttress data get cifar100`",),
+    f"{TRAIN.replace('digits', 'cifar10')} --model vit_tiny --recipe quickstart-at": (
+        "run `buttress data get cifar10`",
+    ),
+    f"{EVALUATE} --split validation": ("split must be one of", "write val"),
+    f"{EVALUATE} --split test[:100]": ("`limit` takes the first images only",),
     "data get cifr10": ("did you mean 'cifar10'",),
     # suites and threat models
     f"{EVALUATE} --suite quikstart": ("unknown suite or attack", "did you mean 'quickstart'"),
     f"{EVALUATE} --suite pgd-lnf": ("did you mean 'pgd-linf'",),
+    f"{EVALUATE} --suite aa": ("did you mean 'autoattack'?",),
+    f"{EVALUATE} --suite pgd-20": ("did you mean 'pgd'?",),
+    f"{EVALUATE} --suite autoattack --eps 8/255": ("such as autoattack-linf",),
     f"{EVALUATE} --suite clean,pdg-linf": ("unknown attack 'pdg'", "did you mean 'pgd'"),
     f"{EVALUATE} --suite pgd:L3:1": ("the threat model must be one of", "L3"),
     f"{EVALUATE} --suite pgd:Linf:8": ("write 8/255",),
@@ -84,7 +122,9 @@ MISTAKES = {
     "report runs/nosuch": ("runs/nosuch",),
 }
 
-ANSWERED = [f"list {kind}" for kind in KINDS] + ["--help", "study list", "list models --json"]
+ANSWERED = [f"list {kind}" for kind in KINDS] + [
+    "--help", "-h", "--version", "list", "study list", "list models --json", "evaluate --help",
+]  # fmt: skip
 
 PROGRAM = """
 import contextlib, io, json, sys
@@ -180,6 +220,43 @@ def test_no_list_has_a_name_that_is_gone(checkout: Path, tmp_path: Path) -> None
     assert "fgsm " not in attacks
     assert "train_mode" in checks
     assert "training_mode" not in checks
+
+
+def test_every_command_with_arguments_has_an_example() -> None:
+    context = click.Context(main)
+    for path, command in leaf_commands(main, context):
+        needs_arguments = any(p.required for p in command.params)
+        assert not needs_arguments or path in EXAMPLES, path
+        if path in EXAMPLES:
+            assert EXAMPLES[path].startswith(f"buttress {path} ")
+
+
+def leaf_commands(
+    group: click.Group, context: click.Context, path: str = ""
+) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        full_path = f"{path} {name}".strip()
+        if isinstance(command, click.Group):
+            yield from leaf_commands(command, context, full_path)
+        else:
+            yield full_path, command
+
+
+def test_suggested_options_and_commands_exist() -> None:
+    commands = dict(leaf_commands(main, click.Context(main)))
+    options = {name for command in commands.values() for p in command.params for name in p.opts}
+    for answer in OPTIONS.values():
+        assert not answer.startswith("--") or answer.split()[0] in options, answer
+    for answer in (*COMMANDS.values(), *DATA_COMMANDS.values()):
+        words = answer.split()[1:]
+        assert words[0].startswith("--") or {words[0], " ".join(words[:2])} & set(commands), answer
+
+
+def test_the_package_is_a_program() -> None:
+    line = [sys.executable, "-m", "buttress", "--version"]
+    assert subprocess.run(line, capture_output=True, check=True).stdout.startswith(b"buttress, ")
 
 
 # Edits of a file, and whether its entries may have changed.

@@ -12,8 +12,9 @@ import torch
 
 import buttress.data
 from buttress.data import DATASETS, Dataset, download_dataset, list_datasets, load_dataset
-from buttress.data.splits import SPLITS, stratified_order
+from buttress.data.splits import stratified_order
 from buttress.errors import UnknownNameError, UserError
+from buttress.results.core import SPLITS
 from buttress.threats.norm_ball import NORMS
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 import buttress as bt
 from buttress.attacks.core import ATTACKS
 from buttress.engine import ConfiguredAttack
+from buttress.engine.configured import FOREIGN_ATTACKS
 from buttress.errors import UserError
 from conftest import Linear, images, small_net, threat_for
 
@@ -136,6 +139,24 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "one-hot": (lambda: pgd()(MODEL, X, torch.eye(5)[Y]), ("(6, 5)", "y.argmax(1)")),
     "float labels": (lambda: pgd()(MODEL, X, Y.float()), ("float32", "y.long()")),
     "few labels": (lambda: pgd()(MODEL, X, Y[:2]), ("shape (6,)", "of shape (2,)")),
+    "stepsize": (lambda: pgd(stepsize=0.1), ("it is called `alpha`",)),
+    "epsilon": (lambda: bt.attacks.PGD(epsilon=EPS), ("it is called `eps`",)),
+    "epsilons": (lambda: bt.attacks.PGD(epsilons=[EPS]), ("bt.accuracy_curve",)),
+    "several eps": (lambda: pgd(eps=[EPS]), ("eps must be a number",)),
+    "device": (lambda: pgd(device="cuda"), ("model.to(device)",)),
+    "no labels": (lambda: untyped(pgd())(MODEL, X), ("'y'", "attack(model, images, labels)")),
+    "a dataset": (lambda: untyped(pgd())(MODEL, (X, Y)), ("data.images, data.labels",)),
+    "inputs=": (lambda: untyped(pgd())(MODEL, inputs=X, labels=Y), ("it is called `x`",)),
+    "targeted=": (lambda: untyped(pgd())(MODEL, X, Y, targeted=True), ("target='least_likely'",)),
+    "weights": (lambda: pgd()(untyped(MODEL.state_dict()), X, Y), ("load_state_dict()",)),
+    "path": (lambda: pgd()(untyped(Path("runs/r1")), X, Y), ("bt.load_model('runs/r1')",)),
+    "the module": (lambda: untyped(bt.attacks).pgd(MODEL, X, Y), ("bt.attacks.PGD(eps=8/255)",)),
+    "the model as a name": (lambda: untyped(bt.attack)(MODEL, X, Y, "pgd"), ("name of an attack",)),
+    "by position": (
+        lambda: untyped(bt.attack)("pgd", MODEL, X, Y, EPS), ("too many", "threat='Linf:8/255'"),
+    ),
+    "labels beyond": (lambda: pgd()(MODEL, X, Y + 5), ("the model returns 5 classes",)),
+    "column of labels": (lambda: pgd()(MODEL, X, Y[:, None]), ("pass y[:, 0]",)),
     "texts as labels": (lambda: pgd()(MODEL, X, ["cat"] * 6), ("labels must be an array",)),
 }  # fmt: skip
 
@@ -148,8 +169,46 @@ def test_mistakes_are_answered(case: str) -> None:
     assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
 
 
+# Names that the package does not have, and words of the answer.
+NAMES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "PGD": (lambda: untyped(bt).PGD, ("bt.attacks.PGD(eps=8/255)(model, x, y)",)),
+    "fgsm": (lambda: untyped(bt.attacks).fgsm, ("bt.attacks.FGSM(eps=8/255)(model, x, y)",)),
+    "APGD": (lambda: bt.attacks.APGD, ("APGDCE", "AutoAttack")),
+    "LinfPGD": (lambda: bt.attacks.LinfPGD, ("PGD(eps=8/255, norm='Linf')",)),
+    "ProjectedGradientDescent": (lambda: bt.attacks.ProjectedGradientDescent, ("PGD(eps=8/255",)),
+    "DeepFool": (lambda: bt.attacks.DeepFool, ("bt.minimum_norms",)),
+    "perturb": (lambda: pgd().perturb(X, Y), ("PGD has no attribute 'perturb'", "attack(model, x")),
+    "generate": (lambda: pgd().generate(X), ("x_adv = attack(model, x, y)",)),
+    "load_cifar10": (lambda: untyped(bt).load_cifar10, ("did you mean 'load_dataset'",)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_other_libraries_are_answered(name: str) -> None:
+    use, words = NAMES[name]
+    with pytest.raises(AttributeError) as caught:
+        use()
+    assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
+
+
+@pytest.mark.parametrize("ours", FOREIGN_ATTACKS.values())
+def test_the_attacks_that_are_suggested_exist(ours: str) -> None:
+    name = re.match(r"\w+", ours)
+    assert name is not None
+    assert name[0] == "a" or callable(getattr(bt.attacks, name[0]))
+    if "(" in ours and ours.startswith(name[0] + "("):
+        assert eval(f"bt.attacks.{ours}", {"bt": bt})
+
+
+@pytest.mark.parametrize("norm", [2, "2", "l2", "L2"])
+def test_norms_as_other_libraries_write_them(norm: Any) -> None:
+    assert str(bt.attacks.PGD(eps=0.5, norm=norm).threat) == "L2:0.5"
+    assert str(bt.attacks.PGD(eps=EPS, norm=untyped(np.inf)).threat) == "Linf:8/255"
+    assert str(bt.attacks.PGD(eps=EPS, threat="Linf").threat) == "Linf:8/255"
+
+
 def test_an_unknown_attack_has_suggestions() -> None:
     with pytest.raises(AttributeError, match="no attack 'PGDD'; did you mean 'PGD'"):
         _ = bt.attacks.PGDD
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+    with pytest.raises(AttributeError, match="no attack 'no_such_name'"):
         _ = bt.attacks.no_such_name

@@ -35,6 +35,49 @@ def test_arrays_and_loaders_give_what_a_dataset_gives() -> None:
         assert evaluation.metadata["class_names"] == list(classes)
 
 
+class Examples(torch.utils.data.Dataset[Any]):
+    """What examples of Hugging Face datasets look like."""
+
+    def __init__(self, image: str, label: str) -> None:
+        self.keys = image, label
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return dict(zip(self.keys, (X[position], int(Y[position])), strict=True))
+
+
+BATCHES = [(X[:4], Y[:4]), (X[4:], Y[4:])]
+FORMS: dict[str, Any] = {
+    "list of two": [X, Y],
+    "mapping": {"image": X, "label": Y},
+    "pixel_values": Examples("pixel_values", "labels"),
+    "batches of mappings": DataLoader(Examples("img", "label"), 4),
+    "batches": BATCHES,
+    "batches as lists": [list(batch) for batch in BATCHES],
+    "iterator of a loader": iter(DataLoader(TensorDataset(X, Y), 4)),
+    "pairs": list(zip(X, Y, strict=True)),
+    "dataset as torch reads it": DataLoader(bt.Dataset.from_arrays(X, Y), 4),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_images_in_the_forms_that_users_have(form: str) -> None:
+    evaluation = bt.evaluate(MODEL, FORMS[form], "clean")
+    assert evaluation.correct["clean"].tolist() == [False] + 5 * [True]
+
+
+def test_attack_objects_are_suites() -> None:
+    pgd = bt.attacks.PGD(eps=2 / 255, steps=3)
+    evaluation = bt.evaluate(MODEL, (X, Y), [pgd, "pgd:Linf:1/255", bt.attacks.PGD(eps=1 / 255)])
+    assert [*evaluation.records] == ["clean", "pgd-linf", "pgd:Linf:1_255", "pgd-linf-no-2"]
+    record = evaluation.records["pgd-linf"]
+    assert (record.metadata["threat"], record.metadata["args"]) == ("Linf:2/255", {"steps": 3})
+    alone = bt.evaluate(MODEL, (X, Y), pgd)
+    assert alone.correct["pgd-linf"].tolist() == evaluation.correct["pgd-linf"].tolist()
+
+
 def test_without_a_suite_the_fast_ensemble_is_used(tmp_path: Path) -> None:
     evaluation = bt.evaluate(MODEL, (X, Y), eps=1 / 255, limit=3, out=str(tmp_path))
     assert evaluation.suite == "fast-linf:1/255"
@@ -79,6 +122,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "eps and threat": ({"eps": 0.1, "threat": "Linf:0.1"}, ("given once",)),
     "limit": ({"limit": 7}, ("the data has 6 images", "limit=7")),
     "no image": ({"limit": 0}, ("`limit >= 1`",)),
+    "attack=": ({"attack": "pgd"}, ("it is called `suite`", "['clean', 'pgd-linf']")),
+    "n_examples=": ({"n_examples": 3}, ("it is called `limit`",)),
+    "device=": ({"device": "cuda"}, ("use model.to(device)",)),
+    "steps=": ({"suite": "pgd", "steps": 20}, ("bt.attacks.PGD(eps=8/255, steps=20)",)),
+    "threat_model=": ({"threat_model": "Linf"}, ("eps=8/255 and norm='Linf'",)),
+    "ensembles at one eps": ({"suite": "autoattack", "eps": 0.1}, ("autoattack-linf",)),
+    "splits": ({"data": {"train": (X, Y), "test": (X, Y)}}, ("data['test']",)),
+    "seed of an attack": (
+        {"suite": bt.attacks.PGD(eps=0.1, seed=3)},
+        ("pass them to bt.evaluate",),
+    ),
+    "path of a model": ({"model": Path("runs/r1")}, ("bt.load_model('runs/r1')",)),
     "channels": ({"data": (X[:, :1], Y)}, ("cannot take images of shape (1, 8, 8)",)),
 }
 

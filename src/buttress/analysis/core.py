@@ -179,6 +179,11 @@ def analyze(
     Raises:
         AnalysisNotApplicable: the analysis has no meaning for this model.
     """
+    if not isinstance(run, (str, Path, Run)):
+        raise UserError(
+            f"the second argument must be a run or its folder, but got {type(run).__name__}; "
+            "analyze_model(name, subject, out) of buttress.analysis takes models"
+        )
     run = run if isinstance(run, Run) else Run(run)
     job = _create_job(name, "run", args, progress)
     subject = subject or load_subject(run, progress=job.progress)

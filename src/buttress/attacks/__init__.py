@@ -6,8 +6,10 @@ made from the registry when they are first used.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 from buttress.attacks import apgd as _apgd  # noqa: F401
 from buttress.attacks import autoattack as _autoattack  # noqa: F401
@@ -25,6 +27,7 @@ from buttress.attacks import transfer as _transfer  # noqa: F401
 from buttress.attacks.core import ATTACKS, Attack, AttackState, create_attack, list_attacks
 from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.square import attack as _square  # noqa: F401
+from buttress.errors import UserError
 
 if TYPE_CHECKING:
     from buttress.engine.configured import ConfiguredAttack
@@ -40,12 +43,34 @@ __all__ = [
 ]
 
 
+class _AttackModule(ModuleType):
+    """A module with an attack: called as if it were the attack, it says how that is written."""
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        name = self.__name__.rpartition(".")[2]
+        raise UserError(
+            f"bt.attacks.{name} is a module; an attack is written bt.attacks.PGD(eps=8/255)"
+            "(model, x, y) or bt.attack('pgd', model, x, y, eps=8/255), and `dir(bt.attacks)` has "
+            "all"
+        )
+
+
+for _module in {cls.value.__module__ for cls in ATTACKS}:
+    sys.modules[_module].__class__ = _AttackModule
+
+
 def __getattr__(name: str) -> Callable[..., ConfiguredAttack]:
-    if not name[:1].isupper():
+    if name.startswith("_"):  # asked for by other code, not typed
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from buttress.engine.configured import attack_factory
 
-    return attack_factory(name)
+    factory = attack_factory(name)
+    if not name[0].isupper():
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; an attack is written "
+            f"bt.attacks.{factory.__name__}(eps=8/255)(model, x, y) or bt.attack({name!r}, ...)"
+        )
+    return factory
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buttress.cli.catalog import catalog_names, catalog_rows
-from buttress.errors import UnknownNameError, UserError
-from buttress.registry import close_names_text, normalize_name, unknown_name_message
+from buttress.errors import DataError, UnknownNameError, UserError
+from buttress.registry import (
+    close_names_text,
+    is_robustbench_name,
+    normalize_name,
+    robustbench_name_text,
+    unknown_name_message,
+)
+from buttress.system.files import cache_dir
 
 if TYPE_CHECKING:
     from buttress.results.suite_spec import SuiteSpec
@@ -47,6 +54,11 @@ def check_model(name: str, *, is_architecture: bool = False) -> None:
             f"a model in a Python file is written file.py:function, e.g. {name}:build, but got "
             f"{name!r}"
         )
+    elif kind == "robustbench" and len(rest.split("/")) != 3:
+        raise UserError(
+            f"a model of RobustBench is written robustbench:DATA/THREAT/NAME, but got {name!r}; "
+            "e.g. robustbench:cifar10/Linf/Carmon2019Unlabeled"
+        )
     elif not (name.startswith(REMOTE_PREFIXES) or Path(name).expanduser().exists()):
         _check_registered_model(name, is_architecture)
 
@@ -76,11 +88,12 @@ def _check_registered_model(name: str, is_architecture: bool) -> None:
         )
     timm_names = catalog_names("timm")
     choices = [*names, *(f"timm:{n}" for n in timm_names)]
-    guess = (
-        f"; did you mean 'timm:{name}'?"
-        if name in timm_names
-        else close_names_text(name, names if ":" not in name else choices)
-    )
+    if is_robustbench_name(name):
+        guess = robustbench_name_text(name)
+    elif name in timm_names:
+        guess = f"; did you mean 'timm:{name}'?"
+    else:
+        guess = close_names_text(name, names if ":" not in name else choices)
     kinds = "a registered model" if is_architecture else "a file, a run nor a registered model"
     raise UnknownNameError(
         f"{name!r} is {'not' if is_architecture else 'neither'} {kinds}{guess} See "
@@ -112,6 +125,23 @@ def check_dataset(name: str, option: str = "--data") -> None:
         )
     if kind in ("folder", "npz") and path and not Path(path).expanduser().exists():
         raise UserError(f"{option} {name}: {path} does not exist")
+
+
+def check_available_dataset(name: str) -> None:
+    """Raise on a dataset that does not exist or is not downloaded yet."""
+    check_dataset(name)
+    tags = {row["name"]: row["tags"].split() for row in catalog_rows("datasets")}
+    for known in tags:
+        is_named = normalize_name(known) == normalize_name(name)
+        if is_named and "download" in tags[known] and not (cache_dir() / known).exists():
+            raise DataError(f"{known} is not downloaded; run `buttress data get {known}`")
+
+
+def check_split(split: str) -> None:
+    """Raise on a split that no dataset has."""
+    from buttress.results.core import check_split
+
+    check_split(split)
 
 
 def check_preset(kind: str, name: str) -> None:

@@ -27,15 +27,18 @@ def check_kind(kind: str) -> None:
 
 
 @click.command("list")
-@click.argument("kind", metavar="KIND", callback=checked(check_kind))
+@click.argument("kind", metavar="KIND", required=False, callback=checked(check_kind))
 @click.option("--tag", help="Only entries with this tag, e.g. transformer.")
 @JSON_OPTION
-def command(kind: str, tag: str | None, as_json: bool) -> None:
+def command(kind: str | None, tag: str | None, as_json: bool) -> None:
     """List all entries of KIND with their description and source.
 
     KIND is one of models, zoo, sources, threats, attacks, objectives, datasets, augmentations,
     corruptions, recipes, suites, checks, analyses, studies and searches.
     """
+    if kind is None:
+        print_line("`buttress list KIND` shows all entries of a kind: " + ", ".join(KINDS))
+        return
     if (kind, tag) == ("models", "zoo"):
         kind, tag = "zoo", None
     rows, edited_files = catalog_entry(kind)

@@ -62,6 +62,7 @@ def run_cli(args: list[str] | None = None) -> int:
     import click
 
     from buttress.cli.commands import main
+    from buttress.cli.suggestions import explain_usage
     from buttress.errors import ButtressError
     from buttress.system.interrupt import interrupt_on_sigterm
 
@@ -75,7 +76,10 @@ def run_cli(args: list[str] | None = None) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
+        example = explain_usage(error) if isinstance(error, click.UsageError) else ""
         error.show()
+        if example:
+            click.echo(f"Example: {example}", err=True)
         return 2
     except ButtressError as error:
         return print_error(str(error), error.exit_code)

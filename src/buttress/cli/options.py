@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.checks import check_dataset, check_device, check_model, check_preset
+from buttress.cli.checks import (
+    check_available_dataset,
+    check_device,
+    check_model,
+    check_preset,
+    check_split,
+)
+from buttress.cli.suggestions import command_advice
 from buttress.errors import UserError
-from buttress.registry import close_names_text
 
 if TYPE_CHECKING:
     from buttress.data import Dataset
@@ -27,7 +33,7 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = str(args[0])
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            guess = close_names_text(name, self.list_commands(ctx))
+            guess = command_advice(str(self.name), name, self.list_commands(ctx))
             ctx.fail(f"No such command {name!r}{guess}")
         return super().resolve_command(ctx, args)
 
@@ -139,9 +145,9 @@ runner_options = add_options(
 )  # fmt: skip
 # The options that choose what a model is evaluated on.
 image_options = add_options(
-    click.option("--data", "dataset", callback=checked(check_dataset),
+    click.option("--data", "dataset", callback=checked(check_available_dataset),
                  help="Dataset to evaluate on (default: that of the run)."),
-    click.option("--split", default="test", show_default=True),
+    click.option("--split", default="test", show_default=True, callback=checked(check_split)),
 )  # fmt: skip
 seed_and_batch_options = add_options(
     click.option("--seed", default=0, show_default=True),

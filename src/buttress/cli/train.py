@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buttress.cli.checks import check_dataset, check_model, check_threat_options
+from buttress.cli.checks import check_available_dataset, check_model, check_threat_options
 from buttress.cli.console import (
     format_percent,
     format_with_interval,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # The options of every command that trains a run.
 run_options = add_options(
-    click.option("--data", required=True, callback=checked(check_dataset),
+    click.option("--data", required=True, callback=checked(check_available_dataset),
                  help="Dataset name, or folder:PATH."),
     click.option("--out", required=True, type=click.Path(path_type=Path),
                  help="Folder of the run."),

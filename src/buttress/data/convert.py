@@ -45,6 +45,8 @@ def as_dataset(data: DataLike, *, limit: int | None = None) -> Dataset:
         return load_dataset(str(data), limit=limit)
     if isinstance(data, Dataset):
         return data if limit is None else data.select(range(_check_limit(limit, len(data))))
+    if isinstance(data, Mapping) and _has_columns(data):
+        data = _columns_as_data(data)
     if _is_pair(data):
         images, labels = cast("tuple[Any, Any]", data)
         stop = None if limit is None else _check_limit(limit, len(images))
@@ -93,14 +95,39 @@ def _open_source(data: Any) -> ImageBatches:
             " pass data.with_format('torch'), or data.with_format(None)"
         )
     examples = (_image_and_label(row, columns) for row in rows)
-    single_batches = ((_image_tensor(image)[None], [label]) for image, label in examples)
-    return ImageBatches(single_batches, dataset, _class_names(data))
+    return ImageBatches(map(_as_batch, examples), dataset, _class_names(data))
+
+
+def _as_batch(example: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A batch of one example; a batch, as lists of batches and iterators give, as it is."""
+    image, label = _image_tensor(example[0]), example[1]
+    return (image, label) if image.ndim == 4 else (image[None], [label])
+
+
+def _has_columns(data: Mapping[str, Any]) -> bool:
+    """Whether it is a mapping of images and labels, not of splits."""
+    keys = (set(IMAGE_KEYS) & set(data), set(LABEL_KEYS) & set(data))
+    return all(keys)
+
+
+def _columns_as_data(columns: Mapping[str, Any]) -> Any:
+    """(images, labels) of a mapping; pairs where the images are PIL images."""
+    images, labels = _image_and_label(columns)
+    if isinstance(images, list) and any(hasattr(image, "convert") for image in images):
+        return list(zip(images, labels, strict=True))
+    return images, labels
 
 
 def _is_pair(data: Any) -> bool:
     """Whether it is (images, labels): two arrays, tensors or lists."""
     is_two = isinstance(data, (tuple, list)) and len(data) == 2
+    if is_two and isinstance(data[0], list) and len(data[0]) == 2 and _is_batch(data[0][0]):
+        return False  # two batches of a loader
     return is_two and all(isinstance(v, (Tensor, np.ndarray, list)) for v in data)
+
+
+def _is_batch(images: Any) -> bool:
+    return isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4
 
 
 def _check_limit(limit: int, count: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 import torch
@@ -23,11 +23,12 @@ from buttress.data.pixels import (
     hash_images,
     to_float,
 )
-from buttress.data.splits import check_split
 from buttress.errors import UserError
 from buttress.registry import Registry
+from buttress.results.core import check_split
 from buttress.system.files import cache_dir, remove_temporary_files
 from buttress.system.progress import Progress, SilentProgress
+from buttress.system.signatures import explain_arguments
 from buttress.threats.norm_ball import Norm
 
 SILENT_PROGRESS: Progress = SilentProgress()
@@ -98,6 +99,29 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @overload
+    def __getitem__(self, position: slice) -> Dataset: ...
+
+    @overload
+    def __getitem__(self, position: int) -> tuple[Tensor, int]: ...
+
+    def __getitem__(self, position: int | slice) -> tuple[Tensor, int] | Dataset:
+        """Image (C, H, W) and label, as datasets of torch give them; of a slice, a `Dataset`."""
+        if not isinstance(position, (int, slice)):
+            raise UserError(
+                f"a Dataset is one split, whose images have positions, but got {position!r}; "
+                "bt.load_dataset(NAME, split='train') loads another split"
+            )
+        rows = torch.arange(len(self))[position]  # raises IndexError beyond the end
+        if isinstance(position, slice):
+            return self.select(rows)
+        return self.take([int(rows)]).x[0], int(self.labels[position])
+
+    def __getattr__(self, name: str) -> Any:
+        ours = {"targets": "labels", "data": "images"}.get(name)
+        advice = f"; use .{ours}" if ours else ""
+        raise AttributeError(f"a Dataset has no attribute {name!r}{advice}")
+
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))
         split = f"{len(self):,} images of {shape}, {self.num_classes} classes"
@@ -162,6 +186,16 @@ class Dataset:
         return state.hexdigest()
 
 
+# Arguments of other libraries, and what to do in place of them.
+LOAD_HINTS = {
+    "train": "the split is split='train', 'val' or 'test'",
+    "root": "datasets are in the cache folder, which BUTTRESS_CACHE names; a folder of images "
+    "is named 'folder:PATH'",
+    "download": "`buttress data get NAME` downloads a dataset",
+    "transform": "images are in [0, 1] without augmentation; image_size= resizes them",
+}
+
+
 class DatasetFacts(NamedTuple):
     """Metadata of a dataset that is known without downloading it, enough to plan a run."""
 
@@ -196,8 +230,9 @@ def list_datasets(tag: str | None = None) -> list[str]:
     return DATASETS.names(tag)
 
 
+@explain_arguments("bt.load_dataset('cifar10', split='test', limit=1000)", LOAD_HINTS)
 def load_dataset(
-    name: str,
+    name: str | Path,
     split: str = "test",
     *,
     limit: int | None = None,
@@ -210,6 +245,7 @@ def load_dataset(
         raise UserError(f"`limit >= 1` must hold, but got limit={limit}")
     if image_size is not None and image_size < 1:
         raise UserError(f"`image_size >= 1` must hold, but got image_size={image_size}")
+    name = str(name)
     kind, sep, path = check_dataset_name(name).partition(":")
     if sep:
         data = READERS.get(kind)(path, split, image_size=image_size, progress=progress)

@@ -7,15 +7,8 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from buttress.errors import UserError
+from buttress.results.core import check_split
 from buttress.system.rng import derive_seed
-
-SPLITS = ("train", "val", "test", "train+val")
-
-
-def check_split(split: str) -> None:
-    if split not in SPLITS:
-        raise UserError(f"split must be one of {', '.join(SPLITS)}, but got {split!r}")
 
 
 def stratified_order(ids: list[int], labels: list[int], purpose: str) -> list[int]:

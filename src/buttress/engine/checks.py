@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,13 +82,13 @@ def check_is_module(model: object) -> None:
     """Refuses a model that is no module, and says how to make one."""
     if isinstance(model, nn.Module):
         return
-    remedy = (
-        f"load it with bt.load_model({model!r})"
-        if isinstance(model, str)
-        else "the arguments are (model, x, y)"
-        if isinstance(model, Tensor)
-        else "call it in the forward() of a module"
-    )
+    remedy = "call it in the forward() of a module"
+    if isinstance(model, (str, Path)):
+        remedy = f"load it with bt.load_model({str(model)!r})"
+    elif isinstance(model, Mapping):
+        remedy = "load its weights into a module with load_state_dict(), or bt.load_model(FILE)"
+    elif not callable(model):
+        remedy = "the arguments are (model, x, y), or (model, data)"
     raise UserError(
         f"the model must be a torch.nn.Module, but got {type(model).__name__}; {remedy}"
     )

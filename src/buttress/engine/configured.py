@@ -28,11 +28,13 @@ from buttress.engine.run import run_attack
 from buttress.errors import UserError
 from buttress.models.eval_mode import to_model_device
 from buttress.registry import RegistryEntry, close_names_text, normalize_name
+from buttress.system.signatures import explain_arguments
 from buttress.threats.arguments import threat_from_arguments
 from buttress.threats.core import Threat
 from buttress.threats.norm_ball import NormBall
 
 AUTO = "auto"  # in place of `eot_samples`
+CALL = "attack(model, images, labels); of a dataset: attack(model, data.images, data.labels)"
 # Names of arguments in other libraries, and what they are called here.
 FOREIGN_ARGUMENTS = {
     "n_iter": "steps", "nb_iter": "steps", "num_steps": "steps", "max_iter": "steps",
@@ -40,7 +42,31 @@ FOREIGN_ARGUMENTS = {
     "num_random_init": "restarts", "n_queries": "queries", "n_target_classes": "targets",
     "random_start": "start", "rand_init": "start", "step_size": "alpha", "eps_iter": "alpha",
     "eps_step": "alpha", "abs_stepsize": "alpha", "rel_stepsize": "rel_step",
-    "eot_iter": "eot_samples", "bs": "batch_size",
+    "eps_iter_size": "alpha", "stepsize": "alpha", "eot_iter": "eot_samples", "bs": "batch_size",
+    "epsilon": "eps", "epsilons": "eps", "threat_model": "norm", "ord": "norm", "p": "norm",
+}  # fmt: skip
+# Arguments that have no name here, and what to do in place of them.
+HINTS = {
+    "device": "an attack runs where the model is; use model.to(device)",
+    "model": "an attack is made without a model, which is passed when it is called",
+    "targeted": "pass target='least_likely' or another target of `pgd`",
+    "verbose": "an attack prints nothing",
+    "clip_min": "images are always in [0, 1]", "clip_max": "images are always in [0, 1]",
+    "bounds": "images are always in [0, 1]",
+}  # fmt: skip
+# Attacks of other libraries under other names, and what to write here.
+FOREIGN_ATTACKS = {
+    "apgd": "APGDCE, or AutoAttack for the ensemble", "aa": "AutoAttack",
+    "bim": "PGD(eps=8/255, start='clean')", "ifgsm": "PGD(eps=8/255, start='clean')",
+    "pgdl2": "PGD(eps=0.5, norm='L2')", "l2pgd": "PGD(eps=0.5, norm='L2')",
+    "linfpgd": "PGD(eps=8/255, norm='Linf')", "l1pgd": "PGD(eps=12, norm='L1')",
+    "projectedgradientdescent": "PGD(eps=8/255, norm='Linf')",
+    "projectedgradientdescentpytorch": "PGD(eps=8/255, norm='Linf')",
+    "fastgradientmethod": "FGSM(eps=8/255)", "ffgsm": "FGSM(eps=8/255)",
+    "autoprojectedgradientdescent": "APGDCE(eps=8/255)", "squareattack": "Square(eps=8/255)",
+    "deepfool": "FAB (minimum norm), or bt.minimum_norms(model, data)",
+    "carliniwagnerl2": "CW(eps=0.5, norm='L2')", "carlinil2method": "CW(eps=0.5, norm='L2')",
+    "l2carliniwagnerattack": "CW(eps=0.5, norm='L2')", "multiattack": "a suite of bt.evaluate",
 }  # fmt: skip
 
 
@@ -54,6 +80,7 @@ class ConfiguredAttack:
     batch_size: int = 256
     measure_noise: bool = False  # choose `eot_samples` for each model
 
+    @explain_arguments(CALL, HINTS)
     def __call__(self, model: nn.Module, x: Any, y: Any, *, ids: Any = None) -> Tensor:
         """Adversarial examples (N, C, H, W) for images ``x`` in [0, 1] with labels ``y``.
 
@@ -61,6 +88,7 @@ class ConfiguredAttack:
         """
         return self.run(model, x, y, ids=ids).x_adv
 
+    @explain_arguments(CALL, HINTS)
     def run(self, model: nn.Module, x: Any, y: Any, *, ids: Any = None) -> AttackResult:
         """The examples with success (``fooled``), margin and passes of each sample."""
         attack, options = self.attack, AttackOptions(self.seed, self.batch_size)
@@ -72,12 +100,24 @@ class ConfiguredAttack:
             attack = dataclasses.replace(attack, eot_samples=samples)
         return run_attack(attack, model, x, y, self.threat, ids=ids, options=options)
 
-    def __repr__(self) -> str:
-        changed = [
-            f"{f.name}={value!r}"
+    def __getattr__(self, name: str) -> Any:
+        title = "an attack" if name == "attack" else type(self.attack).__name__
+        raise AttributeError(
+            f"{title} has no attribute {name!r}; its arguments are set when it is made, and it is "
+            "called with model, images and labels: x_adv = attack(model, x, y)"
+        )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the attack that are not its defaults."""
+        return {
+            f.name: value
             for f in dataclasses.fields(self.attack)
             if not _is_default(f, value := getattr(self.attack, f.name))
-        ]
+        }
+
+    def __repr__(self) -> str:
+        changed = [f"{name}={value!r}" for name, value in self.arguments.items()]
         changed += ["eot_samples='auto'"] if self.measure_noise else []
         arguments = ", ".join([f"threat={str(self.threat)!r}", *changed])
         return f"{type(self.attack).__name__}({arguments})"
@@ -87,6 +127,7 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     return bool(field.default is not dataclasses.MISSING and field.default == value)
 
 
+@explain_arguments("bt.attack('pgd', model, x, y, threat='Linf:8/255')")
 def attack(  # noqa: PLR0913 - the public call
     name: str,
     model: nn.Module,
@@ -118,6 +159,12 @@ def attack(  # noqa: PLR0913 - the public call
             passes of a randomized model are averaged at each point; ``"auto"`` measures it.
             Attacks with a ``rel_step`` also take ``alpha``, the step size itself: rel_step * eps.
     """
+    if not isinstance(name, str):
+        raise UserError(
+            f"the name of an attack comes first, then the model, but got {type(name).__name__}; "
+            "e.g. bt.attack('pgd', model, x, y, threat='Linf:8/255')"
+        )
+    check_argument_names(name, args)
     chosen_threat = _choose_threat(name, threat, eps, norm)
     configured = configure_attack(name, chosen_threat, args, seed=seed, batch_size=batch_size)
     return configured.run(model, x, y, ids=ids).x_adv
@@ -145,16 +192,23 @@ def _choose_threat(
     return threat_from_arguments(threat, eps, norm)
 
 
+def check_argument_names(name: str, args: Mapping[str, Any]) -> None:
+    """Raise on arguments that are called otherwise here, with what to write."""
+    known = [f.name for f in dataclasses.fields(ATTACKS.get(name))]
+    accepted = [*known, "eps", "norm", "batch_size", *(["alpha"] if "rel_step" in known else [])]
+    for argument in args:
+        head = f"attack {name!r} has no argument {argument!r}"
+        ours = FOREIGN_ARGUMENTS.get(argument)
+        if ours in accepted and argument not in known:
+            one = "; several sizes: bt.accuracy_curve" if argument == "epsilons" else ""
+            raise UserError(f"{head}; here it is called `{ours}`{one}")
+        if argument in HINTS and argument not in known:
+            raise UserError(f"{head}: {HINTS[argument]}")
+
+
 def _resolve_step_size(name: str, threat: Threat, args: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with ``alpha``, an absolute step size, as ``rel_step``."""
     known = [f.name for f in dataclasses.fields(ATTACKS.get(name))]
-    accepted = [*known, "batch_size", *(["alpha"] if "rel_step" in known else [])]
-    for argument in args:
-        ours = FOREIGN_ARGUMENTS.get(argument)
-        if ours in accepted and argument not in known:
-            raise UserError(
-                f"attack {name!r} has no argument {argument!r}; here it is called `{ours}`"
-            )
     if "alpha" not in args or "rel_step" not in known:
         return dict(args)
     alpha, rest = args["alpha"], {k: v for k, v in args.items() if k != "alpha"}
@@ -175,7 +229,9 @@ def attack_factory(public_name: str) -> Callable[..., ConfiguredAttack]:
     for entry in ATTACKS:
         if wanted in (_letters(entry.name), _letters(entry.value.__name__)):
             return _make_factory(entry.name)
-    guess = close_names_text(public_name, [entry.value.__name__ for entry in ATTACKS])
+    names = [entry.value.__name__ for entry in ATTACKS]
+    ours = FOREIGN_ATTACKS.get(wanted)
+    guess = f"; here it is {ours}" if ours else close_names_text(public_name, names)
     raise AttributeError(f"module 'buttress.attacks' has no attack {public_name!r}{guess}")
 
 
@@ -204,6 +260,7 @@ def _make_factory(name: str) -> Callable[..., ConfiguredAttack]:
                 f"{title} takes arguments by name, and the model when it is called: "
                 f"bt.attacks.{title}(eps=8/255, norm='Linf')(model, x, y), but got {given}"
             )
+        check_argument_names(name, args)
         chosen_threat = _choose_threat(name, threat, eps, norm)
         return configure_attack(name, chosen_threat, args, seed=seed, batch_size=batch_size)
 

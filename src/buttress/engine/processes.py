@@ -145,7 +145,9 @@ def _child_main(task: ProcessTask[Any], progress_value: Any, sender: Connection)
             False,
             error if is_buttress_error else RunError(f"{type(error).__name__}: {error}"),
         )
-    sender.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+    # If the parent has closed its end, it needs no result any more.
+    with contextlib.suppress(BrokenPipeError):
+        sender.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
     sender.close()
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from buttress.errors import UserError
-from buttress.evaluation.evaluate import evaluate
+from buttress.evaluation.evaluate import EVALUATE_HINTS, evaluate
 from buttress.results.core import CLEAN, AccuracyEstimate
 from buttress.results.display import format_accuracy
 from buttress.results.evaluation import Evaluation
 from buttress.results.suite_spec import SuiteSpec
 from buttress.system.progress import Progress
+from buttress.system.signatures import explain_arguments
 from buttress.threats.arguments import DEFAULT_NORM, threat_text
 from buttress.threats.core import Threat
 
@@ -69,6 +70,9 @@ class BenchmarkResult:
         return self.evaluation._repr_html_()
 
 
+@explain_arguments(
+    "bt.benchmark(model, dataset='cifar10', threat_model='Linf', n_examples=1000)", EVALUATE_HINTS
+)
 def benchmark(  # noqa: PLR0913 - the public call
     model: nn.Module,
     dataset: DataLike = "cifar10",

@@ -38,6 +38,7 @@ from buttress.evaluation.run_entry import (
 )
 from buttress.evaluation.suite import (
     SuiteEntry,
+    SuiteLike,
     SuiteTarget,
     adapt_entries,
     choose_suite,
@@ -54,6 +55,7 @@ from buttress.results.run import changed_keys, command_line, provenance
 from buttress.results.suite_spec import SuiteSpec
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
+from buttress.system.signatures import explain_arguments
 from buttress.threats.arguments import threat_text
 from buttress.threats.core import Threat
 from buttress.threats.norm_ball import NormBall
@@ -82,10 +84,22 @@ class EvaluationOptions:
     total_images: int | None = None
 
 
+# Arguments of other libraries, and what to do in place of them.
+EVALUATE_HINTS = {
+    "device": "a model is evaluated where it is; use model.to(device)",
+    "labels": "pass (images, labels) in place of data",
+    "y": "pass (images, labels) in place of data",
+    "steps": "pass an attack object as the suite: bt.attacks.PGD(eps=8/255, steps=20)",
+    "threat_model": "write threat='Linf:8/255', or eps=8/255 and norm='Linf'",
+    "preprocessing": "normalization belongs into the model: bt.load_model(net, mean=..., std=...)",
+}
+
+
+@explain_arguments("bt.evaluate(model, data, ['clean', 'pgd-linf'])", EVALUATE_HINTS)
 def evaluate(  # noqa: PLR0913 - the public call
     model: nn.Module,
     data: DataLike,
-    suite: str | Path | Sequence[str] | SuiteSpec | None = None,
+    suite: SuiteLike | None = None,
     *,
     threat: str | Threat | None = None,
     eps: str | float | None = None,
@@ -107,8 +121,9 @@ def evaluate(  # noqa: PLR0913 - the public call
         data: the images to attack; all of them count. A `Dataset`, the name of one, a pair
             ``(images, labels)`` of arrays, a torch ``Dataset`` or ``DataLoader``, or a Hugging
             Face dataset. A loader is read once, in the order of its dataset.
-        suite: suite name, YAML file, or a list like ``["clean", "pgd-linf"]``; if not given, the
-            fast ensemble in Linf.
+        suite: suite name, YAML file, a list like ``["clean", "pgd-linf"]``, or an attack object
+            such as ``bt.attacks.PGD(eps=8/255)``, alone or in a list; if not given, the fast
+            ensemble in Linf.
         threat: threat model of all attacks of the suite, such as ``L2:0.5``, or a norm alone for
             the usual eps of the dataset.
         eps: in place of ``threat``, with ``norm``.

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from buttress.attacks.core import ATTACKS
+from buttress.attacks.core import ATTACKS, attack_name
 from buttress.config import short_repr
 from buttress.data import Dataset
 from buttress.data.corruptions import CORRUPTIONS, corrupt_dataset
 from buttress.data.corruptions.dataset import generated_version
+from buttress.engine.configured import ConfiguredAttack
 from buttress.errors import UserError
 from buttress.models.eval_mode import is_differentiable
 from buttress.models.surrogate import Surrogate
@@ -35,6 +36,7 @@ from buttress.threats.arguments import DEFAULT_NORM
 from buttress.threats.core import THREATS, Threat, parse_kind
 from buttress.threats.norm_ball import NORMS, Norm, NormBall, parse_norm
 
+SuiteLike = str | Path | ConfiguredAttack | Sequence[str | ConfiguredAttack] | SuiteSpec
 MAX_NAME_LENGTH = 100  # characters
 
 CORRUPTION_SEED = 0  # corrupted images do not depend on the seed of the attacks
@@ -98,9 +100,36 @@ def adapt_entries(
     return [e if e.threat is None else e._replace(args=adapted_args(e)) for e in entries]
 
 
-def load_suite(suite: str | Path | Sequence[str] | SuiteSpec) -> SuiteSpec:
+def load_suite(suite: SuiteLike) -> SuiteSpec:
     """Load a suite by name, from a YAML file, from a list of entries, or of one entry."""
-    return parse_suite(suite, ATTACKS.names())
+    if isinstance(suite, (str, Path, SuiteSpec)):
+        return parse_suite(suite, ATTACKS.names())
+    given = [suite] if isinstance(suite, ConfiguredAttack) else list(suite)
+    entries: list[str | SuiteEntrySpec] = []
+    for entry in given:
+        entries.append(
+            attack_entry(entry, entries) if isinstance(entry, ConfiguredAttack) else entry
+        )
+    return parse_suite(entries, ATTACKS.names())
+
+
+def attack_entry(
+    configured: ConfiguredAttack, previous: Sequence[str | SuiteEntrySpec] = ()
+) -> SuiteEntrySpec:
+    """An attack object as an entry of a suite, with a name that no previous entry has."""
+    if configured.seed or configured.measure_noise:
+        raise UserError(
+            "the seed and eot_samples='auto' are of an evaluation as a whole: pass them to "
+            f"bt.evaluate, not to {configured!r}"
+        )
+    attack = attack_name(configured.attack)
+    name = f"{attack}-{configured.threat.kind.lower()}"
+    taken = [e if isinstance(e, str) else e.name for e in previous]
+    same = sum(other == name or other.startswith(f"{name}-no-") for other in taken)
+    return SuiteEntrySpec(
+        name=f"{name}-no-{same + 1}" if same else name, attack=attack,
+        threat=str(configured.threat), args=configured.arguments,
+    )  # fmt: skip
 
 
 def default_suite(model: nn.Module, threat: str | None = None) -> SuiteSpec:
@@ -114,6 +143,7 @@ def default_suite(model: nn.Module, threat: str | None = None) -> SuiteSpec:
         return with_threat(load_suite("black-box"), threat)
     usual = THREATS.entry(kind).metadata.get("attack", "fast")
     attack = usual if is_differentiable(model) else "random_search"
+    threat = threat.replace(threat.partition(":")[0], kind, 1)  # "2:0.5" -> "L2:0.5"
     entry = {"name": f"{attack}-{kind.lower()}", "attack": attack, "threat": threat}
     return SuiteSpec.parse({"name": f"{attack}-{threat.lower()}", "entries": [entry]}, "suite")
 
@@ -126,9 +156,7 @@ class SuiteTarget(NamedTuple):
     dataset: str = ""
 
 
-def choose_suite(
-    suite: str | Path | Sequence[str] | SuiteSpec | None, threat: str | None, model: nn.Module
-) -> SuiteSpec:
+def choose_suite(suite: SuiteLike | None, threat: str | None, model: nn.Module) -> SuiteSpec:
     """The suite that was named, with its attacks in ``threat`` if given; else the default one."""
     if suite is None:
         return default_suite(model, threat)

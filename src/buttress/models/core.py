@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +16,15 @@ from torch import Tensor, nn
 from buttress.errors import UnknownNameError, UserError
 from buttress.models.factory import Shape
 from buttress.models.loading.core import ChannelValues, find_source
-from buttress.registry import Registry, RegistryEntry, close_names_text
+from buttress.registry import (
+    Registry,
+    RegistryEntry,
+    close_names_text,
+    is_robustbench_name,
+    robustbench_name_text,
+)
 from buttress.results.training_images import TrainingImages
+from buttress.system.signatures import explain_arguments
 
 # (num_classes=10, image_size=32, in_channels=3, and typed options of its own) -> network
 Factory = Callable[..., nn.Module]
@@ -30,6 +38,10 @@ MODELS: Registry[Factory] = Registry("model")
 PATTERNS: Registry[Callable[[str], Factory | None]] = Registry("model pattern")
 
 # Larger values are a mistake or a malicious file and would only fill the memory.
+PRETRAINED_HINT = {
+    "pretrained": "trained weights are loaded by bt.load_model('timm:NAME', pretrained=True) or "
+    "bt.load_model('zoo:NAME')"
+}
 MAX_SHAPE = {"num_classes": 100_000, "image_size": 4096, "in_channels": 1024}
 
 
@@ -115,6 +127,7 @@ class Classifier(nn.Module):
         return push_to_hub(self, repository, private=private, token=token, message=commit_message)
 
 
+@explain_arguments("bt.create_model('resnet_18', num_classes=10)", PRETRAINED_HINT)
 def create_model(  # noqa: PLR0913 - the one place where a model is described in full
     name: str,
     *,
@@ -141,6 +154,8 @@ def create_model(  # noqa: PLR0913 - the one place where a model is described in
     """
     shape = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
     for argument, value in shape.items():
+        if not isinstance(value, int):
+            raise UserError(f"`{argument}` must be an integer, but got {value!r}")
         if value < 1:
             raise UserError(f"`{argument} >= 1` must hold, but got {argument}={value}")
         if value > MAX_SHAPE[argument]:
@@ -177,15 +192,19 @@ def move_to_device(model: Classifier, device: str | torch.device) -> Classifier:
     return model_on_device
 
 
+@explain_arguments("bt.list_models('transformer')", {"pretrained": "trained models are tag='zoo'"})
 def list_models(tag: str | None = None) -> list[str]:
     """List the registered names, or those with a tag: cnn, transformer, hybrid, tiny, family ...
 
-    The tag ``zoo`` lists trained models that come with the package, as `load_model` takes them.
+    A tag with ``*`` is a pattern of names, as in timm. The tag ``zoo`` lists trained models that
+    come with the package, as `load_model` takes them.
     """
     if tag == "zoo":
         from buttress.models.loading.zoo import list_zoo
 
         return list_zoo()
+    if tag is not None and "*" in tag:
+        return fnmatch.filter(MODELS.names(), tag)
     return MODELS.names(tag)
 
 
@@ -208,6 +227,8 @@ def suggest_models(name: str) -> str:
     """``; did you mean 'timm:resnet10t'?`` for a name of timm, else the nearest names."""
     import timm
 
+    if is_robustbench_name(name):
+        return robustbench_name_text(name)
     if timm.is_model(name):
         return f"; did you mean 'timm:{name}'?"
     return close_names_text(name, MODELS.names())

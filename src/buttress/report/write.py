@@ -22,13 +22,15 @@ from buttress.results.run import Run
 from buttress.results.study_result import StudyResult, study_result_path
 from buttress.system.files import remove_temporary_files, write_derived_text
 from buttress.system.progress import Progress, SilentProgress
+from buttress.system.signatures import explain_arguments
 
 SILENT = SilentProgress()
 
 
+@explain_arguments("bt.write_report(['runs'], 'report')")
 def write_report(
-    roots: Sequence[Path],
-    out: Path,
+    roots: str | Path | Sequence[str | Path],
+    out: str | Path,
     *,
     title: str = "Buttress report",
     subtitle: str = "",
@@ -46,7 +48,9 @@ def write_report(
     Returns:
         The path of ``index.html``.
     """
-    content = read_report_content(roots, references, study_results, progress)
+    roots = [roots] if isinstance(roots, (str, Path)) else roots
+    paths, out = [Path(root) for root in roots], Path(out)
+    content = read_report_content(paths, references, study_results, progress)
     return write_pages(content, out, title, subtitle, progress=progress)
 
 

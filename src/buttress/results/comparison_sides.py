@@ -118,6 +118,8 @@ def find_evaluations(source: EvaluationSource) -> dict[str, Path | Evaluation]:
         return {path.name: path}
     folder = path / "eval" if (path / "run.json").is_file() else path
     folders = sorted(p for p in folder.iterdir() if _has_records(p)) if folder.is_dir() else []
+    if not path.exists():
+        raise UserError(f"{path} does not exist; pass a run, a folder of records or an Evaluation")
     if not folders:
         raise UserError(
             f"{path} has no evaluation; pass a run or a folder of records, "

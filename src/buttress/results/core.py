@@ -9,13 +9,27 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from buttress.errors import OutdatedFileError
+from buttress.errors import OutdatedFileError, UserError
 from buttress.statistics import Interval, mean_interval, wilson_interval
 from buttress.system.files import read_json, write_json
 
 RECORD_VERSION = 2  # of run.json, done.json, attack records, analyses and results of studies
 VERSION_KEY = "record_version"
 CLEAN, WORST_CASE = "clean", "worst_case"
+SPLITS = ("train", "val", "test", "train+val")  # of a dataset
+
+
+def check_split(split: str) -> None:
+    """Raise on a split that no dataset has."""
+    if split in SPLITS:
+        return
+    name, _, rows = str(split).partition("[")
+    advice = {"validation": "; write val", "valid": "; write val", "dev": "; write val"}.get(
+        name, ""
+    )
+    if rows:
+        advice += "; `limit` takes the first images only"
+    raise UserError(f"split must be one of {', '.join(SPLITS)}, but got {split!r}{advice}")
 
 
 def check_record_version(path: Path, content: Mapping[str, Any]) -> None:

@@ -26,6 +26,13 @@ SEVERITIES = (1, 2, 3, 4, 5)
 DATASET_BUDGET = "data"  # in place of an eps or of budgets: the eps of the dataset itself
 OTHER_DATASETS = "others"  # in place of a dataset: all datasets that are not listed
 
+# Names of attacks elsewhere, and what they are called here.
+ATTACK_ALIASES = {
+    "aa": "autoattack", "standard": "autoattack", "pgd20": "pgd", "pgd_20": "pgd", "bim": "pgd",
+    "pgd_100": "pgd", "pgd100": "pgd", "linfpgd": "pgd-linf", "l2pgd": "pgd-l2", "apgd": "apgd-ce",
+    "robustbench": "robustbench-linf", "corruption": "corruptions", "none": "clean",
+}  # fmt: skip
+
 
 class SuiteEntrySpec(Spec):
     """One entry of a suite: an attack with its threat model, or corruptions.
@@ -145,13 +152,15 @@ class SuiteSpec(Spec):
 
 def with_threat(spec: SuiteSpec, threat: str) -> SuiteSpec:
     """The suite with all attacks in one threat model, ``L2:0.5`` or ``L2`` at the usual eps."""
+    kind = parse_kind(threat.partition(":")[0])
     attacks = [e for e in spec.entries if e.attack and normalize_name(e.attack) != CLEAN]
     if len(threats := {e.threat or DEFAULT_NORM for e in attacks}) > 1:
+        names = {e.attack for e in attacks}
+        one = f"{names.pop()}-{kind.lower()}" if len(names) == 1 else f"fast-{kind.lower()}"
         raise UserError(
             f"suite {spec.name!r} has attacks under {', '.join(sorted(threats))}; one threat model "
-            "for all needs a suite with one, such as fast-linf or pgd,square"
+            f"for all needs a suite with one, such as {one} or pgd,square"
         )
-    kind = parse_kind(threat.partition(":")[0])
     is_same_kind = all(parse_kind(t.partition(":")[0]) == kind for t in threats)
     entries = [
         e.model_copy(update={"threat": threat, "name": e.name if is_same_kind else ""})
@@ -167,7 +176,7 @@ def list_suites() -> list[str]:
 
 
 def parse_suite(
-    suite: str | Path | Sequence[str] | SuiteSpec, attacks: Collection[str]
+    suite: str | Path | Sequence[str | SuiteEntrySpec] | SuiteSpec, attacks: Collection[str]
 ) -> SuiteSpec:
     """A suite by name, from a YAML file, of entries, or of one entry; ``attacks`` are known names.
 
@@ -198,6 +207,10 @@ def _check_single_entry(spec: SuiteSpec, attacks: Collection[str]) -> SuiteSpec:
     """Raise unless the only entry is clean, corruptions or a known attack."""
     attack = normalize_name(spec.entries[0].attack)
     if attack not in ("", CLEAN, *map(normalize_name, attacks)):
+        if attack in ATTACK_ALIASES:
+            raise UnknownNameError(
+                f"unknown suite or attack {spec.name!r}; did you mean {ATTACK_ALIASES[attack]!r}?"
+            )
         choices = [*list_suites(), *attacks, *(f"{a}-{n.lower()}" for a in attacks for n in NORMS)]
         raise UnknownNameError(
             f"unknown suite or attack {spec.name!r}{close_names_text(spec.name, choices)} Run "

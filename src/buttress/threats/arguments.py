@@ -15,6 +15,8 @@ def threat_text(
     if threat is None:
         text = norm if eps is None else f"{norm or DEFAULT_NORM}:{eps}"
         return text if text is None or not isinstance(eps, float) else str(Threat.parse(text))
+    if eps is not None and norm is None and isinstance(threat, str) and ":" not in threat:
+        return threat_text(None, eps, threat)  # RobustBench's threat_model="Linf", eps=8/255
     if eps is not None or norm is not None:
         raise UserError(
             f"a threat model is given once: as threat {str(threat)!r} or as eps and norm, not both"

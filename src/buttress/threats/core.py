@@ -36,8 +36,12 @@ class Threat(ABC):
 
     def __new__(cls: type[ThreatT], *args: object, **_: object) -> ThreatT:
         if cls is Threat:
-            text = args[0] if args and isinstance(args[0], str) else "Linf:8/255"
-            raise UserError(f"a threat model is made with bt.Threat.parse({text!r})")
+            text = args[0] if args and isinstance(args[0], str) else "Linf"
+            text = text if ":" in text else f"{text}:8/255"
+            raise UserError(
+                f"a threat model is made with bt.Threat.parse({text!r}); where one is taken, the "
+                "text alone will do, or eps= and norm="
+            )
         return super().__new__(cls)
 
     @property

@@ -20,10 +20,18 @@ from buttress.models.loading.weight_file import CheckpointSource
 from buttress.results.run import CHECKPOINT_NAMES, CheckpointName, Run
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.system.progress import Progress
+from buttress.system.signatures import explain_arguments
 from buttress.training.distributed import is_rank_zero
 from buttress.training.loggers import EpochLogger
 from buttress.training.recipe import load_recipe
-from buttress.training.train import build_model, describe_image_size, resolve_run_spec, train_run
+from buttress.training.train import (
+    RECIPE_HINTS,
+    build_model,
+    check_names,
+    describe_image_size,
+    resolve_run_spec,
+    train_run,
+)
 
 
 class InitialWeights(NamedTuple):
@@ -37,6 +45,10 @@ class InitialWeights(NamedTuple):
     shape: Shape | None = None  # of the model they belong to, where it is known
 
 
+@explain_arguments(
+    "bt.finetune('zoo:mlp_mixer_mini', 'folder:mine', 'quickstart-at', out='runs/tuned')",
+    RECIPE_HINTS,
+)
 def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     source: str | Path,
     dataset: str,
@@ -81,6 +93,7 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
         progress: where to show progress.
         checkpoint: the ``best`` or the ``last`` epoch of a run.
     """
+    check_names(dataset=dataset)
     request = ModelRequest(model=model, pretrained=pretrained)
     initial = load_initial_weights(str(source), request, checkpoint)
     resolved_recipe = load_recipe(_choose_recipe(recipe, initial, source), overrides)

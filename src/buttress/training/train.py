@@ -46,6 +46,7 @@ from buttress.system.locks import lock_folder
 from buttress.system.memory import peak_memory_mb
 from buttress.system.progress import Progress, SilentProgress
 from buttress.system.rng import derive_seed
+from buttress.system.signatures import explain_arguments
 from buttress.training.distributed import (
     create_fabric,
     devices_warning,
@@ -60,7 +61,21 @@ from buttress.training.objectives import OBJECTIVES
 from buttress.training.recipe import load_recipe
 from buttress.training.sampler import BatchSampler
 
+# Settings of a recipe that users expect as arguments.
+RECIPE_HINTS = {
+    name: f"it is a setting of the recipe; pass overrides=('{key}=...',)"
+    for name, key in {
+        "epochs": "epochs", "lr": "optimizer.lr", "learning_rate": "optimizer.lr",
+        "batch_size": "batch_size", "weight_decay": "optimizer.weight_decay", "eps": "threat",
+        "epsilon": "threat", "threat": "threat", "optimizer": "optimizer.name",
+        "objective": "objective", "loss": "objective",
+    }.items()
+}  # fmt: skip
 
+
+@explain_arguments(
+    "bt.train('resnet_tiny', 'digits', 'quickstart-at', out='runs/first')", RECIPE_HINTS
+)
 def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
     model: str,
     dataset: str,
@@ -98,6 +113,7 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         progress: where to show progress.
     """
     progress = progress or SilentProgress()
+    check_names(model=model, dataset=dataset)
     spec = resolve_run_spec(
         model,
         dataset,
@@ -113,6 +129,20 @@ def train(  # noqa: PLR0913 - the public call; what it takes is what a run is
         spec, out, device=device, devices=devices, compile=compile, loggers=loggers,
         progress=progress,
     )  # fmt: skip
+
+
+def check_names(**named: object) -> None:
+    """Raise on a model or dataset that is an object: a run must be able to name what it is of."""
+    forms = {
+        "model": "a registered name, timm:NAME, or file.py:function for a model of your own",
+        "dataset": "a name, folder:PATH or npz:PATH",
+    }
+    for argument, value in named.items():
+        if not isinstance(value, str):
+            raise UserError(
+                f"`{argument}` must be {forms[argument]}, but got {type(value).__name__}; a run "
+                "keeps names, so that it can be resumed and repeated"
+            )
 
 
 def resolve_run_spec(

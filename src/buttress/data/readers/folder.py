@@ -28,8 +28,8 @@ from buttress.data.readers.images import (
     read_image_size,
     unreadable_message,
 )
-from buttress.data.splits import check_split
 from buttress.errors import DataError
+from buttress.results.core import check_split
 from buttress.system.progress import Progress
 from buttress.system.rng import derive_seed
 from buttress.threats.norm_ball import Norm

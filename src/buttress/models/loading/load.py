@@ -15,8 +15,18 @@ from buttress.models.core import Classifier, Normalize, create_model, move_to_de
 from buttress.models.loading.align import align_state_dict, check_state_dict
 from buttress.models.loading.core import ChannelValues, ModelRequest, TrainedWeights, find_source
 from buttress.results.run import CheckpointName
+from buttress.system.signatures import explain_arguments
+
+# RobustBench's load_model takes three names.
+ROBUSTBENCH_HINTS = dict.fromkeys(
+    ("dataset", "threat_model"),
+    "a model of RobustBench is written 'robustbench:cifar10/Linf/NAME'",
+)
 
 
+@explain_arguments(
+    "bt.load_model('zoo:mlp_mixer_mini'), bt.load_model('runs/r1')", ROBUSTBENCH_HINTS
+)
 def load_model(  # noqa: PLR0913 - the public call; what it takes is what a model is
     source: str | Path | nn.Module,
     *,
