@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import signal
@@ -19,7 +20,9 @@ import torch
 
 from buttress.errors import RunError, UserError
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
+from buttress.results.core import read_record_json
 from buttress.results.run import Run
+from buttress.results.training_images import read_training_images
 from buttress.system.locks import FileLock
 from buttress.system.progress import SilentProgress
 from buttress.training import train
@@ -137,8 +140,16 @@ def test_kill_minus_nine_and_the_same_command_again(place: Path, unbroken: dict[
     assert weights(Run(out)) == unbroken["adamw"]
 
 
-@pytest.mark.parametrize("name", ["last.pt", "best.pt", "run.json", "train.jsonl", "done.json"])
-@pytest.mark.parametrize("damage", ["truncated", "altered"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *itertools.product(
+            ["last.pt", "best.pt", "run.json", "train.jsonl", "done.json", "training_images.json"],
+            ["truncated", "altered"],
+        ),
+        *((name, "lost") for name in ("last.pt", "best.pt", "run.json", "training_images.json")),
+    ],
+)
 def test_a_damaged_file_is_named_and_made_again(
     place: Path, unbroken: dict[str, str], name: str, damage: str
 ) -> None:
@@ -148,12 +159,24 @@ def test_a_damaged_file_is_named_and_made_again(
     middle = len(whole) // 2
     changed = bytes([whole[middle] ^ 1]) if damage == "altered" else b""
     path.write_bytes(whole[:middle] + changed + (whole[middle + 1 :] if changed else b""))
+    if damage == "lost":
+        path.unlink()
     said = Logged()
     run = go(place, f"damaged-{name}-{damage}", progress=said)
     assert weights(run) == unbroken["adamw"]
     assert len(run.history) == 3
     assert run.summary["epochs"] == 3
     assert any(name in line for line in said.lines), said.lines
+    read_record_json(run.path / "run.json")
+    assert read_training_images(run.path, "digits") is not None
+
+
+def test_without_run_json_the_checkpoint_of_another_run_is_refused(place: Path) -> None:
+    run = go(place, "nameless")
+    (run.path / "run.json").unlink()
+    with pytest.raises(UserError, match="is not a run"):
+        go(place, "nameless", "sgd")
+    assert run.checkpoint("best").is_file()
 
 
 def test_a_kill_while_the_first_file_is_written_leaves_a_folder_to_train_in(place: Path) -> None:

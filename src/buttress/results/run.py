@@ -132,8 +132,13 @@ class Run:
         category: str = "",
         finetuned_from: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
+        has_checkpoint: bool = False,
     ) -> None:
-        """Start or resume the run; raise `UserError` in the directory of another run."""
+        """Start or resume the run; raise `UserError` in the directory of another run.
+
+        Where ``has_checkpoint`` says that a checkpoint of this spec is there, a lost ``run.json``
+        is written again.
+        """
         try:
             if self.exists:
                 self._check_same_spec(spec)
@@ -141,7 +146,9 @@ class Run:
                 return
         except CorruptFileError as error:  # the checkpoints name the spec that they belong to
             (progress or SilentProgress()).log(f"{error}; writing it again")
-        if not self.exists and self.path.exists() and not _is_empty_folder(self.path):
+        if not self.exists and has_checkpoint:
+            (progress or SilentProgress()).log(f"{self.path}/run.json is missing; writing it again")
+        elif not self.exists and self.path.exists() and not _is_empty_folder(self.path):
             raise UserError(
                 f"{self.path} exists and is not a run; choose an output directory (--out) that is "
                 "new or empty"

@@ -18,7 +18,7 @@ from torch import distributed
 
 from buttress.data import Dataset, dataset_facts, load_dataset
 from buttress.data.mixed import MixedDataset
-from buttress.errors import ButtressError, CorruptFileError, UserError
+from buttress.errors import ButtressError, CorruptFileError, DataError, UserError
 from buttress.models import MODELS, Classifier, create_model
 from buttress.models.core import find_model, is_known
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
@@ -35,6 +35,7 @@ from buttress.results.run import (
 )
 from buttress.results.run_spec import Recipe, RunSpec
 from buttress.results.training_images import (
+    TRAINING_IMAGES_FILE,
     TrainingImages,
     read_training_images,
     write_training_images,
@@ -242,10 +243,14 @@ def train_run(  # noqa: PLR0913 - a run, and how it is to be run
     with lock_folder(run.path, progress) as progress:
         if (warning := devices_warning(model, device, devices)) is not None:
             progress.log(warning)
-        run.open(spec, command_line(), model_category(spec.model), finetuned_from, progress)
+        category = model_category(spec.model)
+        has_checkpoint = not run.exists and has_checkpoint_of(run, spec)
+        run.open(spec, command_line(), category, finetuned_from, progress, has_checkpoint)
         if initial_state is not None:
             save_initial_weights(run, spec, initial_state, progress)
-        if not is_finished(run, progress):
+        if is_finished(run, progress):
+            restore_training_images(run, spec, progress)
+        else:
             group = LoggerGroup(run, spec, loggers)
             train_locked_run(run, spec, device, devices, compile, group, progress)
     return run
@@ -357,6 +362,20 @@ def record_training_images(run: Run, sampler: BatchSampler, val_data: Dataset) -
     write_training_images(run.path, replace(images, copies_in_validation=int(copies)))
 
 
+def restore_training_images(run: Run, spec: RunSpec, progress: Progress) -> None:
+    """Write the hashes of the training images of a finished run again if they are lost."""
+    try:
+        if read_training_images(run.path, spec.dataset) is not None:
+            return
+        progress.log(f"{run.path / TRAINING_IMAGES_FILE} is missing; writing it again")
+    except CorruptFileError as error:
+        progress.log(f"{error}; writing it again")
+    try:
+        record_training_images(run, *load_training_data(spec, progress))
+    except DataError as error:  # the run itself is complete
+        progress.log(f"{error}; whether images were trained on cannot be checked")
+
+
 def check_extra_data(spec: RunSpec) -> None:
     """Raise `UserError` if the objective needs extra training images and the recipe has none."""
     objective = OBJECTIVES.get(spec.recipe.objective.name)
@@ -462,6 +481,15 @@ def load_resume_state(run: Run, progress: Progress) -> dict[str, Any] | None:
 def _check_checkpoint_owner(run: Run, name: CheckpointName, state: dict[str, Any] | None) -> None:
     if state is not None and state.get("spec") != digest(run.spec.identity()):
         raise CorruptFileError(f"{run.checkpoint(name)} belongs to another run")
+
+
+def has_checkpoint_of(run: Run, spec: RunSpec) -> bool:
+    """Whether a folder has an intact checkpoint of this spec."""
+    for name in CHECKPOINT_NAMES:
+        with contextlib.suppress(CorruptFileError, OSError):
+            if load_checkpoint(run.checkpoint(name)).get("spec") == digest(spec.identity()):
+                return True
+    return False
 
 
 def is_finished(run: Run, progress: Progress) -> bool:
