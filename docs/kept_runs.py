@@ -76,7 +76,7 @@ def pack_studies(results: Path, names: list[str], scale: Scale, kept: Path) -> N
         with tempfile.TemporaryDirectory() as root:  # unfinished runs do not count
             copy = Path(root) / "studies" / folder.name
             if folder.is_dir():  # analyses of several runs, which need their weights
-                shutil.copytree(folder, copy)
+                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("report"))
             unpack_runs(kept, Path(root) / "runs")
             write_study_answer(expanded, Path(root))
             shutil.copytree(copy, kept / "studies" / folder.name, dirs_exist_ok=True)
