@@ -8,10 +8,11 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from buttress.bench.repeats import SubprocessJob, run_interleaved
+from buttress.bench.repeats import SubprocessJob, median_row, run_interleaved
 from buttress.errors import RunError
 from buttress.system.progress import SilentProgress
 
@@ -45,6 +46,17 @@ def test_a_job_returns_its_result_or_says_why_not() -> None:
         with pytest.raises(RunError, match=message):
             job.run()
         job.close()
+
+
+def test_a_row_has_medians_and_the_largest_memory() -> None:
+    results: list[dict[str, Any]] = [
+        {"seconds": s, "peak_memory_mb": mb, "robust_images": (1, 2)}
+        for s, mb in ((3.0, 90.0), (1.0, 5.0), (2.0, 4.0), (9.0, 4.0))
+    ]
+    row = median_row(Square(7), results, title="a case")
+    assert (row["seconds"], row["peak_memory_mb"]) == (2.5, 90.0)
+    assert (row["value"], row["title"], row["repeats"]) == (7, "a case", 4)
+    assert row["robust_images"] == (1, 2)
 
 
 def test_no_tool_outlives_a_benchmark_that_was_stopped(tmp_path: Path) -> None:

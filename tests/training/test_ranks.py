@@ -188,8 +188,13 @@ def test_training_in_processes_on_a_cpu_warns_at_run_time_and_in_the_help(
 
 
 def test_a_compiled_training_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
+    compiled: list[object] = []
+
+    def compile_nothing(model: object) -> object:
+        compiled.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
     run = train("resnet_tiny", "digits", "quickstart-at", tmp_path, limit=64, compile=True)
     assert len(compiled) == 1
     assert run.summary["compiled"] is True

@@ -116,7 +116,9 @@ def run_interleaved(
 def median_row(settings: Any, results: Sequence[dict[str, Any]], **extra: Any) -> dict[str, Any]:
     """One row of a result file: settings, medians over the repeats (the largest memory), times."""
     medians = {
-        key: value if isinstance(value, list) else statistics.median(r[key] for r in results)
+        key: value
+        if isinstance(value, (list, tuple))
+        else statistics.median(r[key] for r in results)
         for key, value in results[0].items()
     }
     if "peak_memory_mb" in medians:  # later repeats use what the first one allocated
