@@ -226,6 +226,15 @@ def test_a_model_without_its_normalization_is_found(mean: float, std: float) -> 
     assert float(finding.evidence["after"]) > 0.9
 
 
+@pytest.mark.parametrize("form", ["inverted pixel values", "rows and columns swapped"])
+def test_another_form_of_the_images_is_found(form: str) -> None:
+    transform = {"inverted": lambda x: 1 - x, "rows": lambda x: x.mT}[form.split()[0]]
+    model = wrap(lambda m, x: m.network(transform(x)))
+    finding = finding_of(bt.evaluate(model, digits("test"), ["clean"]), "wrong_input_range")
+    assert form in finding.message
+    assert float(finding.evidence["after"]) > 0.9
+
+
 @pytest.mark.parametrize("name", ["swapped labels", "labels in reverse"])
 def test_labels_in_another_order_are_named(name: str) -> None:
     found = bt.evaluate(BROKEN[name].make(), digits("test"), ["clean"])
