@@ -2,10 +2,10 @@
 
     python benchmarks/broken_models.py [--images N] [--out docs/measured/broken-models.md]
 
-The models are those of ``tests/evaluation/broken_models.py``, whose true robust accuracy is known
-from above, and of ``tests/evaluation/honest_models.py``. Each is evaluated with `fast` and with
-`autoattack` in Linf, and looked at by the doctor. Rows are appended to ``--rows`` as they are
-measured, and not measured again.
+The models are those of ``tests/evaluation/broken_models.py`` and ``masked_models.py``, whose true
+robust accuracy is known from above, and of ``tests/evaluation/honest_models.py``. Each is evaluated
+with `fast` and with `autoattack` in Linf, and looked at by the doctor. Rows are appended to
+``--rows`` as they are measured, and not measured again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,9 @@ from buttress.results.diagnosis import UNTRUSTWORTHY
 from buttress.threats.norm_ball import NormBall
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from evaluation.broken_models import (
-    BROKEN,
-    EPS,
-    IMAGES,
-    accuracy,
-    adversarial_examples,
-    digits,
-)
+from evaluation.broken_models import BROKEN, IMAGES, accuracy, adversarial_examples, digits
 from evaluation.honest_models import HONEST, evaluated_eps, published_models
+from evaluation.masked_models import MASKED
 
 SUITES = ("fast", "autoattack", "doctor")
 WRONG_INPUTS = ("normalized", "labels")  # whose accuracy is reported too low, not too high
@@ -105,24 +99,27 @@ def outcomes_of(model: nn.Module, data: Dataset, eps: float, exact: int) -> dict
 
 
 def broken_row(name: str, images: int, exact: int) -> Row:
-    broken = BROKEN[name]
+    broken = {**BROKEN, **MASKED}[name]
     if broken.truth in WRONG_INPUTS:  # fewer images are not significant
         images = exact = IMAGES
     model, data = broken.make(), digits("test", images)
-    outcomes = outcomes_of(model, data, EPS, exact)
+    outcomes = outcomes_of(model, data, broken.eps, exact)
     clean = accuracy(model, data.images, data.labels)
     if broken.truth in WRONG_INPUTS:
         return Row(name, clean, outcomes["fast"].robust_accuracy, outcomes, True)
+    x_adv = adversarial_examples(images, eps=broken.eps)
+    if broken.truth == "fresh":
+        return Row(name, clean, accuracy(broken.make(), x_adv, data.labels), outcomes)
     if broken.truth == "unseen":  # labels of the evaluated images are memorized
         unseen = digits("test", None).select(range(IMAGES, IMAGES + images))
         x_adv = adversarial_examples(images, IMAGES)
         return Row(name, clean, accuracy(model, x_adv, unseen.labels), outcomes)
     bounds = [outcomes[name].robust_accuracy for name in ("fast", "doctor")]  # on all images
-    bounds.append(accuracy(model, adversarial_examples(images), data.labels))
-    subject = ModelUnderTest(model, data, NormBall("Linf", EPS))
+    bounds.append(accuracy(broken.make(), x_adv, data.labels))
+    subject = ModelUnderTest(model, data, NormBall("Linf", broken.eps))
     comparison = compare_with_copy(subject)
     if comparison.copy is not None and comparison.has_other_gradients:
-        strong = bt.attacks.PGD(eps=EPS, steps=50, loss="margin", restarts=2)
+        strong = bt.attacks.PGD(eps=broken.eps, steps=50, loss="margin", restarts=2)
         x_adv = strong(comparison.copy, data.images, data.labels)
         bounds.append(accuracy(model, x_adv, data.labels))
     return Row(name, clean, min(bounds), outcomes)
@@ -226,7 +223,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     size = options.images, options.exact
-    broken = collect(list(BROKEN), lambda name: broken_row(name, *size), options.rows)
+    broken = collect([*BROKEN, *MASKED], lambda name: broken_row(name, *size), options.rows)
     names = [*HONEST, *published_models()]
     honest = collect(names, lambda name: honest_row(name, IMAGES), options.rows)
     parts = [summary_table(broken, honest), missed_table(broken), cost_text(honest, IMAGES)]

@@ -74,10 +74,10 @@ def smooth() -> nn.Module:
 
 
 @lru_cache
-def adversarial_examples(limit: int = IMAGES, start: int = 0) -> Tensor:
+def adversarial_examples(limit: int = IMAGES, start: int = 0, eps: float = EPS) -> Tensor:
     """Examples of the network behind the defences, at its largest margin."""
     data = digits("test", None).select(range(start, start + limit))
-    return bt.attack("pgd", base(), data.images, data.labels, threat=f"Linf:{EPS}", steps=40,
+    return bt.attack("pgd", base(), data.images, data.labels, threat=f"Linf:{eps}", steps=40,
                      restarts=2, loss="margin", rel_step=0.1)  # fmt: skip
 
 
@@ -287,7 +287,10 @@ class BrokenModel:
     """How to build a defence that only looks robust, and how its true robustness is known."""
 
     make: Callable[[], nn.Module]
-    truth: str = "base"  # examples of the network behind it; "unseen": on images that it never saw
+    # Examples of the network behind it; "unseen": on images that it never saw; "fresh": by a model
+    # that saw nothing before.
+    truth: str = "base"
+    eps: float = EPS  # in Linf, of its evaluation
 
 
 def _leak(**kwargs: Any) -> Callable[[], nn.Module]:

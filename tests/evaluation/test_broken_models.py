@@ -6,21 +6,27 @@ import pytest
 from torch import nn
 
 import buttress as bt
+from buttress.errors import UserError
 from buttress.evaluation import cross_check
+from buttress.evaluation.doctor import ModelUnderTest
+from buttress.evaluation.doctor.finite_differences import shattered_gradient
 from buttress.evaluation.smoothed_copy import GradientComparison
 from buttress.results.diagnosis import Finding
 from buttress.results.evaluation import Evaluation
+from buttress.threats.norm_ball import NormBall
 from evaluation.broken_models import (
     BROKEN,
     EPS,
     accuracy,
     adversarial_examples,
+    base,
     convnet,
     digits,
     train,
     trained_on,
     wrap,
 )
+from evaluation.masked_models import MASKED
 from evaluation.unnormalized import (
     IMAGENET_STATISTICS,
     BrightnessModel,
@@ -97,15 +103,50 @@ def test_the_doctor_notices_a_model_that_looks_at_the_grad_mode(name: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", [*BROKEN, *MASKED])
 def test_no_broken_defence_passes_with_a_robust_accuracy_above_the_true_one(name: str) -> None:
     """On images whose labels were not memorized, or flagged."""
-    data = digits("test") if BROKEN[name].truth in ("normalized", "labels") else FEW
-    model = BROKEN[name].make()
-    found = bt.evaluate(model, data, [f"fast:Linf:{EPS}"])
+    broken = {**BROKEN, **MASKED}[name]
+    data = FEW if broken.truth == "base" and broken.eps == EPS else digits("test")
+    found = bt.evaluate(broken.make(), data, [f"fast:Linf:{broken.eps}"])
     if found.is_trustworthy:
-        true = accuracy(model, adversarial_examples(len(data)), data.labels)
-        assert found.worst_case <= true + 1e-6
+        x_adv = adversarial_examples(len(data), eps=broken.eps)
+        assert found.worst_case <= accuracy(broken.make(), x_adv, data.labels) + 1e-6
+
+
+def test_gradients_that_are_right_at_a_point_only_are_shattered() -> None:
+    """Ripples finer than eps: 92% robust and trustworthy before, at most 72% in truth."""
+    broken = MASKED["rippled input, small eps"]
+    found = bt.evaluate(broken.make(), digits("test"), [f"fast:Linf:{broken.eps}"])
+    finding = finding_of(found, "shattered_gradient")
+    assert float(finding.evidence["cosine_similarity"]) < 0.3
+    assert "gradient_mismatch" not in {f.check for f in found.findings}
+    assert not found.is_trustworthy
+    record = list(found.records.values())[-1]
+    assert found.worst_case < record.accuracy, "averaged gradients fool some of the images"
+
+
+def test_outputs_that_jump_within_eps_are_shattered() -> None:
+    broken = MASKED["votes"]
+    subject = ModelUnderTest(broken.make(), digits("test"), NormBall("Linf", broken.eps))
+    finding = shattered_gradient(subject)
+    assert finding is not None
+    assert int(finding.evidence["jumping_images"]) >= 2
+    assert float(finding.evidence["cosine_similarity"]) > 0.9, "small steps do not show it"
+
+
+@pytest.mark.parametrize("norm", NORM_EPS)
+def test_the_gradients_of_the_network_behind_the_defences_are_not_shattered(norm: str) -> None:
+    for eps in (NORM_EPS[norm], NORM_EPS[norm] / 10):
+        ball = NormBall(norm, eps)  # type: ignore[arg-type]
+        assert shattered_gradient(ModelUnderTest(base(), FEW, ball)) is None
+
+
+def test_a_model_that_changes_its_images_is_refused() -> None:
+    """Else attacks and predictions would see other images than those that are reported."""
+    model = wrap(lambda m, x: m.network(x.sub_(0.1)))
+    with pytest.raises(UserError, match=r"changes the images in place.*x\.clone\(\)"):
+        bt.evaluate(model, FEW, ["clean"])
 
 
 def test_images_that_only_queries_fool_count_in_the_worst_case(
@@ -182,6 +223,15 @@ def test_a_model_without_its_normalization_is_found(mean: float, std: float) -> 
     found = bt.evaluate(trained_on(mean, std), data, ["clean"])
     finding = finding_of(found, "not_normalized")
     assert not found.is_trustworthy
+    assert float(finding.evidence["after"]) > 0.9
+
+
+@pytest.mark.parametrize("form", ["inverted pixel values", "rows and columns swapped"])
+def test_another_form_of_the_images_is_found(form: str) -> None:
+    transform = {"inverted": lambda x: 1 - x, "rows": lambda x: x.mT}[form.split()[0]]
+    model = wrap(lambda m, x: m.network(transform(x)))
+    finding = finding_of(bt.evaluate(model, digits("test"), ["clean"]), "wrong_input_range")
+    assert form in finding.message
     assert float(finding.evidence["after"]) > 0.9
 
 

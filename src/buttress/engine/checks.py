@@ -22,6 +22,8 @@ from buttress.errors import RunError, UserError
 from buttress.models.eval_mode import is_differentiable
 from buttress.threats.core import Threat
 
+IN_PLACE_REMEDY = "begin its forward() with x = x.clone(), or avoid functions such as x.sub_(mean)"
+
 
 def as_image_batch(x: Any) -> Tensor:
     """Images in [0, 1] as a tensor (N, C, H, W); numpy arrays and lists become float32."""
@@ -115,6 +117,7 @@ def check_model_output(
     model: nn.Module, x: Tensor, y: Tensor, num_classes: int | None = None
 ) -> Tensor:
     """Refuses a model whose output cannot be class scores for these labels; returns them."""
+    given = x.clone()
     try:
         with torch.no_grad():
             out = model(x)
@@ -123,6 +126,11 @@ def check_model_output(
         raise UserError(
             f"the model cannot take images of shape {tuple(x.shape[1:])}: {reason}"
         ) from error
+    if not torch.equal(x, given):
+        raise UserError(
+            "the model must leave its input as it is, but changes the images in place; "
+            f"{IN_PLACE_REMEDY}"
+        )
     if not isinstance(out, Tensor) or out.ndim != 2:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise UserError(f"the model must return logits (N, classes), but returned {got}")
@@ -168,5 +176,6 @@ def check_adversarial_examples(name: str, problem: Problem, result: AttackResult
         raise RunError(f"attack {name} left the box [0, 1]; this is a bug")
     if (excess := problem.allowed.excess(x, x_adv, result.points)).any():
         raise RunError(
-            f"attack {name} left the set {problem.allowed} by {excess.max():.3g}; this is a bug"
+            f"attack {name} left the set {problem.allowed} by {excess.max():.3g}: either the model "
+            f"changes its input in place ({IN_PLACE_REMEDY}), or this is a bug"
         )

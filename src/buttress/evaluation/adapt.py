@@ -28,9 +28,10 @@ from buttress.results.diagnosis import AdaptiveAttack, AdaptiveResult, Finding
 from buttress.system.progress import Progress
 
 MASKING_CHECKS = (
-    "no_gradient_path", "zero_gradient", "gradient_mismatch", "gradient_mode_dependent_outputs",
-    "loss_does_not_increase", "robust_at_any_eps", "black_box_beats_white_box",
-    "one_step_beats_many", "noise_beats_gradients", "nonfinite_outputs",
+    "no_gradient_path", "zero_gradient", "gradient_mismatch", "shattered_gradient",
+    "gradient_mode_dependent_outputs", "loss_does_not_increase", "robust_at_any_eps",
+    "black_box_beats_white_box", "one_step_beats_many", "noise_beats_gradients",
+    "nonfinite_outputs",
 )  # fmt: skip
 SATURATION_CHECKS = ("saturated_gradient", "outputs_are_probabilities")
 BASELINES = ("pgd-20", "square-300", "noise")  # attacks of the doctor, the first that was run
@@ -70,7 +71,7 @@ def propose_adaptation(
     return adaptation if adaptation.reasons or adaptation.query_reasons else None
 
 
-NOISE_CHECKS = ("gradient_mismatch",)  # follow from randomness alone
+NOISE_CHECKS = ("gradient_mismatch", "shattered_gradient")  # follow from randomness alone
 
 
 def _choose_surrogate(

@@ -13,7 +13,7 @@ CHECK_FRACTION = 0.3  # of the passes of attacks: what checks and cross-checks m
 MIN_CHECK_IMAGES = 8  # that checks attack, however few passes an attack takes
 TRANSFER_FRACTION = 0.25  # of the passes left for checks that attack: of examples of the copy
 # Expected passes of single images, for models whose gradients are right:
-CHECK_PASSES = 52  # ten steps, twenty in a large ball that stop early, finite differences
+CHECK_PASSES = 62  # ten steps, twenty in a large ball that stop early, finite differences twice
 TRANSFER_PASSES = 23  # ten steps on the copy, and its examples on the model
 PROBE_QUERIES = 51  # of `fast`, for each image that no gradient-based stage fools
 

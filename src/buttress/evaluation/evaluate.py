@@ -242,7 +242,7 @@ class CheckedEvaluation:
             attack_findings, passes = checks.run(entry, records)
             findings += attack_findings
             images = checks.budget(entry, records).transfer_images
-            comparison = checks.comparison
+            comparison = checks.comparison_for(entry, findings)
             record = cross_check(self.job, entry, record, findings, comparison, images, progress)
         metadata = {**record.metadata, "check_passes": round(passes / len(record), 3)}
         return replace(record, metadata=metadata), findings

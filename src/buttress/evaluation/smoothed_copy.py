@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from buttress.attacks.losses import margin
 from buttress.evaluation.doctor.core import ModelUnderTest
+from buttress.evaluation.doctor.finite_differences import coarse_step
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode
 from buttress.results.attack_record import OTHER_GRADIENTS
-from buttress.system.rng import SampleRNG
-from buttress.threats.norm_ball import TINY
+from buttress.system.rng import SampleRNG, make_generator
+from buttress.threats.norm_ball import TINY, NormBall
 
 aten = torch.ops.aten
 # Operations without a useful gradient; the copy gives them that of their first argument.
@@ -28,6 +29,7 @@ ORDER_KEEPING = frozenset({aten._softmax, aten._log_softmax, aten.sigmoid, aten.
 NUMBER_OF_BOOL = frozenset({aten._to_copy, aten.mul})  # what makes numbers of comparisons
 
 COPY_IMAGES = 8  # images per recorded batch
+AVERAGED_POINTS = 8  # around each image, of an averaged copy
 MIN_COSINE = 0.99  # between gradients of the model and of the copy; the same operations give 1
 MAX_DIFFERING_FRACTION = 0.1  # of the points may have another gradient, e.g. at a kink
 
@@ -177,6 +179,24 @@ def _smoothed_result(
     return result
 
 
+class AveragedCopy(nn.Module):
+    """The mean logits of a model at random points around each image, the same for all images.
+
+    Its gradient averages ripples and stairs that are finer than the distance of these points.
+    """
+
+    def __init__(self, model: nn.Module, step: float) -> None:
+        super().__init__()
+        self.model, self.step = model, step
+
+    def forward(self, x: Tensor) -> Tensor:
+        generator = make_generator(0, "averaged copy")
+        noise = 2 * torch.rand((AVERAGED_POINTS, *x.shape[1:]), generator=generator) - 1
+        points = x[:, None] + self.step * noise.to(x)
+        logits: Tensor = self.model(points.flatten(0, 1))
+        return logits.unflatten(0, (len(x), -1)).mean(1)
+
+
 @dataclass(frozen=True)
 class GradientComparison:
     """A smoothed copy, and whether its gradients are those of the model."""
@@ -184,10 +204,23 @@ class GradientComparison:
     copy: SmoothedCopy | None  # None: none could be made
     summary: str
     passes: int = 0  # of single images, of model and copy
+    averaging_step: float = 0.0  # distance of the points that gradients are averaged over
 
     @property
     def has_other_gradients(self) -> bool:
         return self.summary == OTHER_GRADIENTS
+
+    @property
+    def source(self) -> nn.Module | None:
+        """What examples are made on."""
+        if self.copy is None or not self.averaging_step:
+            return self.copy
+        return AveragedCopy(self.copy, self.averaging_step)
+
+    def averaged(self, threat: NormBall, size: int) -> GradientComparison:
+        """With gradients of the copy that are averaged over half of eps."""
+        step = coarse_step(threat, size)
+        return replace(self, averaging_step=step, summary=OTHER_GRADIENTS)
 
 
 def compare_with_copy(subject: ModelUnderTest) -> GradientComparison:

@@ -15,9 +15,8 @@ from buttress.engine.run import run_attack
 from buttress.evaluation.doctor.attack_results import CHANCE_FACTOR
 from buttress.evaluation.doctor.core import CHECKS, PROBE_IMAGES, ModelUnderTest, make_finding
 from buttress.models.eval_mode import eval_mode
-from buttress.models.surrogate import SurrogateModel
 from buttress.results.diagnosis import Finding
-from buttress.system.rng import SampleRNG, make_generator
+from buttress.system.rng import SampleRNG
 from buttress.threats.norm_ball import TINY, NormBall
 
 MAX_FLAT_FRACTION = 0.1  # of the images: fewer hardly change an accuracy
@@ -179,52 +178,6 @@ def robust_at_any_eps(subject: ModelUnderTest) -> Finding | None:
         "turned into the same gray image: the attack fails (gradient masking)",
         "look for gradient masking: randomness, rounding, saturation or a detached layer",
         {"robust_fraction": robust_fraction, "eps": threat.eps},
-    )
-
-
-DIFFERENCE_IMAGES = 16
-DIFFERENCE_DIRECTIONS = 8  # per image, of random signs
-DIFFERENCE_STEP = 1e-3  # of the pixel range: far above rounding, below most kinks
-MIN_GRADIENT_COSINE = 0.5  # 1 for differentiable models, 0 +- 0.35 for an unrelated gradient
-
-
-@CHECKS.register("gradient_mismatch", tags=("attack",), paper="arXiv:1802.00420")
-def gradient_mismatch(subject: ModelUnderTest) -> Finding | None:
-    """The gradient differs from finite differences of the outputs."""
-    gradients = subject.margin_gradients(DIFFERENCE_IMAGES)
-    if gradients is None or subject.logits.dtype not in (torch.float32, torch.float64):
-        return None  # without gradients another check says so; half precision hides small steps
-    if subject.averaged_passes > 1 or isinstance(subject.model, SurrogateModel):
-        return None  # noise hides small steps; the gradient of a surrogate differs on purpose
-    x, gradient = gradients
-    y, step = subject.y[: len(x)], DIFFERENCE_STEP
-    shape = (DIFFERENCE_DIRECTIONS, *x.shape)
-    generator = make_generator(subject.seed, "gradient mismatch")
-    signs = (2 * torch.randint(0, 2, shape, generator=generator) - 1).to(x)
-    measured = torch.stack(
-        [
-            margin(subject.compute_logits(x + step * d), y)
-            - margin(subject.compute_logits(x - step * d), y)
-            for d in signs
-        ]
-    ).double()
-    predicted = (signs * gradient).flatten(2).double().sum(2)
-    norms = measured.norm(dim=0) * predicted.norm(dim=0)
-    is_defined = (norms > TINY) & norms.isfinite()
-    if int(is_defined.sum()) < len(x) / 2:
-        return None  # flat gradients and outputs have findings of their own
-    cosine = float(((measured * predicted).sum(0) / norms)[is_defined].median())
-    if cosine >= MIN_GRADIENT_COSINE:
-        return None
-    return make_finding(
-        gradient_mismatch,
-        "untrustworthy",
-        "the gradient is not that of the outputs: its cosine similarity with finite differences "
-        f"along {DIFFERENCE_DIRECTIONS} directions is {cosine:.2f} (median of "
-        f"{int(is_defined.sum())} images), where 1 is expected",
-        "look for rounding, randomness or a backward pass of its own in the model; use a black-box "
-        "attack (square)",
-        {"cosine_similarity": cosine, "images": int(is_defined.sum())},
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks on the input of the model: normalization, pixel range, channel order.
+"""Checks on the input of the model: normalization, pixel range, order of channels and pixels.
 
 Each check transforms the images. A model that was trained on images transformed like this then
 has a significantly higher clean accuracy.
@@ -102,13 +102,18 @@ def not_normalized(subject: ModelUnderTest) -> Finding | None:
 
 @CHECKS.register("wrong_input_range", tags=("model",))
 def wrong_input_range(subject: ModelUnderTest) -> Finding | None:
-    """The model expects pixel values up to 255, or another channel order."""
-    transforms = [InputTransform("pixel values up to 255", lambda x: 255 * x)]
+    """The model expects pixel values up to 255 or inverted, or another order of the pixels."""
+    transforms = [
+        InputTransform("pixel values up to 255", lambda x: 255 * x),
+        InputTransform("inverted pixel values", lambda x: 1 - x),
+    ]
     if subject.x.shape[1] == 3:
         transforms.append(InputTransform("channels in BGR order", lambda x: x.flip(1)))
+    if subject.x.shape[2] == subject.x.shape[3]:
+        transforms.append(InputTransform("rows and columns swapped", lambda x: x.mT))
     if (change := _best_transform(subject, transforms)) is None:
         return None
-    message = "the model seems to expect another pixel range or channel order"
+    message = "the model seems to expect another pixel range or order of the pixels"
     return _accuracy_gain_finding(
         wrong_input_range, change, message, "convert the images in the first layer of the model"
     )
