@@ -324,7 +324,7 @@ def test_the_command_takes_groups(runs: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("args", "words"),
     [(["x"], "expected two runs"), (["x", "y", "z"], "expected two runs"),
-     (["x", "--against"], "--against needs"), (["nothing", "nowhere"], "has no evaluation")],
+     (["x", "--against"], "--against needs"), (["nothing", "nowhere"], "does not exist")],
 )  # fmt: skip
 def test_mistakes_are_one_line(
     args: list[str], words: str, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 
 import buttress as bt
 from buttress.evaluation import accuracy_curve
-from buttress.results.diagnosis import Diagnosis
+from buttress.results.diagnosis import Diagnosis, Finding
+from buttress.results.run import Run
 from conftest import images, small_net
 
 MODEL = small_net(4)
@@ -99,6 +101,29 @@ def test_a_dataset_shows_its_first_images() -> None:
     assert not {"i", "b"} & set(elements.seen)
     gray = bt.Dataset.from_arrays(torch.rand(30, 1, 8, 8), torch.zeros(30, dtype=torch.int64))
     assert Elements(gray._repr_html_()).seen.count("img") == 10
+
+
+def test_a_run_shows_its_training_and_its_accuracy(tmp_path: Path) -> None:
+    run = bt.train("resnet_tiny", "digits", "smoke-at", out=tmp_path / "<r1>", limit=60)
+    assert "resnet_tiny on digits by smoke-at, seed 0, done, clean accuracy " in repr(run)
+    assert repr(run).endswith("] on 20 validation images)")
+    page = run._repr_html_()
+    assert Elements(page).open == []
+    assert Elements(page).seen.count("svg") == 2  # clean and robust
+    assert "&lt;r1&gt;" in page
+    (run.path / "done.json").write_text("{")
+    assert repr(run) == f"Run({str(run.path)!r})"
+    missing = Run(tmp_path / "none")
+    assert repr(missing) == f"Run({str(missing.path)!r})"
+    assert Elements(missing._repr_html_()).open == []
+
+
+def test_a_diagnosis_is_a_table_of_findings() -> None:
+    finding = Finding(check="few_images", severity="note", message="only <8>", remedy="use more")
+    page = DIAGNOSIS.model_copy(update={"findings": (finding,)})._repr_html_()
+    assert Elements(page).open == []
+    assert "only &lt;8&gt;" in page
+    assert "<table" not in DIAGNOSIS._repr_html_()
 
 
 def test_a_comparison_is_a_table() -> None:

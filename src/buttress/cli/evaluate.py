@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 @click.option("--surrogate", callback=checked(check_surrogate), metavar="STAND_IN",
               help="Differentiable stand-in for preprocessing in the backward pass (BPDA): "
               "identity, FILE.py:FUNCTION, or SUBMODULE=identity.")  # fmt: skip
-@click.option("--draws", type=click.IntRange(1), metavar="K",
+@click.option("--draws", type=click.IntRange(1, 1000), metavar="K",
               help="Score a randomized model over K draws (default: 20 if it is randomized)."
               )  # fmt: skip
 @click.option("--eot-samples", metavar="K", callback=parse_eot_samples,

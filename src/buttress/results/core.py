@@ -65,6 +65,11 @@ class AccuracyEstimate:
     interval: Interval
 
     @classmethod
+    def from_counts(cls, correct: float, n: int) -> AccuracyEstimate:
+        """Estimate from a number of correct images."""
+        return cls(correct / n, correct, n, wilson_interval(correct, n))
+
+    @classmethod
     def from_scores(cls, scores: NDArray[Any], effective_fraction: float = 1.0) -> AccuracyEstimate:
         """Estimate from per-sample results: correct or not, or fractions of correct copies.
 

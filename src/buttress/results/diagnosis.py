@@ -105,6 +105,11 @@ class Diagnosis(Spec):
         images = f"{self.images:,} images of {self.dataset} {self.split}"
         return f"Diagnosis({self.trust_level}{checks}, {self.threat} on {images})"
 
+    def _repr_html_(self) -> str:
+        from buttress.results.display import diagnosis_html
+
+        return diagnosis_html(self)
+
     @property
     def is_trustworthy(self) -> bool:
         return all_trustworthy(self.findings)

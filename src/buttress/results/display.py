@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from buttress.errors import ButtressError
 from buttress.results.core import CLEAN, WORST_CASE, AccuracyEstimate
 
 if TYPE_CHECKING:
     from buttress.results.comparison import Comparison
+    from buttress.results.diagnosis import Diagnosis
     from buttress.results.evaluation import Evaluation
+    from buttress.results.run import Run
 
 BAR_WIDTH, BAR_HEIGHT = 160, 12  # pixels
 BAR_COLOR, INTERVAL_COLOR, FRAME_COLOR = "#4c78a8", "#e45756", "#8888"
@@ -104,6 +107,58 @@ def comparison_html(comparison: Comparison, sentences: Sequence[str]) -> str:
     text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     caption = f"A: {comparison.a.label}, B: {comparison.b.label}, {comparison.images:,} images"
     return f"<div><b>{escape(caption)}</b>{html_table(header, rows)}{text}</div>"
+
+
+def describe_run(run: Run) -> str:
+    """What was trained, how far and how well, on one line; the path alone of what is no run."""
+    trained, estimates, _ = _read_run(run)
+    accuracies = "".join(f", {name} accuracy {format_accuracy(e)}" for name, e in estimates)
+    where = f" on {estimates[0][1].n:,} validation images" if estimates else ""
+    return f"Run({str(run.path)!r}{trained}{accuracies}{where})"
+
+
+def run_html(run: Run) -> str:
+    """What was trained, bars for the accuracies of the best epoch, and the warnings."""
+    trained, estimates, warnings = _read_run(run)
+    rows = [
+        [name, format_percent(e.accuracy), _format_interval(e), accuracy_bar(name, e)]
+        for name, e in estimates
+    ]
+    header = ["best epoch, validation images", "accuracy", "95% interval", ""]
+    table = html_table(header, rows) if rows else ""
+    notes = "".join(f"<li>{escape(warning)}</li>" for warning in warnings)
+    listed = f"<ul>{notes}</ul>" if notes else ""
+    return f"<div><b>{escape(f'{run.path}{trained}')}</b>{table}{listed}</div>"
+
+
+def _read_run(run: Run) -> tuple[str, list[tuple[str, AccuracyEstimate]], list[str]]:
+    """Text on the training, accuracies of the best epoch, and warnings; empty if unreadable."""
+    try:
+        spec, state = run.spec, run.state
+        summary = run.summary if run.is_trained else {}
+    except (ButtressError, OSError):  # a text must not fail where reading the run does
+        return "", [], []
+    n = summary.get("val_images")
+    accuracies = {kind: summary.get(f"best_val_{kind}") for kind in ("clean", "robust")}
+    estimates = [
+        (kind, AccuracyEstimate.from_counts(value * n, n))
+        for kind, value in accuracies.items()
+        if value is not None and isinstance(n, int) and n > 0
+    ]
+    trained = f"{spec.model_name} on {spec.dataset} by {spec.recipe.name}, seed {spec.seed}"
+    return f", {trained}, {state}", estimates, summary.get("warnings", [])
+
+
+def diagnosis_html(diagnosis: Diagnosis) -> str:
+    """Whether the accuracy can be trusted, then each finding with what to do."""
+    rows = [
+        [escape(f.severity), escape(f.check), escape(f.message), escape(f.remedy)]
+        for f in diagnosis.findings
+    ]
+    table = html_table(["severity", "check", "finding", "what to do"], rows) if rows else ""
+    images = f"{diagnosis.images:,} images of {diagnosis.dataset} {diagnosis.split}"
+    caption = f"{diagnosis.trust_level}: {diagnosis.threat} on {images}"
+    return f"<div><b>{escape(caption)}</b>{table}</div>"
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

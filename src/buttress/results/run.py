@@ -64,7 +64,14 @@ class Run:
         self.path = Path(path)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        from buttress.results.display import describe_run
+
+        return describe_run(self)
+
+    def _repr_html_(self) -> str:
+        from buttress.results.display import run_html
+
+        return run_html(self)
 
     @property
     def exists(self) -> bool:
