@@ -1,9 +1,10 @@
 """Robust accuracy and cost per threat model of the suite `unseen`, and peers on equal passes.
 
-    python benchmarks/threats.py resnet2b.pth --run runs/r1 [--out docs/measured/threats.md]
+    python benchmarks/threats.py resnet2b.pth [--out docs/measured/threats.md]
 
 The first model is ResNet-2B as published with the alpha-beta-CROWN verifier
-(``examples/resnet2b.py``), the second a run of yours. The peers are sigma-zero of adv-lib and
+(``examples/resnet2b.py``), the others are adversarially trained minis that come with the package.
+The peers are sigma-zero of adv-lib and
 AdversarialPatchPyTorch of the Adversarial Robustness Toolbox, each given at least as many passes
 per image as ours, and an exhaustive search over the grid of `spatial`. They attack both models at
 the usual budgets, and at smaller ones that leave more of the images robust.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +32,10 @@ from buttress.threats.patch import Patch
 from buttress.threats.spatial import Spatial
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet2b.py"
+MINIS = ("zoo:pvt_v2_mini", "zoo:mlp_mixer_mini")
 L0_STEPS = 300  # of every attack in L0
-PLACES, PATCH_STEPS = 8, 40  # places of a patch, and steps in each
+PLACES, PATCH_STEPS = 8, 40  # places of ART's patches, and steps in each
+PATCH_QUERIES = 300
 EXTRA_STEPS = 3  # of the peers, for the clean prediction and the last point that ours count
 PEER_BUDGETS = (
     ("L0:24,values", "patch:5", "spatial:30,3"),
@@ -42,7 +46,9 @@ PEER_BUDGETS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
-    parser.add_argument("--run", type=Path, help="an adversarially trained run")
+    parser.add_argument(
+        "--model", action="append", help=f"beside it; repeatable (default: {', '.join(MINIS)})"
+    )
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--peer-images", type=int, default=48)
     parser.add_argument("--peers-only", action="store_true", help="leave the suite out")
@@ -50,8 +56,8 @@ def main() -> None:
     args = parser.parse_args()
     published = bt.load_model(str(args.weights), model=f"{EXAMPLE}:OnImages").eval()
     models = {"ResNet-2B": published}
-    if args.run is not None:
-        models["mini"] = bt.load_model(str(args.run)).eval()
+    for name in args.model or MINIS:
+        models[name] = bt.load_model(name).eval()
     lines: list[str] = []
     if not args.peers_only:
         data = bt.load_dataset("cifar10", "test", limit=args.images)
@@ -105,9 +111,11 @@ def peer_rows(model: nn.Module, x: Tensor, y: Tensor, budgets: tuple[str, ...]) 
     steps = L0_STEPS + EXTRA_STEPS, PLACES * (PATCH_STEPS + EXTRA_STEPS)
     rows = [
         ours(model, x, y, sparse, "sigma_zero", steps=L0_STEPS),
-        ours(model, x, y, sparse, "sparse_pgd", steps=L0_STEPS // 2),
+        ours(model, x, y, sparse, "sparse_pgd"),
+        ours(model, x, y, sparse, "apgd-t", steps=L0_STEPS // 3, targets=3, loss="margin"),
         (sparse, "sigma_zero of adv-lib", adv_lib_sparse(model, x, y, sparse), steps[0]),
-        ours(model, x, y, patch, "patch_pgd", steps=PATCH_STEPS, restarts=PLACES),
+        ours(model, x, y, patch, "patch_pgd"),
+        ours(model, x, y, patch, "random_search", queries=PATCH_QUERIES),
         *((patch, f"ART, {how}", art_patch(model, x, y, patch, how), steps[1])
           for how in ("Adam", "pgd")),
         ours(model, x, y, spatial, "grid", refine=0),
@@ -123,7 +131,7 @@ def peer_rows(model: nn.Module, x: Tensor, y: Tensor, budgets: tuple[str, ...]) 
 Row = tuple[Threat, str, Tensor, int]  # threat model, attack, (N,) fooled, passes
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, name: str, **args: int) -> Row:
+def ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, name: str, **args: Any) -> Row:
     options = AttackOptions(stop_when_fooled=True)
     result = run_attack(create_attack(name, **args), model, x, y, threat, options=options)
     given = ", ".join(f"{k}={v}" for k, v in args.items())
