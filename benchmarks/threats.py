@@ -13,6 +13,8 @@ the usual budgets, and at smaller ones that leave more of the images robust.
 from __future__ import annotations
 
 import argparse
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from buttress.threats.patch import Patch
 from buttress.threats.spatial import Spatial
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet2b.py"
+PEER_PACKAGES = ("adv_lib", "art.attacks.evasion")
 MINIS = ("zoo:pvt_v2_mini", "zoo:mlp_mixer_mini")
 L0_STEPS = 300  # of every attack in L0
 PLACES, PATCH_STEPS = 8, 40  # places of ART's patches, and steps in each
@@ -54,23 +57,34 @@ def main() -> None:
     parser.add_argument("--peers-only", action="store_true", help="leave the suite out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    for package in PEER_PACKAGES:  # a missing one is noticed before hours of attacks
+        importlib.import_module(package)
     published = bt.load_model(str(args.weights), model=f"{EXAMPLE}:OnImages").eval()
     models = {"ResNet-2B": published}
     for name in args.model or MINIS:
         models[name] = bt.load_model(name).eval()
     lines: list[str] = []
+    for line in table_lines(models, args):
+        lines.append(line)
+        print(line, flush=True)
+        if args.out is not None:
+            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def table_lines(models: dict[str, nn.Module], args: argparse.Namespace) -> Iterator[str]:
+    """Both tables, each row as soon as it is measured."""
     if not args.peers_only:
         data = bt.load_dataset("cifar10", "test", limit=args.images)
-        lines = threat_table({n: evaluate(model, data, "unseen") for n, model in models.items()})
-    lines += ["", "| model | threat model | attack | robust | forward passes, at most |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
+        yield from threat_table({n: evaluate(m, data, "unseen") for n, m in models.items()})
+        yield ""
+    yield "| model | threat model | attack | robust | forward passes, at most |"
+    yield "| --- | --- | --- | --- | --- |"
     for name, model in models.items():
         x, y = correct_images(model, args.peer_images)
         for budgets in PEER_BUDGETS:
-            lines += [f"| {name} {row}" for row in peer_rows(model, x, y, budgets)]
-            print("\n".join(lines), flush=True)
-            if args.out is not None:
-                args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            for threat, attack, fooled, passes in peer_rows(model, x, y, budgets):
+                robust = f"{int((~fooled).sum())}/{len(fooled)}"
+                yield f"| {name} | `{threat}` | {attack} | {robust} | {passes} |"
 
 
 def threat_table(evaluations: dict[str, Evaluation]) -> list[str]:
@@ -103,32 +117,27 @@ def correct_images(model: nn.Module, limit: int) -> tuple[Tensor, Tensor]:
     return x[rows], y[rows]
 
 
-def peer_rows(model: nn.Module, x: Tensor, y: Tensor, budgets: tuple[str, ...]) -> list[str]:
-    """Robust images after our attacks and after those of others."""
+Row = tuple[Threat, str, Tensor, int]  # threat model, attack, (N,) fooled, passes
+
+
+def peer_rows(model: nn.Module, x: Tensor, y: Tensor, budgets: tuple[str, ...]) -> Iterator[Row]:
+    """Images that our attacks fool and those of others."""
     sparse, patch, spatial = map(Threat.parse, budgets)
     assert isinstance(patch, Patch)
     assert isinstance(spatial, Spatial)
-    steps = L0_STEPS + EXTRA_STEPS, PLACES * (PATCH_STEPS + EXTRA_STEPS)
-    rows = [
-        ours(model, x, y, sparse, "sigma_zero", steps=L0_STEPS),
-        ours(model, x, y, sparse, "sparse_pgd"),
-        ours(model, x, y, sparse, "apgd-t", steps=L0_STEPS // 3, targets=3, loss="margin"),
-        (sparse, "sigma_zero of adv-lib", adv_lib_sparse(model, x, y, sparse), steps[0]),
-        ours(model, x, y, patch, "patch_pgd"),
-        ours(model, x, y, patch, "random_search", queries=PATCH_QUERIES),
-        *((patch, f"ART, {how}", art_patch(model, x, y, patch, how), steps[1])
-          for how in ("Adam", "pgd")),
-        ours(model, x, y, spatial, "grid", refine=0),
-        ours(model, x, y, spatial, "grid"),
-        (spatial, "exhaustive search", exhaustive(model, x, y, spatial), 31 * 25),
-    ]  # fmt: skip
-    return [
-        f"| `{threat}` | {name} | {int((~fooled).sum())}/{len(fooled)} | {passes} |"
-        for threat, name, fooled, passes in rows
-    ]
-
-
-Row = tuple[Threat, str, Tensor, int]  # threat model, attack, (N,) fooled, passes
+    l0_passes, patch_passes = L0_STEPS + EXTRA_STEPS, PLACES * (PATCH_STEPS + EXTRA_STEPS)
+    yield ours(model, x, y, sparse, "sigma_zero", steps=L0_STEPS)
+    yield ours(model, x, y, sparse, "sparse_pgd")
+    yield ours(model, x, y, sparse, "apgd-t", steps=L0_STEPS // 3, targets=3, loss="margin")
+    yield sparse, "sigma_zero of adv-lib", adv_lib_sparse(model, x, y, sparse), l0_passes
+    yield ours(model, x, y, patch, "patch_pgd")
+    yield ours(model, x, y, patch, "random_search", queries=PATCH_QUERIES)
+    for optimizer in ("Adam", "pgd"):
+        fooled = art_patch(model, x, y, patch, optimizer)
+        yield patch, f"ART, {optimizer}", fooled, patch_passes
+    yield ours(model, x, y, spatial, "grid", refine=0)
+    yield ours(model, x, y, spatial, "grid")
+    yield spatial, "exhaustive search", exhaustive(model, x, y, spatial), 31 * 25
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, name: str, **args: Any) -> Row:
