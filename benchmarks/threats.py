@@ -4,10 +4,10 @@
 
 The first model is ResNet-2B as published with the alpha-beta-CROWN verifier
 (``examples/resnet2b.py``), the others are adversarially trained minis that come with the package.
-The peers are sigma-zero of adv-lib and
-AdversarialPatchPyTorch of the Adversarial Robustness Toolbox, each given at least as many passes
-per image as ours, and an exhaustive search over the grid of `spatial`. They attack both models at
-the usual budgets, and at smaller ones that leave more of the images robust.
+The peers are sigma-zero of adv-lib and AdversarialPatchPyTorch of the Adversarial Robustness
+Toolbox, each given about as many passes per image as ours, and an exhaustive search over the grid
+of `spatial`. They attack all models at the usual budgets, and at smaller ones that leave more of
+the images robust.
 """
 
 from __future__ import annotations
