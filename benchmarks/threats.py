@@ -60,7 +60,7 @@ def main() -> None:
     for package in PEER_PACKAGES:  # a missing one is noticed before hours of attacks
         importlib.import_module(package)
     published = bt.load_model(str(args.weights), model=f"{EXAMPLE}:OnImages").eval()
-    models = {"ResNet-2B": published}
+    models: dict[str, nn.Module] = {"ResNet-2B": published}
     for name in args.model or MINIS:
         models[name] = bt.load_model(name).eval()
     lines: list[str] = []
