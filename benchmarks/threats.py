@@ -1,18 +1,22 @@
 """Robust accuracy and cost per threat model of the suite `unseen`, and peers on equal passes.
 
-    python benchmarks/threats.py resnet2b.pth --run runs/r1 [--out docs/measured/threats.md]
+    python benchmarks/threats.py resnet2b.pth [--out docs/measured/threats.md]
 
 The first model is ResNet-2B as published with the alpha-beta-CROWN verifier
-(``examples/resnet2b.py``), the second a run of yours. The peers are sigma-zero of adv-lib and
-AdversarialPatchPyTorch of the Adversarial Robustness Toolbox, each given at least as many passes
-per image as ours, and an exhaustive search over the grid of `spatial`. They attack both models at
-the usual budgets, and at smaller ones that leave more of the images robust.
+(``examples/resnet2b.py``), the others are adversarially trained minis that come with the package.
+The peers are sigma-zero of adv-lib and AdversarialPatchPyTorch of the Adversarial Robustness
+Toolbox, each given about as many passes per image as ours, and an exhaustive search over the grid
+of `spatial`. They attack all models at the usual budgets, and at smaller ones that leave more of
+the images robust.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +34,11 @@ from buttress.threats.patch import Patch
 from buttress.threats.spatial import Spatial
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet2b.py"
+PEER_PACKAGES = ("adv_lib", "art.attacks.evasion")
+MINIS = ("zoo:pvt_v2_mini", "zoo:mlp_mixer_mini")
 L0_STEPS = 300  # of every attack in L0
-PLACES, PATCH_STEPS = 8, 40  # places of a patch, and steps in each
+PLACES, PATCH_STEPS = 8, 40  # places of ART's patches, and steps in each
+PATCH_QUERIES = 300
 EXTRA_STEPS = 3  # of the peers, for the clean prediction and the last point that ours count
 PEER_BUDGETS = (
     ("L0:24,values", "patch:5", "spatial:30,3"),
@@ -42,29 +49,42 @@ PEER_BUDGETS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
-    parser.add_argument("--run", type=Path, help="an adversarially trained run")
+    parser.add_argument(
+        "--model", action="append", help=f"beside it; repeatable (default: {', '.join(MINIS)})"
+    )
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--peer-images", type=int, default=48)
     parser.add_argument("--peers-only", action="store_true", help="leave the suite out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    for package in PEER_PACKAGES:  # a missing one is noticed before hours of attacks
+        importlib.import_module(package)
     published = bt.load_model(str(args.weights), model=f"{EXAMPLE}:OnImages").eval()
-    models = {"ResNet-2B": published}
-    if args.run is not None:
-        models["mini"] = bt.load_model(str(args.run)).eval()
+    models: dict[str, nn.Module] = {"ResNet-2B": published}
+    for name in args.model or MINIS:
+        models[name] = bt.load_model(name).eval()
     lines: list[str] = []
+    for line in table_lines(models, args):
+        lines.append(line)
+        print(line, flush=True)
+        if args.out is not None:
+            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def table_lines(models: dict[str, nn.Module], args: argparse.Namespace) -> Iterator[str]:
+    """Both tables, each row as soon as it is measured."""
     if not args.peers_only:
         data = bt.load_dataset("cifar10", "test", limit=args.images)
-        lines = threat_table({n: evaluate(model, data, "unseen") for n, model in models.items()})
-    lines += ["", "| model | threat model | attack | robust | forward passes, at most |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
+        yield from threat_table({n: evaluate(m, data, "unseen") for n, m in models.items()})
+        yield ""
+    yield "| model | threat model | attack | robust | forward passes, at most |"
+    yield "| --- | --- | --- | --- | --- |"
     for name, model in models.items():
         x, y = correct_images(model, args.peer_images)
         for budgets in PEER_BUDGETS:
-            lines += [f"| {name} {row}" for row in peer_rows(model, x, y, budgets)]
-            print("\n".join(lines), flush=True)
-            if args.out is not None:
-                args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            for threat, attack, fooled, passes in peer_rows(model, x, y, budgets):
+                robust = f"{int((~fooled).sum())}/{len(fooled)}"
+                yield f"| {name} | `{threat}` | {attack} | {robust} | {passes} |"
 
 
 def threat_table(evaluations: dict[str, Evaluation]) -> list[str]:
@@ -97,33 +117,30 @@ def correct_images(model: nn.Module, limit: int) -> tuple[Tensor, Tensor]:
     return x[rows], y[rows]
 
 
-def peer_rows(model: nn.Module, x: Tensor, y: Tensor, budgets: tuple[str, ...]) -> list[str]:
-    """Robust images after our attacks and after those of others."""
-    sparse, patch, spatial = map(Threat.parse, budgets)
-    assert isinstance(patch, Patch)
-    assert isinstance(spatial, Spatial)
-    steps = L0_STEPS + EXTRA_STEPS, PLACES * (PATCH_STEPS + EXTRA_STEPS)
-    rows = [
-        ours(model, x, y, sparse, "sigma_zero", steps=L0_STEPS),
-        ours(model, x, y, sparse, "sparse_pgd", steps=L0_STEPS // 2),
-        (sparse, "sigma_zero of adv-lib", adv_lib_sparse(model, x, y, sparse), steps[0]),
-        ours(model, x, y, patch, "patch_pgd", steps=PATCH_STEPS, restarts=PLACES),
-        *((patch, f"ART, {how}", art_patch(model, x, y, patch, how), steps[1])
-          for how in ("Adam", "pgd")),
-        ours(model, x, y, spatial, "grid", refine=0),
-        ours(model, x, y, spatial, "grid"),
-        (spatial, "exhaustive search", exhaustive(model, x, y, spatial), 31 * 25),
-    ]  # fmt: skip
-    return [
-        f"| `{threat}` | {name} | {int((~fooled).sum())}/{len(fooled)} | {passes} |"
-        for threat, name, fooled, passes in rows
-    ]
-
-
 Row = tuple[Threat, str, Tensor, int]  # threat model, attack, (N,) fooled, passes
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, name: str, **args: int) -> Row:
+def peer_rows(model: nn.Module, x: Tensor, y: Tensor, budgets: tuple[str, ...]) -> Iterator[Row]:
+    """Images that our attacks fool and those of others."""
+    sparse, patch, spatial = map(Threat.parse, budgets)
+    assert isinstance(patch, Patch)
+    assert isinstance(spatial, Spatial)
+    l0_passes, patch_passes = L0_STEPS + EXTRA_STEPS, PLACES * (PATCH_STEPS + EXTRA_STEPS)
+    yield ours(model, x, y, sparse, "sigma_zero", steps=L0_STEPS)
+    yield ours(model, x, y, sparse, "sparse_pgd")
+    yield ours(model, x, y, sparse, "apgd-t", steps=L0_STEPS // 3, targets=3, loss="margin")
+    yield sparse, "sigma_zero of adv-lib", adv_lib_sparse(model, x, y, sparse), l0_passes
+    yield ours(model, x, y, patch, "patch_pgd")
+    yield ours(model, x, y, patch, "random_search", queries=PATCH_QUERIES)
+    for optimizer in ("Adam", "pgd"):
+        fooled = art_patch(model, x, y, patch, optimizer)
+        yield patch, f"ART, {optimizer}", fooled, patch_passes
+    yield ours(model, x, y, spatial, "grid", refine=0)
+    yield ours(model, x, y, spatial, "grid")
+    yield spatial, "exhaustive search", exhaustive(model, x, y, spatial), 31 * 25
+
+
+def ours(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, name: str, **args: Any) -> Row:
     options = AttackOptions(stop_when_fooled=True)
     result = run_attack(create_attack(name, **args), model, x, y, threat, options=options)
     given = ", ".join(f"{k}={v}" for k, v in args.items())

@@ -218,6 +218,8 @@ def test_mistakes_are_explained(tiny_data: Dataset) -> None:
     model = small_net()
     with pytest.raises(UserError, match="10 classes, but the model returns 7"):
         bt.evaluate(small_net(7), tiny_data, SUITE)
+    with pytest.raises(UserError, match=r"returns 11; if the last output rejects .*--adapt"):
+        bt.evaluate(small_net(11), tiny_data, SUITE)
     with pytest.raises(UserError, match="did you mean 'pgd'"):
         bt.evaluate(model, tiny_data, ["pgdd-linf"])
     with pytest.raises(UserError, match="unknown suite or attack 'generalisation'"):

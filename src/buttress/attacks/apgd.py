@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from buttress.attacks.problem import ModelOutput, Problem
 from buttress.attacks.targets import choose_target
 from buttress.errors import UserError
 from buttress.models.cost import PassCount
-from buttress.threats.core import Space
+from buttress.threats.core import SPACES, Space
 
 RHO = 0.75  # a window in which at most this share of the steps rose halves the step
 STEP_WEIGHT = 0.75  # of a move that is new; the rest repeats the last move
@@ -54,6 +54,7 @@ class APGDState(AttackState):
 class AutoPGD(Attack):
     """The part that all variants have in common."""
 
+    spaces: ClassVar[tuple[Space, ...]] = SPACES
     steps: int = 100
     restarts: int = 1
     use_larger_eps: bool = True
@@ -85,7 +86,7 @@ class AutoPGD(Attack):
             x_0,
             target,
             x_prev=x_0.clone(),
-            step_size=zero + 2 * problem.ball.eps,
+            step_size=zero + 2 * problem.threat.radius,
             best_x=x_0.clone(),
             best_grad=torch.zeros_like(x_0),
             best_loss=zero - torch.inf,
@@ -121,7 +122,7 @@ class AutoPGD(Attack):
             return apgd_l1.next_l1_points(problem, state, output, self.phase_table)
         assert isinstance(state, APGDState)
         grad, x_t = _update_best(state, output, self.steps), state.x_t
-        step = problem.ball.steepest_direction(grad).mul_(broadcast_to_images(state.step_size))
+        step = problem.threat.step_direction(x_t, grad).mul_(broadcast_to_images(state.step_size))
         x_step = problem.scale_into_ball_(step.add_(x_t))
         step_weight = torch.where(state.step == 0, 1.0, STEP_WEIGHT).to(x_t.dtype)
         x_next = torch.lerp(x_t, x_step, broadcast_to_images(step_weight))
@@ -200,7 +201,9 @@ class APGDCE(AutoPGD):
     75% of the steps rose or the best loss did not. In L1 (arXiv:2103.01208): balls of 3, 2 and 1
     eps for 30, 30 and 40% of the steps, steps on the largest gradients only, their number from the
     sparsity of the best point; ``use_larger_eps=False`` leaves the larger balls out. With
-    ``early_stop`` a run in L1 ends early that fooled the model nowhere in the ball of 2 eps.
+    ``early_stop`` a run in L1 ends early that fooled the model nowhere in the ball of 2 eps. In L0
+    and for patches, which the papers leave out, :math:`\Pi` is the nearest member, :math:`s` the
+    gradient over the mean of its absolute values, and :math:`\eta` begins at 0.32.
 
     As in the reference :math:`\Pi` draws a point straight towards the image and clips it in L2,
     which costs a fraction of the exact projection. Departures from it: the sparsity in L1 counts

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from buttress.attacks.losses import is_misclassified
 from buttress.system.rng import SampleRNG
 from buttress.threats.core import SearchSet, Space, Threat
-from buttress.threats.norm_ball import TINY, NormBall
+from buttress.threats.norm_ball import NORMS, TINY, NormBall
 from buttress.threats.parametric import ParametricThreat
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Problem:
         """The images of points; ``rows`` says which samples those are."""
         if self.parametric is None:
             return points
-        return self.parametric.apply(self.clean_images[rows], points)
+        return self.parametric.images_at(self.clean_images[rows], points)
 
     def select(self, rows: Tensor) -> Problem:
         """The same problem for some of its samples."""
@@ -231,7 +231,12 @@ class Problem:
         return self.threat.random_start(self.x, self.rng, run_index)
 
     def random_start_on_sphere(self, run_index: Tensor, scale: float = 1.0) -> Tensor:
-        """Noise stretched until its norm is ``scale * eps``, cut by the box."""
+        """Noise stretched until its norm is ``scale * eps``, cut by the box.
+
+        A random member of sets that are no norm balls.
+        """
+        if self.space not in NORMS:
+            return self.random_start(run_index)
         x, threat = self.x, self.ball
         is_linf = threat.norm == "Linf"
         noise = (

@@ -40,6 +40,12 @@ def choose_target(problem: Problem, rule: TargetRule | int, run_index: Tensor) -
     )[:, 0]
 
 
+def check_target_count(targets: int) -> None:
+    """Refuses a negative number of classes to target; 0 means none."""
+    if targets < 0:
+        raise UserError(f"`targets >= 0` must hold (0: untargeted), but got targets={targets}")
+
+
 def rank_targets(problem: Problem) -> Tensor:
     """(N, K - 1) the other classes, the nearest first: by what is known, or the clean logits."""
     assert problem.clean_logits is not None

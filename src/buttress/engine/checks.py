@@ -136,7 +136,11 @@ def check_model_output(
         raise UserError(f"the model must return logits (N, classes), but returned {got}")
     max_label = int(y.max()) if len(y) else -1
     if num_classes is not None and out.shape[1] != num_classes:
-        raise UserError(f"the data has {num_classes} classes, but the model returns {out.shape[1]}")
+        detector = "; if the last output rejects images, use `buttress doctor MODEL --adapt`"
+        raise UserError(
+            f"the data has {num_classes} classes, but the model returns {out.shape[1]}"
+            + (detector if out.shape[1] == num_classes + 1 else "")
+        )
     if out.shape[1] < 2:
         raise UserError("the model must tell at least two classes apart, but returns one")
     if len(y) and int(y.min()) < 0:

@@ -58,6 +58,10 @@ class ParametricThreat(Threat):
     def apply(self, x: Tensor, points: Tensor) -> Tensor:
         """(N, C, H, W) the images of these parameters, differentiable in them."""
 
+    def images_at(self, x: Tensor, points: Tensor) -> Tensor:
+        """The same; the images themselves where no change is allowed: snow makes them paler."""
+        return x if self.is_trivial else self.apply(x, points)
+
     def center(self, x: Tensor) -> Tensor:
         """The parameters in the middle of the region."""
         _, channels, height, width = x.shape
@@ -72,5 +76,5 @@ class ParametricThreat(Threat):
         if points is None:
             raise ValueError(f"{self} can only be checked with the parameters of the images")
         outside = self.region.excess(self.center(x), points)
-        distance = NormBall("Linf", 1.0).perturbation_size(self.apply(x, points), x_adv)
+        distance = NormBall("Linf", 1.0).perturbation_size(self.images_at(x, points), x_adv)
         return outside.maximum((distance - MAX_ROUNDING).clamp_min(0)).masked_fill(is_clean, 0)

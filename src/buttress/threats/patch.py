@@ -96,7 +96,13 @@ class Patch(SearchSet):
         return (total - inside.amax(1)).double()
 
     def window_side(self, x: Tensor) -> int:
-        return min(self.side, *x.shape[2:])
+        """The side, which must not be larger than that of the images."""
+        if self.side > min(x.shape[2:]):
+            raise UserError(
+                f"a patch must be at most as large as the image, {min(x.shape[2:])} pixels here, "
+                f"but got {self}"
+            )
+        return self.side
 
     def corners(self, x: Tensor) -> Tensor:
         """(P, 2) the rows and columns of the upper left pixels that are allowed."""

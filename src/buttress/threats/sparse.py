@@ -122,7 +122,8 @@ class SparseChange(SearchSet):
 
         is_changed = self.changed_units(x, best)
         scores = replace(rng, purpose=rng.purpose + "/units").draw_uniform(self.sum_units(x), draw)
-        num_new = (fraction * self.count).round().clamp_min(1).view(-1, 1, 1, 1)
+        num_new = (fraction * self.count).round().clamp_min(1).clamp_max(self.count)
+        num_new = num_new.view(-1, 1, 1, 1)
         is_kept = is_changed & (
             rank_units(scores.masked_fill(~is_changed, -1)) < self.count - num_new
         )

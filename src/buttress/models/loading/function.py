@@ -63,7 +63,7 @@ def imported_function(name: str) -> Iterator[Callable[..., Any]]:
             public_names = [n for n, v in values if getattr(v, "__module__", "") == module.__name__]
             raise UserError(
                 f"{name.rpartition(':')[0]} has no function {code.function!r}; it has: "
-                f"{', '.join(public_names)}"
+                f"{', '.join(public_names) or 'no functions'}"
             )
         yield function
 
