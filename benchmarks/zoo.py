@@ -46,11 +46,11 @@ model = bt.load_model("{name}")
 
 
 def adversarial_runs(folder: Path) -> list[Run]:
-    """The finished runs with a threat model, one per architecture."""
+    """The adversarially trained runs whose weights are there, one per architecture."""
     runs: dict[str, Run] = {}
     finished = [Run(path.parent) for path in sorted(folder.glob("*/done.json"))]
     for run in sorted(finished, key=lambda run: run.spec.seed):
-        if run.spec.recipe.name == "mini-at":
+        if run.spec.recipe.name == "mini-at" and run.checkpoint("best").is_file():
             runs.setdefault(run.spec.model_name, run)
     return list(runs.values())
 

@@ -8,17 +8,14 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import distributed
 
-from buttress.data import Dataset, dataset_facts, load_dataset
-from buttress.data.mixed import MixedDataset
-from buttress.errors import ButtressError, CorruptFileError, DataError, UserError
+from buttress.data import dataset_facts, load_dataset
+from buttress.errors import ButtressError, CorruptFileError, UserError
 from buttress.models import MODELS, Classifier, create_model
 from buttress.models.core import find_model, is_known
 from buttress.models.loading.checkpoint import content_digest, load_checkpoint, save_checkpoint
@@ -34,12 +31,7 @@ from buttress.results.run import (
     command_line,
 )
 from buttress.results.run_spec import Recipe, RunSpec
-from buttress.results.training_images import (
-    TRAINING_IMAGES_FILE,
-    TrainingImages,
-    read_training_images,
-    write_training_images,
-)
+from buttress.results.training_images import read_training_images
 from buttress.statistics import Interval, wilson_interval
 from buttress.system.cpu import available_cpus, disable_malloc_trim
 from buttress.system.files import atomic_write, digest
@@ -58,9 +50,13 @@ from buttress.training.distributed import (
 from buttress.training.guards import training_warnings
 from buttress.training.loggers import EpochLogger, LoggerGroup
 from buttress.training.loop import Trainer
-from buttress.training.objectives import OBJECTIVES
 from buttress.training.recipe import load_recipe
-from buttress.training.sampler import BatchSampler
+from buttress.training.training_data import (
+    check_extra_data,
+    load_training_data,
+    record_training_images,
+    restore_training_images,
+)
 
 # Settings of a recipe that users expect as arguments.
 RECIPE_HINTS = {
@@ -326,63 +322,6 @@ def train_in_process(
         fabric.barrier()
         trainer.fit(
             sampler, val_data, progress, logger_group.on_epoch if logger_group else lambda row: None
-        )
-
-
-def load_training_data(spec: RunSpec, progress: Progress) -> tuple[BatchSampler, Dataset]:
-    """Load the training batches and the validation images of a run."""
-    recipe, size = spec.recipe, spec.image_size
-    train_split = "train" if recipe.select_on == "val" else "train+val"  # as in the publications
-    data = load_dataset(
-        spec.dataset, train_split, limit=spec.limit, image_size=size, progress=progress
-    )
-    val = load_dataset(spec.dataset, recipe.select_on, limit=recipe.validation.limit,
-                       image_size=size, progress=progress)  # fmt: skip
-    mixed_dataset = None
-    if recipe.extra_data is not None:
-        extra_data = load_dataset(
-            recipe.extra_data.dataset, "train", image_size=size, progress=progress
-        )
-        mixed_dataset = MixedDataset(data, extra_data, recipe.extra_data.batch_fraction)
-    return BatchSampler(data, recipe.batch_size, spec.seed, mixed_dataset), val
-
-
-def record_training_images(run: Run, sampler: BatchSampler, val_data: Dataset) -> None:
-    """Write the hashes of the training images, for evaluations, unless they are written."""
-    with contextlib.suppress(CorruptFileError):
-        if read_training_images(run.path, sampler.data.name) is not None:
-            return
-    datasets = [sampler.data, *([sampler.mixed_dataset.extra] if sampler.mixed_dataset else [])]
-    hashes_by_dataset = [data.image_hashes for data in datasets]
-    hashes = np.unique(
-        np.concatenate([np.zeros(0, np.uint64), *(h for h in hashes_by_dataset if h is not None)])
-    )
-    images = TrainingImages(sampler.data.name, sampler.data.split, hashes)
-    copies = 0 if val_data.image_hashes is None else images.contains(val_data.image_hashes).sum()
-    write_training_images(run.path, replace(images, copies_in_validation=int(copies)))
-
-
-def restore_training_images(run: Run, spec: RunSpec, progress: Progress) -> None:
-    """Write the hashes of the training images of a finished run again if they are lost."""
-    try:
-        if read_training_images(run.path, spec.dataset) is not None:
-            return
-        progress.log(f"{run.path / TRAINING_IMAGES_FILE} is missing; writing it again")
-    except CorruptFileError as error:
-        progress.log(f"{error}; writing it again")
-    try:
-        record_training_images(run, *load_training_data(spec, progress))
-    except DataError as error:  # the run itself is complete
-        progress.log(f"{error}; whether images were trained on cannot be checked")
-
-
-def check_extra_data(spec: RunSpec) -> None:
-    """Raise `UserError` if the objective needs extra training images and the recipe has none."""
-    objective = OBJECTIVES.get(spec.recipe.objective.name)
-    if objective.needs_extra_data and spec.recipe.extra_data is None:
-        raise UserError(
-            f"objective {spec.recipe.objective.name!r} needs extra training images; set "
-            "extra_data.dataset, for example --set extra_data.dataset=npz:PATH"
         )
 
 
