@@ -36,7 +36,7 @@ BENCHMARKS = {
     "pgd": AttackBenchmark("PGD-20", threats=("Linf:8/255",)),
     "autoattack": AttackBenchmark("AutoAttack standard"),
     "workers": AttackBenchmark(
-        "short AutoAttack in one and two processes", 128, ("Linf:2/255",), small_only=True
+        "short AutoAttack in one and two processes", 256, ("Linf:2/255",), small_only=True
     ),
     "strength": AttackBenchmark(
         "attacks from weak to strong", 300, ("Linf:2/255", "L1:5", "L1:12"), small_only=True

@@ -14,6 +14,7 @@ from buttress.models import load_model
 from buttress.results.run_spec import Recipe
 from buttress.system.files import cache_dir
 from buttress.system.progress import Progress
+from buttress.training import train
 
 MAX_TRAIN_IMAGES = 10_000  # maximum number of training images
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
@@ -28,17 +29,16 @@ class BenchmarkModel:
     images: int  # for AutoAttack: a robust image costs the reference thousands of passes
     epochs: int
     threats: tuple[str, ...] = ("Linf:4/255", "L2:0.25", "L1:5")
-    pgd_images: int = 64  # for PGD: a run should take a second or two
+    pgd_images: int = 256  # for PGD: a run should take some seconds, with preparation
 
 
-# So many images that three repeats of all cases take about 25 minutes on two cores.
 BENCHMARK_MODELS = {
     "small": BenchmarkModel(
-        "small model", "resnet_tiny", 48, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 1024
+        "small model", "resnet_tiny", 500, 10, ("Linf:2/255", "L2:0.25", "L1:5"), 4096
     ),
-    "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 4, 4),
-    "vit": BenchmarkModel("ViT mini", "vit_mini", 10, 8, pgd_images=128),
-    "coatnet": BenchmarkModel("CoAtNet mini", "coatnet_cctt_mini", 10, 8, pgd_images=128),
+    "slim": BenchmarkModel("slim ResNet-18", "resnet_18_slim", 24, 4),
+    "vit": BenchmarkModel("ViT mini", "vit_mini", 64, 8, pgd_images=512),
+    "coatnet": BenchmarkModel("CoAtNet mini", "coatnet_cctt_mini", 64, 8, pgd_images=512),
 }
 
 
@@ -73,8 +73,6 @@ def cached_model_dir(name: str, data: str) -> Path:
 
 def train_if_missing(name: str, data: str, progress: Progress) -> None:
     """Train a model unless it is cached."""
-    from buttress.training import train  # tools that only attack start without it
-
     benchmark, count = benchmark_model(name), len(load_dataset(data, "train"))
     limit = MAX_TRAIN_IMAGES if count > MAX_TRAIN_IMAGES else None
     train(
