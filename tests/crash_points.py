@@ -22,6 +22,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -31,6 +32,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,11 +184,13 @@ class CommandResult:
         return [attempt for attempt in self.attempts if attempt.problem]
 
 
-def stop_clocks() -> None:
+def stop_meters() -> None:
+    """Have clocks and the meter of memory say the same in every process."""
     from buttress.results import run as runs
 
     ticks = itertools.count()
     time.perf_counter = lambda: next(ticks) * 1e-9
+    resource.getrusage = lambda _: SimpleNamespace(ru_maxrss=0)  # type: ignore[assignment,return-value]
     runs.utc_timestamp = lambda: "2000-01-01T00:00:00+00:00"  # type: ignore[attr-defined]
 
 
@@ -207,7 +211,7 @@ def run_forked(
             os.dup2(handle, 1)
             os.dup2(handle, 2)
             os.environ["BUTTRESS_CACHE"] = str(folder / "cache")
-            stop_clocks()
+            stop_meters()
             operations = FileOperations(folder, fault)
             operations.install()
             code = run_cli(list(args))

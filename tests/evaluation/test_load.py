@@ -24,6 +24,7 @@ from buttress.results import run
 run.utc_timestamp = lambda: "2000-01-01T00:00:00+00:00"
 cost = run_entry._cost_metadata
 run_entry._cost_metadata = lambda job, passes, seconds: cost(job, passes, 0.0)
+run_entry.peak_memory_mb = lambda: 0.0
 data = load_dataset("digits", "test", limit=8)
 square = {"name": "square", "attack": "square", "threat": "L2:0.3", "args": {"queries": 400}}
 suite = ["clean", "fast:Linf:0.01", "fab-t:Linf:0.01", square]
