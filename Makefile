@@ -21,12 +21,13 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 # What `make bench` compares: attacks or training.
 BENCH ?= attacks
 
-.PHONY: help quickstart test test-all coverage check docs wheel wheel-test bench clean
+.PHONY: help quickstart test test-all test-docs coverage check docs wheel wheel-test bench clean
 
 help:
 	@echo "make quickstart  train, attack, explain and report on bundled data"
 	@echo "make test        the tests that take minutes"
 	@echo "make test-all    all tests, slow ones and comparisons with other implementations too"
+	@echo "make test-docs   every block of the documentation, and the built site"
 	@echo "make coverage    make test with branch coverage, which must not fall below its floor"
 	@echo "make check       ruff, ruff format, mypy"
 	@echo "make docs        the documentation, in docs/_build/html"
@@ -42,6 +43,9 @@ test: $(VENV)/.installed $(VENV)/.test
 
 test-all: $(VENV)/.installed $(VENV)/.test
 	$(PYTEST) $(ARGS)
+
+test-docs: $(VENV)/.installed $(VENV)/.test $(VENV)/.docs
+	$(PYTEST) tests/docs $(ARGS)
 
 coverage: ARGS += --cov --cov-report=term:skip-covered --cov-report=xml
 coverage: test

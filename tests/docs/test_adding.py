@@ -85,6 +85,7 @@ def test_every_block_is_a_file_or_a_command() -> None:
     assert len(LINES) == len(python), "each file has its import line"
 
 
+@pytest.mark.slow  # a minute; part of `make test-docs`
 def test_what_the_page_adds_works_and_keeps_the_contracts(clone: Path) -> None:
     words = [c.words for b in BLOCKS if not b.file for c in shell_commands(b.text, clone)]
     assert {program for program, *_ in words} == {"buttress", "python"}

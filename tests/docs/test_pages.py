@@ -34,7 +34,12 @@ from report_runs import make_run, make_spec, write_flags
 
 ADDING = "docs/adding.md"  # changes the package, so it is run in a clone: see test_adding.py
 PAGES = [page for page in list_pages() if page != ADDING and read_blocks(page)]
-LONG = ("docs/analyses/transformer_bound.md",)  # six semidefinite problems
+LONG = (  # `make test-docs` runs them too
+    *(f"docs/analyses/{name}.md" for name in (
+        "transformer_bound", "predict", "landscape", "sharpness", "sparsity", "lipschitz",
+    )),
+    "docs/architecture-search.md",
+)  # fmt: skip
 RUNNABLE = ("", "bash", "python", "yaml", "text")
 # What stands for what cannot be had here: a download, or hours of training.
 SUBSTITUTES = {

@@ -23,6 +23,7 @@ PAGES = sorted(
 )
 MATH = re.compile(r"\{math\}`([^`]+)`|(?<![\\$`])\$\$?([^$`]+)\$\$?(?!\w)")
 MATH_BLOCK = re.compile(r"^```\{math\}\n(.+?)```", re.M | re.S)
+pytestmark = pytest.mark.slow  # it builds the site; part of `make test-docs`
 COMMAND = re.compile(r"\\[a-zA-Z]+")
 
 
