@@ -10,7 +10,7 @@ from buttress.evaluation.smoothed_copy import COPY_IMAGES
 from buttress.results.attack_record import AttackRecord
 
 CHECK_FRACTION = 0.3  # of the passes of attacks: what checks and cross-checks may take
-MIN_CHECK_IMAGES = 8  # that checks attack, however few passes an attack takes
+MIN_CHECK_IMAGES = 6  # that checks attack, however few passes an attack takes
 TRANSFER_FRACTION = 0.25  # of the passes left for checks that attack: of examples of the copy
 # Expected passes of single images, for models whose gradients are right:
 CHECK_PASSES = 62  # ten steps, twenty in a large ball that stop early, finite differences twice

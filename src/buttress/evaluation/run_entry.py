@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from buttress.attacks.core import create_attack
+from buttress.attacks.core import Attack, create_attack
 from buttress.attacks.problem import PassCounter
 from buttress.data import Batch, Dataset
 from buttress.engine.checks import check_image_batch
@@ -34,6 +34,7 @@ from buttress.results.training_images import TrainingImages
 from buttress.system.memory import peak_memory_mb
 from buttress.system.progress import Progress, ProgressTask, fraction_callback
 from buttress.system.rng import isolated_rng
+from buttress.threats.core import Threat
 
 
 @dataclass
@@ -200,44 +201,60 @@ def _attack_images(
 
     Images come in chunks that bound the memory; within a chunk batches are kept full.
     """
-    attack_fn, threat = create_attack(entry.attack, **load_source_models(entry.args)), entry.threat
-    assert threat is not None
+    attack = create_attack(entry.attack, **load_source_models(entry.args))
+    assert entry.threat is not None
     attack_mask = torch.from_numpy(to_attack)
     rows, costs, pass_counters, start = [], [], [], 0
-    for x, y, ids in job.data.batches(chunk_size(job.data.shape, job.batch_size)):
-        batch_mask = attack_mask[start : start + len(x)]
-        x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
-        if batch_mask.any():
-            options = AttackOptions(
-                job.seed,
-                job.batch_size,
-                True,
-                fraction_callback(task, len(x)),
-                job.evaluated.fast_model,
-            )
-            outcome = run_attack(
-                attack_fn,
-                job.model,
-                x[batch_mask],
-                y[batch_mask],
-                threat,
-                ids=ids[batch_mask],
-                options=options,
-            )
-            x_adv[batch_mask] = outcome.x_adv.to(x)
-            passes[:, batch_mask] = torch.stack(
-                [outcome.counter.forward, outcome.counter.backward]
-            ).cpu()
+    for batch in job.data.batches(chunk_size(job.data.shape, job.batch_size)):
+        mask = attack_mask[start : start + len(batch.x)]
+        outcome = _attack_chunk(job, attack, entry.threat, batch, mask, task)
+        rows += outcome.predictions
+        costs.append(outcome.passes + torch.tensor([[job.draws], [0]]))
+        if outcome.counter is not None:
             pass_counters.append((outcome.stage_names, outcome.counter))
-        distance = threat.perturbation_size(x, x_adv).float().numpy()
-        for part in torch.arange(len(x)).split(job.batch_size):
-            scores = _predict(job, x_adv[part], y[part])
-            rows.append(scores._replace(perturbation_size=distance[part.numpy()]))
-        costs.append(passes + torch.tensor([[job.draws], [0]]))
-        start += len(x)
+        start += len(mask)
     forward, backward = torch.cat(costs, dim=1)
     nonfinite = sum(int(counter.non_finite.sum()) for _, counter in pass_counters)
     return rows, EntryCost(forward, backward, nonfinite, _stage_counts(pass_counters))
+
+
+class ChunkOutcome(NamedTuple):
+    """What is kept of an attack on a chunk; its images are not."""
+
+    predictions: list[SamplePredictions]
+    passes: Tensor  # (2, N) forward and backward
+    stage_names: tuple[str, ...] = ()
+    counter: PassCounter | None = None  # of the attacked images
+
+
+def _attack_chunk(
+    job: EvaluationJob,
+    attack: Attack,
+    threat: Threat,
+    batch: Batch,
+    mask: Tensor,
+    task: ProgressTask,
+) -> ChunkOutcome:
+    """Attack the images of a chunk in the mask, and predict all of them."""
+    x, y, ids = batch
+    x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
+    attacked: tuple[Any, ...] = ()
+    if mask.any():
+        on_progress = fraction_callback(task, len(x))
+        fast_model = job.evaluated.fast_model
+        options = AttackOptions(job.seed, job.batch_size, True, on_progress, fast_model)
+        result = run_attack(
+            attack, job.model, x[mask], y[mask], threat, ids=ids[mask], options=options
+        )
+        x_adv[mask] = result.x_adv.to(x)
+        passes[:, mask] = torch.stack([result.counter.forward, result.counter.backward]).cpu()
+        attacked = result.stage_names, result.counter
+    distance = threat.perturbation_size(x, x_adv).float().numpy()
+    predictions = [
+        _predict(job, x_adv[part], y[part])._replace(perturbation_size=distance[part.numpy()])
+        for part in torch.arange(len(x)).split(job.batch_size)
+    ]
+    return ChunkOutcome(predictions, passes, *attacked)
 
 
 def _stage_counts(

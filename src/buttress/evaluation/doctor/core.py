@@ -8,9 +8,11 @@ Evaluations run all of them, ``attack`` once per norm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from buttress.attacks.core import ATTACKS
 from buttress.attacks.losses import cross_entropy, margin
 from buttress.data import Dataset
+from buttress.evaluation.doctor.first_layer import InputStatistics, record_first_layer_input
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.registry import Registry
 from buttress.results.attack_record import AttackRecord
@@ -34,6 +37,7 @@ CheckFunction = Callable[..., Finding | None]  # of the subject of its kind
 CHECKS: Registry[CheckFunction] = Registry("check")
 
 PROBE_IMAGES = 64  # per batch: more may not fit into memory
+GRADIENT_IMAGES = 16  # whose gradients are compared with finite differences
 
 
 def list_checks(tag: str | None = None) -> list[str]:
@@ -46,6 +50,14 @@ def make_finding(
     """Make a finding with the name that its check is registered with."""
     name = next(e.name for e in CHECKS if e.value is check)
     return Finding(check=name, severity=severity, message=message, remedy=remedy, evidence=evidence)
+
+
+class MarginGradients(NamedTuple):
+    """Images, the margins of their logits and the gradients of these margins."""
+
+    x: Tensor
+    margins: Tensor
+    gradients: Tensor
 
 
 @dataclass(frozen=True)
@@ -78,9 +90,20 @@ class ModelUnderTest:
         with eval_mode(self.model), torch.no_grad():
             return torch.cat([self.model(part) for part in x.split(PROBE_IMAGES)])
 
-    @cached_property
+    @property
     def logits(self) -> Tensor:
-        return self.compute_logits(self.x)
+        return self._logits_and_first_input[0]
+
+    @property
+    def first_layer_input(self) -> InputStatistics:
+        """What the first convolution or linear layer receives."""
+        return self._logits_and_first_input[1]
+
+    @cached_property
+    def _logits_and_first_input(self) -> tuple[Tensor, InputStatistics]:
+        with record_first_layer_input(self.model) as inputs:
+            logits = self.compute_logits(self.x)
+        return logits, inputs[0] if inputs else InputStatistics(math.nan, math.nan)
 
     @property
     def is_correct(self) -> Tensor:
@@ -102,18 +125,21 @@ class ModelUnderTest:
             (gradient,) = torch.autograd.grad(total, x, allow_unused=True)
         return None if gradient is None else gradient.detach()
 
-    def margin_gradients(self, num_images: int) -> tuple[Tensor, Tensor] | None:
-        """The first images inside of the pixel range, and gradients of their margins there."""
+    @cached_property
+    def margin_gradients(self) -> MarginGradients | None:
+        """Margins and their gradients at the first images, moved inside of the pixel range."""
         if self.is_black_box:
             return None
-        x = self.x[:num_images].detach().clamp(0.01, 0.99).requires_grad_(True)
+        x = self.x[:GRADIENT_IMAGES].detach().clamp(0.01, 0.99).requires_grad_(True)
         with eval_mode(self.model), torch.enable_grad():
             logits = self.model(x)
             if not logits.requires_grad:
                 return None
-            total = margin(logits, self.y[:num_images]).sum()
-            (gradient,) = torch.autograd.grad(total, x, allow_unused=True)
-        return None if gradient is None else (x.detach(), gradient.detach())
+            margins = margin(logits, self.y[:GRADIENT_IMAGES])
+            (gradient,) = torch.autograd.grad(margins.sum(), x, allow_unused=True)
+        if gradient is None:
+            return None
+        return MarginGradients(x.detach(), margins.detach(), gradient.detach())
 
     @property
     def is_black_box(self) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from buttress.attacks.losses import margin
-from buttress.evaluation.doctor.core import CHECKS, ModelUnderTest, make_finding
+from buttress.evaluation.doctor.core import CHECKS, MarginGradients, ModelUnderTest, make_finding
 from buttress.models.surrogate import SurrogateModel
 from buttress.results.diagnosis import Finding
 from buttress.system.rng import make_generator
 from buttress.threats.norm_ball import TINY, NormBall
 
-DIFFERENCE_IMAGES = 16
 DIFFERENCE_DIRECTIONS = 8  # per image, of random signs
 DIFFERENCE_STEP = 1e-3  # of the pixel range: far above rounding, below most kinks
 MIN_GRADIENT_COSINE = 0.5  # 1 for differentiable models, 0 +- 0.35 for an unrelated gradient
@@ -30,7 +28,7 @@ MIN_JUMPING = 2  # images: on few images one may be chance
 def gradient_mismatch(subject: ModelUnderTest) -> Finding | None:
     """The gradient differs from finite differences of the outputs."""
     gradients = _comparable_gradients(subject)
-    measured = gradients and _difference_cosine(subject, *gradients, DIFFERENCE_STEP)
+    measured = gradients and _difference_cosine(subject, gradients, DIFFERENCE_STEP)
     if not measured or measured[0] >= MIN_GRADIENT_COSINE:
         return None
     cosine, images = measured
@@ -55,16 +53,16 @@ def shattered_gradient(subject: ModelUnderTest) -> Finding | None:
     """
     gradients = _comparable_gradients(subject)
     step = coarse_step(subject.threat, subject.x[0].numel())
-    measured = gradients and _difference_cosine(subject, *gradients, step)
+    measured = gradients and _difference_cosine(subject, gradients, step)
     if not gradients or not measured:
         return None
     cosine, images = measured
-    jumping = _jumping_images(subject, *gradients)
-    is_jumping = jumping >= max(MIN_JUMPING, MAX_JUMPING_FRACTION * len(gradients[0]))
+    jumping = _jumping_images(subject, gradients)
+    is_jumping = jumping >= max(MIN_JUMPING, MAX_JUMPING_FRACTION * len(gradients.x))
     if cosine >= MIN_COARSE_COSINE and not is_jumping:
         return None
     reason = (
-        f"one step of eps along it changes the margin of {jumping} of {len(gradients[0])} images "
+        f"one step of eps along it changes the margin of {jumping} of {len(gradients.x)} images "
         f"by more than {MAX_JUMP:.0f} times of what it predicts"
         if is_jumping
         else f"its cosine similarity with finite differences over {step:.2g} per value is "
@@ -87,20 +85,20 @@ def coarse_step(threat: NormBall, size: int) -> float:
     return min(MAX_COARSE_STEP, max(DIFFERENCE_STEP, step))
 
 
-def _comparable_gradients(subject: ModelUnderTest) -> tuple[Tensor, Tensor] | None:
+def _comparable_gradients(subject: ModelUnderTest) -> MarginGradients | None:
     """Images and gradients of their margins; None if differences say nothing about them."""
     if subject.averaged_passes > 1 or isinstance(subject.model, SurrogateModel):
         return None  # noise hides small steps; the gradient of a surrogate differs on purpose
     if subject.logits.dtype not in (torch.float32, torch.float64):
         return None  # half precision hides small steps
-    return subject.margin_gradients(DIFFERENCE_IMAGES)
+    return subject.margin_gradients
 
 
 def _difference_cosine(
-    subject: ModelUnderTest, x: Tensor, gradient: Tensor, step: float
+    subject: ModelUnderTest, at: MarginGradients, step: float
 ) -> tuple[float, int] | None:
     """Cosine similarity with central differences, the median over images, and their number."""
-    y = subject.y[: len(x)]
+    x, y = at.x, subject.y[: len(at.x)]
     shape = (DIFFERENCE_DIRECTIONS, *x.shape)
     generator = make_generator(subject.seed, "gradient mismatch")
     signs = (2 * torch.randint(0, 2, shape, generator=generator) - 1).to(x)
@@ -111,7 +109,7 @@ def _difference_cosine(
             for d in signs
         ]
     ).double()
-    predicted = (signs * gradient).flatten(2).double().sum(2)
+    predicted = (signs * at.gradients).flatten(2).double().sum(2)
     norms = measured.norm(dim=0) * predicted.norm(dim=0)
     is_defined = (norms > TINY) & norms.isfinite()
     if int(is_defined.sum()) < len(x) / 2:
@@ -120,10 +118,10 @@ def _difference_cosine(
     return cosine, int(is_defined.sum())
 
 
-def _jumping_images(subject: ModelUnderTest, x: Tensor, gradient: Tensor) -> int:
+def _jumping_images(subject: ModelUnderTest, at: MarginGradients) -> int:
     """How many margins change far more than the gradient predicts, one step of eps away."""
-    y, threat = subject.y[: len(x)], subject.threat
-    moved = threat.project(x, x + threat.eps * threat.step_direction(x, gradient))
-    change = margin(subject.compute_logits(moved), y) - margin(subject.compute_logits(x), y)
-    predicted = (gradient * (moved - x)).flatten(1).double().sum(1).abs()
+    y, threat = subject.y[: len(at.x)], subject.threat
+    moved = threat.project(at.x, at.x + threat.eps * threat.step_direction(at.x, at.gradients))
+    change = margin(subject.compute_logits(moved), y) - at.margins
+    predicted = (at.gradients * (moved - at.x)).flatten(1).double().sum(1).abs()
     return int(((predicted > TINY) & (change.double().abs() > MAX_JUMP * predicted)).sum())
