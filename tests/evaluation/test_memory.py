@@ -59,7 +59,10 @@ class MadeUpPixels:
     def take(self, indices: Tensor) -> Tensor:
         self.takes.append(len(indices))
         shades = (indices % 251).to(torch.uint8).view(-1, 1, 1, 1)
-        return shades.expand(-1, 3, self.size, self.size).contiguous()
+        generator = torch.Generator().manual_seed(0)
+        shape = (3, self.size, self.size)
+        pattern = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+        return pattern + shades  # modulo 256
 
     def select(self, indices: Tensor) -> MadeUpPixels:
         return MadeUpPixels(len(indices), self.size, self.takes)
@@ -123,3 +126,32 @@ def test_memory_is_flat_for_images_of_imagenet_size() -> None:
     few, many = peak(150, 1, 224), peak(1500, 1, 224)
     # 1,350 images more are 203 MB as bytes and 813 MB as floats.
     assert many < few + 100, f"{few:.0f} MB for 150 images, {many:.0f} MB for 1,500"
+
+
+LIMITED = """
+import resource, sys
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[1])
+from evaluation.test_memory import evaluate_images, made_up_dataset
+resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[2]) * 2**20, -1))
+data = made_up_dataset(3000)
+if sys.argv[3] == "memory":
+    images = data.images
+evaluate_images(data, 5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_images_larger_than_the_memory_are_evaluated() -> None:
+    """With Python, torch and all checks; 3,000 images are 1.8 GB as floats."""
+
+    def evaluate_limited(place: str) -> subprocess.CompletedProcess[str]:
+        folder = str(__file__.rpartition("/evaluation/")[0])
+        call = [sys.executable, "-c", LIMITED, folder, "1200", place]
+        return subprocess.run(call, capture_output=True, text=True, check=False)
+
+    from_disk = evaluate_limited("disk")
+    assert from_disk.returncode == 0, from_disk.stderr[-2000:]
+    assert evaluate_limited("memory").returncode != 0, "the images must exceed the limit"

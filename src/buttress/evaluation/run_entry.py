@@ -31,6 +31,7 @@ from buttress.models.eval_mode import eval_mode, is_differentiable, model_device
 from buttress.models.loading.checkpoint import content_digest
 from buttress.results.attack_record import AttackRecord
 from buttress.results.training_images import TrainingImages
+from buttress.system.cpu import release_freed_memory
 from buttress.system.memory import peak_memory_mb
 from buttress.system.progress import Progress, ProgressTask, fraction_callback
 from buttress.system.rng import isolated_rng
@@ -118,6 +119,22 @@ class SamplePredictions(NamedTuple):
     loss: NDArray[np.float32]
     perturbation_size: NDArray[np.float32]
 
+    @classmethod
+    def allocate(cls, images: int, draws: int) -> SamplePredictions:
+        """Room for all images: arrays that are kept between batches scatter the heap."""
+        shapes_and_types = (
+            (images, np.int64), ((images, draws), np.bool_), (images, np.bool_),
+            (images, np.float32), (images, np.float32),
+        )  # fmt: skip
+        return cls(*(np.zeros(shape, dtype) for shape, dtype in shapes_and_types))
+
+    def write(self, start: int, batch: SamplePredictions) -> int:
+        """Write the predictions of a batch, whose first image is ``start``; return where it ends."""
+        end = start + len(batch.loss)
+        for values, part in zip(self, batch, strict=True):
+            values[start:end] = part
+        return end
+
 
 def run_suite_entry(
     job: EvaluationJob, entry: SuiteEntry, to_attack: NDArray[np.bool_] | None, progress: Progress
@@ -135,14 +152,12 @@ def run_suite_entry(
             if is_attack:
                 assert to_attack is not None
                 job.evaluated.build_fast_model(job.data, job.total_images, job.predicted_passes)
-                predictions_by_batch, cost = _attack_images(job, entry, to_attack, task)
+                scored, cost = _attack_images(job, entry, to_attack, task)
             else:
-                predictions_by_batch, cost = _predict_images(job, entry, task)
+                scored, cost = _predict_images(job, entry, task)
     finally:
         task.close()
-    predictions, is_correct, is_finite, loss, perturbation_size = (
-        np.concatenate(c) for c in zip(*predictions_by_batch, strict=True)
-    )
+    is_correct = scored.is_correct
     if is_attack:
         assert to_attack is not None
         is_correct = is_correct & to_attack[:, None]
@@ -150,13 +165,13 @@ def run_suite_entry(
         entry.name,
         ids=job.data.ids.numpy(),
         labels=job.data.labels.numpy(),
-        predictions=predictions,
+        predictions=scored.predictions,
         correct=np.asarray(is_correct.all(1)),
-        loss=loss,
-        perturbation_size=perturbation_size,
+        loss=scored.loss,
+        perturbation_size=scored.perturbation_size,
         metadata={
             **_cost_metadata(job, cost, time.perf_counter() - started),
-            "nonfinite_outputs": int((~is_finite).sum()),
+            "nonfinite_outputs": int((~scored.is_finite).sum()),
             **({"draw_accuracies": is_correct.mean(0).tolist()} if job.draws > 1 else {}),
         },
         correct_draws=is_correct.sum(1) if job.draws > 1 else None,
@@ -165,10 +180,12 @@ def run_suite_entry(
 
 def _predict_images(
     job: EvaluationJob, entry: SuiteEntry, task: ProgressTask
-) -> tuple[list[SamplePredictions], EntryCost]:
+) -> tuple[SamplePredictions, EntryCost]:
     """Predict clean or corrupted images."""
     data = load_corrupted_images(job.data, **entry.args) if entry.is_corruption else job.data
-    predictions = [_predict(job, b.x, b.y) for b in _batches_with_progress(job, data, task)]
+    predictions, start = SamplePredictions.allocate(len(data), job.draws), 0
+    for batch in _batches_with_progress(job, data, task):
+        start = predictions.write(start, _predict(job, batch.x, batch.y))
     passes = torch.full((len(job.data),), float(job.draws))
     return predictions, EntryCost(passes, torch.zeros(len(job.data)))
 
@@ -196,7 +213,7 @@ def _batches_with_progress(
 
 def _attack_images(
     job: EvaluationJob, entry: SuiteEntry, to_attack: NDArray[np.bool_], task: ProgressTask
-) -> tuple[list[SamplePredictions], EntryCost]:
+) -> tuple[SamplePredictions, EntryCost]:
     """Attack the images in ``to_attack``; the others are misclassified already.
 
     Images come in chunks that bound the memory; within a chunk batches are kept full.
@@ -204,18 +221,20 @@ def _attack_images(
     attack = create_attack(entry.attack, **load_source_models(entry.args))
     assert entry.threat is not None
     attack_mask = torch.from_numpy(to_attack)
-    rows, costs, pass_counters, start = [], [], [], 0
+    predictions = SamplePredictions.allocate(len(job.data), job.draws)
+    costs, pass_counters, start = [], [], 0
     for batch in job.data.batches(chunk_size(job.data.shape, job.batch_size)):
         mask = attack_mask[start : start + len(batch.x)]
         outcome = _attack_chunk(job, attack, entry.threat, batch, mask, task)
-        rows += outcome.predictions
+        for part in outcome.predictions:
+            start = predictions.write(start, part)
         costs.append(outcome.passes + torch.tensor([[job.draws], [0]]))
         if outcome.counter is not None:
             pass_counters.append((outcome.stage_names, outcome.counter))
-        start += len(mask)
+        release_freed_memory()
     forward, backward = torch.cat(costs, dim=1)
     nonfinite = sum(int(counter.non_finite.sum()) for _, counter in pass_counters)
-    return rows, EntryCost(forward, backward, nonfinite, _stage_counts(pass_counters))
+    return predictions, EntryCost(forward, backward, nonfinite, _stage_counts(pass_counters))
 
 
 class ChunkOutcome(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from contextlib import suppress
 
 
 def available_cpus() -> int:
@@ -38,3 +39,9 @@ def disable_malloc_trim() -> bool:
         (TOP_PAD, HEAP_GROWTH),
     )
     return all(mallopt(name, value) == 1 for name, value in settings)
+
+
+def release_freed_memory() -> None:
+    """Return freed blocks of the heap to the system, which pieces of many sizes leave scattered."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
