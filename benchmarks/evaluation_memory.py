@@ -53,7 +53,9 @@ def main() -> None:
     limit = [] if options.limit is None else ["--limit", str(options.limit)]
     for images in options.images:
         call = [sys.executable, __file__, "--measure", str(images), *limit]
-        lines.append(subprocess.run(call, check=True, capture_output=True, text=True).stdout.strip())
+        lines.append(
+            subprocess.run(call, check=True, capture_output=True, text=True).stdout.strip()
+        )
         print(lines[-1], flush=True)
     if options.out:
         write_text(options.out, "\n".join(lines) + "\n")

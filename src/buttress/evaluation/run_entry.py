@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -98,16 +98,31 @@ def entry_passes(entry: SuiteEntry, num_classes: int, draws: int = 1) -> PassCou
     return passes + PassCount(draws)  # the predictions of the model itself
 
 
-@dataclass(frozen=True)
+@dataclass
 class EntryCost:
     """Cost of an attack, numerical faults, and the stages of an ensemble."""
 
     forward_passes: Tensor  # (N,) passes
     backward_passes: Tensor
     nonfinite_images: int = 0  # images with a loss or gradient that was not finite
-    stages: Sequence[
-        tuple[str, int, int]
-    ] = ()  # of an ensemble: name, attacked images, skipped images
+    stages: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # images, and skipped
+
+    @classmethod
+    def allocate(cls, images: int) -> EntryCost:
+        return cls(*torch.zeros(2, images, dtype=torch.int64))
+
+    def add_chunk(self, start: int, mask: Tensor, outcome: ChunkOutcome) -> None:
+        """Add what the attack on a chunk took, whose first image is ``start``."""
+        if (counter := outcome.counter) is None:
+            return
+        chunk = slice(start, start + len(mask))
+        self.forward_passes[chunk][mask] = counter.forward.cpu()
+        self.backward_passes[chunk][mask] = counter.backward.cpu()
+        self.nonfinite_images += int(counter.non_finite.sum())
+        for k, name in enumerate(outcome.stage_names):
+            counts = self.stages.setdefault((k, name), [0, 0])
+            for i, stages in enumerate((counter.stages_run, counter.stages_skipped)):
+                counts[i] += int((stages >> k & 1).sum())
 
 
 class SamplePredictions(NamedTuple):
@@ -122,14 +137,13 @@ class SamplePredictions(NamedTuple):
     @classmethod
     def allocate(cls, images: int, draws: int) -> SamplePredictions:
         """Room for all images: arrays that are kept between batches scatter the heap."""
-        shapes_and_types = (
-            (images, np.int64), ((images, draws), np.bool_), (images, np.bool_),
-            (images, np.float32), (images, np.float32),
+        return cls(
+            np.zeros(images, np.int64), np.zeros((images, draws), np.bool_),
+            np.zeros(images, np.bool_), np.zeros(images, np.float32), np.zeros(images, np.float32),
         )  # fmt: skip
-        return cls(*(np.zeros(shape, dtype) for shape, dtype in shapes_and_types))
 
     def write(self, start: int, batch: SamplePredictions) -> int:
-        """Write the predictions of a batch, whose first image is ``start``; return where it ends."""
+        """Write the predictions of a batch that begins at ``start``; return where it ends."""
         end = start + len(batch.loss)
         for values, part in zip(self, batch, strict=True):
             values[start:end] = part
@@ -198,7 +212,7 @@ def _cost_metadata(job: EvaluationJob, cost: EntryCost, seconds: float) -> dict[
         "forward_passes": round(float(cost.forward_passes.double().mean()), 3),
         "backward_passes": round(float(cost.backward_passes.double().mean()), 3),
         "nonfinite_images": cost.nonfinite_images,
-        "stages": [list(stage) for stage in cost.stages],
+        "stages": [[name, *counts] for (_, name), counts in cost.stages.items()],
         "model_optimizations": [] if fast_model is None else list(fast_model.notes),
     }
 
@@ -221,27 +235,23 @@ def _attack_images(
     attack = create_attack(entry.attack, **load_source_models(entry.args))
     assert entry.threat is not None
     attack_mask = torch.from_numpy(to_attack)
-    predictions = SamplePredictions.allocate(len(job.data), job.draws)
-    costs, pass_counters, start = [], [], 0
+    predictions, start = SamplePredictions.allocate(len(job.data), job.draws), 0
+    cost = EntryCost.allocate(len(job.data))
     for batch in job.data.batches(chunk_size(job.data.shape, job.batch_size)):
         mask = attack_mask[start : start + len(batch.x)]
         outcome = _attack_chunk(job, attack, entry.threat, batch, mask, task)
+        cost.add_chunk(start, mask, outcome)
         for part in outcome.predictions:
             start = predictions.write(start, part)
-        costs.append(outcome.passes + torch.tensor([[job.draws], [0]]))
-        if outcome.counter is not None:
-            pass_counters.append((outcome.stage_names, outcome.counter))
         release_freed_memory()
-    forward, backward = torch.cat(costs, dim=1)
-    nonfinite = sum(int(counter.non_finite.sum()) for _, counter in pass_counters)
-    return predictions, EntryCost(forward, backward, nonfinite, _stage_counts(pass_counters))
+    cost.forward_passes += job.draws
+    return predictions, cost
 
 
 class ChunkOutcome(NamedTuple):
     """What is kept of an attack on a chunk; its images are not."""
 
     predictions: list[SamplePredictions]
-    passes: Tensor  # (2, N) forward and backward
     stage_names: tuple[str, ...] = ()
     counter: PassCounter | None = None  # of the attacked images
 
@@ -256,7 +266,7 @@ def _attack_chunk(
 ) -> ChunkOutcome:
     """Attack the images of a chunk in the mask, and predict all of them."""
     x, y, ids = batch
-    x_adv, passes = x.clone(), torch.zeros(2, len(x), dtype=torch.int64)
+    x_adv = x.clone()
     attacked: tuple[Any, ...] = ()
     if mask.any():
         on_progress = fraction_callback(task, len(x))
@@ -266,29 +276,13 @@ def _attack_chunk(
             attack, job.model, x[mask], y[mask], threat, ids=ids[mask], options=options
         )
         x_adv[mask] = result.x_adv.to(x)
-        passes[:, mask] = torch.stack([result.counter.forward, result.counter.backward]).cpu()
         attacked = result.stage_names, result.counter
     distance = threat.perturbation_size(x, x_adv).float().numpy()
     predictions = [
         _predict(job, x_adv[part], y[part])._replace(perturbation_size=distance[part.numpy()])
         for part in torch.arange(len(x)).split(job.batch_size)
     ]
-    return ChunkOutcome(predictions, passes, *attacked)
-
-
-def _stage_counts(
-    pass_counters: Sequence[tuple[tuple[str, ...], PassCounter]],
-) -> list[tuple[str, int, int]]:
-    """For an ensemble: (name, attacked images, skipped images) of each stage."""
-    names = pass_counters[0][0] if pass_counters else ()
-    return [
-        (
-            name,
-            sum(int((m.stages_run >> k & 1).sum()) for _, m in pass_counters),
-            sum(int((m.stages_skipped >> k & 1).sum()) for _, m in pass_counters),
-        )
-        for k, name in enumerate(names)
-    ]
+    return ChunkOutcome(predictions, *attacked)
 
 
 def load_source_models(args: Mapping[str, Any]) -> dict[str, Any]:
