@@ -71,11 +71,10 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
 ) -> Run:
     """Fine-tune given weights on other images; called again, it resumes where it stopped.
 
-    Matching tensors are loaded, position and patch embeddings are resized, the rest is initialized:
-    see ``finetuned_from`` in the run's header.
+    Matching tensors are loaded, embeddings resized, others initialized: see ``finetuned_from``.
 
     Args:
-        source: a run, a checkpoint, or whatever else names trained weights: see `load_model`.
+        source: a run, a checkpoint, or other trained weights: see `load_model`.
         dataset: a dataset's name or ``folder:PATH``.
         recipe: a recipe's name, a YAML file, or a `Recipe`; with None, that of the source run.
         out: the new run's directory.
@@ -96,10 +95,10 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
     check_names(dataset=dataset)
     request = ModelRequest(model=model, pretrained=pretrained)
     initial = load_initial_weights(str(source), request, checkpoint)
-    resolved_recipe = load_recipe(_choose_recipe(recipe, initial, source), overrides)
+    recipe = load_recipe(_choose_recipe(recipe, initial, source), overrides)
     spec = resolve_run_spec(
-        initial.model, dataset, resolved_recipe, seed=seed, limit=limit,
-        image_size=image_size, model_args={**initial.model_args, **(model_args or {})},
+        initial.model, dataset, recipe, seed=seed, limit=limit, image_size=image_size,
+        model_args={**initial.model_args, **(model_args or {})},
     )  # fmt: skip
     state, transfer = build_initial_state(spec, initial)
     if progress is not None and is_rank_zero():
@@ -107,8 +106,8 @@ def finetune(  # noqa: PLR0913 - the public call; what it takes is what a run is
             progress.log(line)
     return train_run(
         spec.model_copy(update={"initial_weights": content_digest(state)}), out,
-        initial_state=state, finetuned_from={**initial.provenance, **transfer_record(transfer)},
-        device=device, devices=devices, compile=compile, loggers=loggers, progress=progress,
+        initial_state=state, device=device, devices=devices, compile=compile, loggers=loggers,
+        finetuned_from={**initial.provenance, **transfer_record(transfer)}, progress=progress,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 from buttress.errors import ButtressError
 from buttress.results.run import Run
 from buttress.studies.jobs import RunJob, RunStatus, complete_run, read_status
+from buttress.system.cpu import release_freed_memory
 from buttress.system.locks import (
     LOCK_SUFFIX,
     FileLock,
@@ -59,6 +60,8 @@ def try_run(job: RunJob, *, device: str, progress: Progress) -> TryResult:
             return TryResult("held", str(error))
         except Exception as error:  # a failure does not stop the other runs
             return record_failure(job, error_text(error))
+        finally:  # a worker makes many runs
+            release_freed_memory()
         _clear_failure(read_status(job))
         return TryResult("done")
 
