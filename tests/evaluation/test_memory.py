@@ -149,7 +149,7 @@ def test_images_larger_than_the_memory_are_evaluated() -> None:
 
     def evaluate_limited(place: str) -> subprocess.CompletedProcess[str]:
         folder = str(__file__.rpartition("/evaluation/")[0])
-        call = [sys.executable, "-c", LIMITED, folder, "1200", place]
+        call = [sys.executable, "-c", LIMITED, folder, "1000", place]
         return subprocess.run(call, capture_output=True, text=True, check=False)
 
     from_disk = evaluate_limited("disk")

@@ -32,7 +32,10 @@ LevitActivation = Activation | Literal["hard_swish"]
 
 
 def initialize_branches(net: Levit) -> None:
-    """Lets every branch contribute from the first step, where timm's start at zero."""
+    """Lets every branch contribute from the first step, where timm's start at zero.
+
+    For tests of gradients. Larger networks do not learn from adversarial examples so.
+    """
     initialize_linear_layers(net)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d):
@@ -109,7 +112,7 @@ LEVIT_FAMILY.register(
     Variant("levit", LeViTConfig((128, 256, 384), (2, 3, 4), (4, 6, 8), init=()),
             "LeViT-128S: two, three and four blocks, 128 to 384 channels.", published=6.67,
             tolerance=0.055),
-    Variant("levit_mini", LeViTConfig((48, 72, 96), (1, 2, 2), (2, 3, 4), key_width=12),
+    Variant("levit_mini", LeViTConfig((48, 72, 96), (1, 2, 2), (2, 3, 4), key_width=12, init=()),
             "One, two and two blocks, 48 to 96 channels, keys of 12."),
     Variant("levit_tiny", LeViTConfig((16, 24, 32), (1, 1, 1), (2, 2, 2), key_width=8),
             "One block per stage, 16 to 32 channels, keys of 8."),
