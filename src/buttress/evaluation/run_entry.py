@@ -145,8 +145,8 @@ class SamplePredictions(NamedTuple):
     def write(self, start: int, batch: SamplePredictions) -> int:
         """Write the predictions of a batch that begins at ``start``; return where it ends."""
         end = start + len(batch.loss)
-        for values, part in zip(self, batch, strict=True):
-            values[start:end] = part
+        for name in self._fields:
+            getattr(self, name)[start:end] = getattr(batch, name)
         return end
 
 

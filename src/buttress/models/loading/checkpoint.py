@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import sys
 import zipfile
@@ -119,14 +120,12 @@ def content_digest(content: Any) -> str:
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Write a checkpoint atomically, with a hash of its content; equal content is equal bytes."""
     body = {"format": FORMAT, **content}
-    # To a stream: given a path, torch stores its name, and hides why it cannot be written.
+    # To memory: given a path, torch stores its name, and an archive that an interrupt leaves open
+    # writes its end when it is deleted, which must not fail.
+    archive = io.BytesIO()
+    torch.save(_intern_strings({**body, "sha256": content_digest(body)}), archive)
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
-        try:
-            torch.save(_intern_strings({**body, "sha256": content_digest(body)}), stream)
-        except RuntimeError as error:  # torch closes its archive, which fails again
-            if isinstance(error.__context__, OSError | KeyboardInterrupt):
-                raise error.__context__ from None
-            raise
+        stream.write(archive.getbuffer())
 
 
 def _intern_strings(value: Any) -> Any:
