@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from buttress.attacks.problem import input_gradient
 from buttress.engine import rewrites
+from buttress.engine.cuda_graphs import replay_as_cuda_graphs
 from buttress.engine.rewrites import NotApplicable, Rewrite
 from buttress.engine.shared_weights import attack_form, training_form
 from buttress.models.cost import MacCounter
@@ -37,6 +38,7 @@ REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("strided gradients", rewrites.use_strided_gradients),
     ("channels last", rewrites.copy_channels_last_on_cpu),
 )
+DEVICE_REWRITES = {"cuda": (("CUDA graphs", replay_as_cuda_graphs),)}  # by type of device
 
 
 @dataclass
@@ -98,6 +100,9 @@ class FastModel:
             fast_model._apply_all(REWRITES, original)
             if compile:
                 fast_model._apply("torch.compile", rewrites.compile_model, original)
+            else:
+                for name, rewrite in DEVICE_REWRITES.get(x.device.type, ()):
+                    fast_model._apply(name, rewrite, original)
         return fast_model
 
     @classmethod
