@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 import buttress as bt
@@ -88,6 +89,52 @@ def test_finished_attacks_are_not_done_again(tmp_path: Path) -> None:
     kept = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
     assert [p.name for p in files if kept[p] != files[p]] == ["pgd:L2:0.2.parquet"]
     assert load_evaluation(tmp_path).accuracy == one.accuracy
+
+
+def test_an_attack_of_another_suite_is_not_made_again(tmp_path: Path) -> None:
+    model, log = small_net(), Logged()
+    data = labelled(model)
+    bt.evaluate(model, data, SUITE, out=tmp_path / "eval" / "first")
+    suite = ["clean", "square:Linf:0.02", "pgd:L1:2", "pgd:L2:0.2", "apgd-ce:L2:0.2"]
+    again = bt.evaluate(model, data, suite, out=tmp_path / "eval" / "second", progress=log)
+    assert "custom: pgd:L2:0.2" not in log.tasks
+    assert "pgd:L2:0.2: attacked already in suite custom; results are reused" in log.lines
+    fresh = bt.evaluate(model, data, suite)
+    for name, record in again.records.items():
+        assert np.array_equal(record.correct, fresh.records[name].correct)
+        assert np.array_equal(record.loss, fresh.records[name].loss)
+        assert record.findings == fresh.records[name].findings
+        # Checks depend on the suite: they are made again.
+        checks = [r.metadata.get("cross_check") for r in (record, fresh.records[name])]
+        assert checks[0] == checks[1]
+    assert again.records["pgd:L2:0.2"].metadata["attacked_in_suite"] == "custom"
+
+
+@pytest.mark.parametrize("change", ["weights", "seed", "data", "args", "mode", "damage", "run"])
+def test_an_attack_of_another_suite_with_other_settings_is_made(
+    tmp_path: Path, change: str
+) -> None:
+    model, log = small_net(), Logged()
+    data = labelled(model)
+    bt.evaluate(model, data, SUITE, out=tmp_path / "eval" / "first")
+    name, suite = "pgd:L2:0.2", {"name": "other", "entries": list[Any](SUITE)}
+    if change == "weights":
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.01)
+    if change == "data":
+        data = data.select(range(20))
+    if change == "args":
+        entry = {"name": name, "attack": "pgd", "threat": "L2:0.2", "args": {"steps": 3}}
+        suite["entries"] = ["clean", entry]
+    if change == "mode":
+        suite["mode"] = "worst_case"
+    if change == "damage":
+        (tmp_path / "eval" / "first" / f"{name}.parquet").write_bytes(b"no record")
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    bt.evaluate(model, data, str(tmp_path / "suite.yaml"), seed=int(change == "seed"),
+                out=tmp_path / ("other" if change == "run" else "eval") / "second",
+                progress=log)  # fmt: skip
+    assert f"other: {name}" in log.tasks
 
 
 @pytest.mark.parametrize("change", ["weights", "seed", "data", "args"])

@@ -102,12 +102,13 @@ def command(
     run = find_run(model_source, model_options["model"])
     check_data_is_named(dataset, run)
 
+    from buttress.results.run import EVAL_FOLDER
     from buttress.results.run_results import RunResults
 
     images = load_images(run, dataset, split, limit, image_size)
     model = load_model_argument(model_source, model_options, images, device)
     spec = _choose_suite(suite, one_threat, run, model)
-    folder = out if run is None or out is not None else run.path / "eval"
+    folder = out if run is None or out is not None else run.path / EVAL_FOLDER
     if folder is not None:
         name = safe_file_name(spec.name)
         name += "-worst-case" if worst_case_only else ""
@@ -123,7 +124,7 @@ def command(
             eot_samples=eot_samples, progress=progress,
         )  # fmt: skip
     if run is not None and out is None:
-        run.mend((run.path / "eval").glob("*/*.parquet"))
+        run.mend((run.path / EVAL_FOLDER).glob("*/*.parquet"))
     if run is not None:
         evaluation = evaluation.with_diagnosis(RunResults(run).diagnosis)
     if as_json:

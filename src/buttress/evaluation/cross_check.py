@@ -147,7 +147,7 @@ def cross_check(
         f.severity == UNTRUSTWORTHY and f.check in GRADIENT_CHECKS for f in findings
     )
     if not is_suspicious:
-        rng = SampleRNG(job.seed, "cross-check", torch.from_numpy(record.ids))
+        rng = SampleRNG(job.seed, "cross-check", torch.tensor(record.ids))
         draws = rng.draw_uniform(torch.empty(len(record), 1))[:, 0].numpy()
         sample = check.robust & (draws < SAMPLE_FRACTION)
         if comparison.has_other_gradients:

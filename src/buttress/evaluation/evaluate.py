@@ -17,7 +17,8 @@ from buttress.data import Dataset
 from buttress.engine.checks import check_differentiable, check_image_batch, check_model_output
 from buttress.engine.randomness import NOISE_IMAGES, EotSamples, choose_eot_samples
 from buttress.engine.run import attach_surrogate
-from buttress.errors import CorruptFileError, UserError
+from buttress.errors import UserError
+from buttress.evaluation.cached_records import read_cached_record, read_equal_attack
 from buttress.evaluation.cross_check import AttackChecks, cross_check
 from buttress.evaluation.doctor.core import (
     PROBE_IMAGES,
@@ -48,10 +49,10 @@ from buttress.evaluation.suite import (
 from buttress.models.cost import count_passes
 from buttress.models.eval_mode import eval_mode, is_differentiable, to_model_device
 from buttress.models.surrogate import Surrogate
-from buttress.results.attack_record import AttackRecord, read_attack_record, write_attack_record
+from buttress.results.attack_record import AttackRecord, write_attack_record
 from buttress.results.diagnosis import Finding, warning_texts
 from buttress.results.evaluation import Evaluation
-from buttress.results.run import changed_keys, command_line, provenance
+from buttress.results.run import command_line, provenance
 from buttress.results.suite_spec import SuiteSpec
 from buttress.system.locks import lock_folder
 from buttress.system.progress import Progress, SilentProgress
@@ -63,7 +64,6 @@ from buttress.threats.norm_ball import NormBall
 if TYPE_CHECKING:
     from buttress.data.convert import DataLike
 
-DEFAULT_IDENTITY: Mapping[str, Any] = {"draws": 1, "surrogate": ""}  # of records that do not say
 RANDOMIZED_DRAWS = 20  # over which a randomized model is scored
 REPEATED_IMAGES = 8  # that checks of the outputs pass several times
 
@@ -200,12 +200,17 @@ def evaluate_model(
             # The attacked images depend on earlier attacks.
             identity["previous_entries"] = list(previous)
         path = None if options.out is None else options.out / f"{entry.name}.parquet"
-        record = None if path is None else _read_cached_record(path, identity, options.progress)
+        record = None if path is None else read_cached_record(path, identity, options.progress)
         if record is None:
             flags = [r.robust_scores > 0 for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
             earlier = list(records.values())
-            record, findings = checked.run_entry(entry, to_attack, earlier, options.progress)
+            attacked = None
+            if path is not None and spec.mode == "table" and entry.threat is not None:
+                attacked = read_equal_attack(path, identity, options.progress)
+            record, findings = checked.run_entry(
+                entry, to_attack, earlier, options.progress, attacked
+            )
             meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             record = add_record_findings(
                 with_findings(replace(record, metadata=meta), findings), list(records.values())
@@ -230,9 +235,14 @@ class CheckedEvaluation:
         to_attack: NDArray[np.bool_] | None,
         earlier: Sequence[AttackRecord],
         progress: Progress,
+        attacked: AttackRecord | None = None,
     ) -> tuple[AttackRecord, list[Finding]]:
-        """The record of an entry, cross-checked, and what was found on the model and the attack."""
-        record, checks = run_suite_entry(self.job, entry, to_attack, progress), self.attack_checks
+        """The record of an entry, cross-checked, and what was found on the model and the attack.
+
+        ``attacked`` has the results of the attack itself, if it was made before.
+        """
+        record = attacked or run_suite_entry(self.job, entry, to_attack, progress)
+        checks = self.attack_checks
         findings = [*self.model_findings, *_threat_findings(checks.subject, entry)]
         passes = checks.model_passes if to_attack is None else 0
         if entry.name in checks.entries:
@@ -352,25 +362,6 @@ def _record_identity(job: EvaluationJob, entry: SuiteEntry) -> dict[str, Any]:
         definition["in_worst_case"] = entry.in_worst_case
         definition["corruption_source"] = corruption_source(job.data, **entry.args)
     return {**job.identity, **definition, "suite": job.suite}
-
-
-def _read_cached_record(
-    path: Path, identity: Mapping[str, Any], progress: Progress
-) -> AttackRecord | None:
-    """Read the record at ``path`` if it is valid and matches ``identity``."""
-    try:
-        record = read_attack_record(path)
-    except FileNotFoundError:
-        return None
-    except CorruptFileError as error:
-        progress.log(f"{error}; running the attack again")
-        return None
-    stored = {k: record.metadata.get(k, DEFAULT_IDENTITY.get(k)) for k in identity}
-    if changed := changed_keys(stored, dict(identity)):
-        settings = ", ".join(changed)
-        progress.log(f"{path} was made with other settings ({settings}); running the attack again")
-        return None
-    return record
 
 
 def attack_correct_images(

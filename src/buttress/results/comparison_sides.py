@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from buttress.errors import UserError
 from buttress.results.core import WORST_CASE
 from buttress.results.evaluation import Evaluation, load_evaluation
-from buttress.results.run import Run, changed_keys
+from buttress.results.run import EVAL_FOLDER, Run, changed_keys
 from buttress.results.run_results import RunResults
 
 EvaluationSource = str | Path | Run | Evaluation
@@ -116,7 +116,7 @@ def find_evaluations(source: EvaluationSource) -> dict[str, Path | Evaluation]:
     path = source.path if isinstance(source, Run) else Path(source)
     if _has_records(path):
         return {path.name: path}
-    folder = path / "eval" if (path / "run.json").is_file() else path
+    folder = path / EVAL_FOLDER if (path / "run.json").is_file() else path
     folders = sorted(p for p in folder.iterdir() if _has_records(p)) if folder.is_dir() else []
     if not path.exists():
         raise UserError(f"{path} does not exist; pass a run, a folder of records or an Evaluation")

@@ -25,6 +25,7 @@ RunState = Literal["new", "started", "done", "failed"]
 CheckpointName = Literal["best", "last"]
 CHECKPOINT_NAMES: tuple[CheckpointName, ...] = ("best", "last")
 DONE_FILE, ERROR_FILE = "done.json", "error.json"
+EVAL_FOLDER = "eval"  # of a run: a folder of records for each suite
 NUMERIC_SUMMARY_KEYS = (
     "epochs",
     "best_epoch",
@@ -244,13 +245,13 @@ class Run:
 
     def suites(self) -> list[str]:
         """The suites this run was evaluated with."""
-        folder = self.path / "eval"
+        folder = self.path / EVAL_FOLDER
         return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
     def suite_folder(self, suite: str) -> Path:
         """Folder of a suite's records; a suite in a file is named after the file."""
         name = Path(suite).stem if suite.endswith((".yaml", ".yml")) else suite
-        return self.path / "eval" / safe_file_name(name)
+        return self.path / EVAL_FOLDER / safe_file_name(name)
 
     def analyses(self) -> list[str]:
         return sorted(p.stem for p in (self.path / "analysis").glob("*.json"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from buttress.errors import ButtressError
-from buttress.results.run import Run
+from buttress.results.run import EVAL_FOLDER, Run
 from buttress.studies.jobs import RunJob, RunStatus, complete_run, read_status
 from buttress.system.cpu import release_freed_memory
 from buttress.system.locks import (
@@ -43,7 +43,7 @@ def lock_path(job: RunJob) -> Path:
 def try_run(job: RunJob, *, device: str, progress: Progress) -> TryResult:
     """Complete a run, unless another process has locked it or it failed before."""
     if (earlier := _earlier_result(job)) is not None:
-        for path in (lock_path(job), *(job.folder / "eval").glob(f"*{LOCK_SUFFIX}")):
+        for path in (lock_path(job), *(job.folder / EVAL_FOLDER).glob(f"*{LOCK_SUFFIX}")):
             remove_stale_lock(path)  # of a process that was killed after its last file
         return earlier
     lock = FileLock(lock_path(job))
