@@ -60,6 +60,19 @@ def test_no_record_counts_more_passes_than_planned() -> None:
     assert entry_passes(SuiteEntry("", "clean", None, {}), 10) == PassCount(1)
 
 
+def test_an_attack_that_suites_share_is_planned_once(tmp_path: Path) -> None:
+    suites = ["generalization-mini", "fast"]
+    both = tasks_of_job(work(tmp_path, suites=suites))
+    assert [t.label for t in both if t.is_repeated] == ["fast: fast-linf"]
+    alone = tasks_of_job(work(tmp_path, suites=["fast"]))
+    assert not any(t.is_repeated for t in alone)
+    (task,) = [t for t in both if t.is_repeated]
+    job, speed = work(tmp_path, suites=suites), SpeedModel()
+    assert speed.expected_passes(job, task) == PassCount()
+    (first,) = [t for t in both if t.label == "generalization-mini: fast-linf"]
+    assert speed.expected_passes(job, first).forward > 0
+
+
 def recipe_job(root: Path, *overrides: str, **base: object) -> RunJob:
     """A run of 100 images in batches of 32, so that 96 are trained on in each epoch."""
     return work(root, base={**RUN, "overrides": ["epochs=3", *overrides], **base})

@@ -124,6 +124,7 @@ class RunTask:
     passes: PassCount = field(default_factory=PassCount)  # of an attack: if all images are robust
     images: int = 0  # of an attack
     identity: Mapping[str, Any] = field(default_factory=dict)  # required metadata of the file
+    is_repeated: bool = False  # an attack that an earlier suite of the run makes
 
 
 def tasks_of_job(job: RunJob) -> list[RunTask]:
@@ -133,17 +134,20 @@ def tasks_of_job(job: RunJob) -> list[RunTask]:
     tasks = [RunTask(f"train {spec.model_name}", "train", run.path / "done.json", passes)]
     images = min(facts.num_test, job.test_limit or facts.num_test)
     for which in job.checkpoints:
+        attacked: list[SuiteEntry] = []
         for suite in job.suites:
             name = suite if which == "best" else f"{suite}-{which}"
-            for entry, passes in _suite_passes(suite, spec.dataset, spec.image_size):
+            for entry, passes, is_shared in _suite_passes(suite, spec.dataset, spec.image_size):
                 path = run.suite_folder(name) / f"{entry.name}.parquet"
                 tasks.append(
                     RunTask(
                         f"{suite}: {entry.name}", "attack", path, passes * images, images,
                         {"attack": entry.attack, "args": dict(entry.args),
                          "threat": "" if entry.threat is None else str(entry.threat)},
+                        is_shared and entry in attacked,
                     )
                 )  # fmt: skip
+                attacked += [entry] if is_shared else []
     scope = CostScope(images, spec.num_classes, default_threat(spec, facts))
     for analysis in job.analyses:
         args = resolve_args(ANALYSES.entry(analysis.name), analysis.args)
@@ -162,12 +166,14 @@ def cached_facts(dataset: str) -> DatasetFacts:
 @lru_cache(maxsize=1024)
 def _suite_passes(
     suite: str, dataset: str, image_size: int
-) -> tuple[tuple[SuiteEntry, PassCount], ...]:
-    """The entries of a suite and their passes per robust image."""
-    facts = cached_facts(dataset)
-    target = SuiteTarget(facts.budgets, image_size, dataset)
-    entries = resolve_suite(load_suite(suite), target)
-    return tuple((entry, entry_passes(entry, facts.num_classes)) for entry in entries)
+) -> tuple[tuple[SuiteEntry, PassCount, bool], ...]:
+    """The entries of a suite, their passes per robust image, and whether suites share them."""
+    facts, spec = cached_facts(dataset), load_suite(suite)
+    entries = resolve_suite(spec, SuiteTarget(facts.budgets, image_size, dataset))
+    return tuple(
+        (e, entry_passes(e, facts.num_classes), spec.mode == "table" and e.threat is not None)
+        for e in entries
+    )
 
 
 RunState = Literal["done", "failed", "started", "new"]

@@ -72,6 +72,8 @@ class SpeedModel:
         """Passes of a task; of an attack those measured on similar runs, else an estimate."""
         if task.kind != "attack":
             return task.passes
+        if task.is_repeated:
+            return PassCount()
         per_image = self.measured_passes.get(pass_group(job.spec, task))
         return (per_image or default_passes(job.spec, task)) * task.images
 
@@ -152,7 +154,8 @@ def fit_speed_model(statuses: Sequence[RunStatus]) -> SpeedModel:
     for run in statuses:
         for task in run.tasks:
             usage, passes = run.usage.get(task.file), task.passes
-            if usage is None or usage.seconds <= 0 or task.kind == "analysis":
+            is_timed = task.kind != "analysis" and not task.is_repeated
+            if usage is None or usage.seconds <= 0 or not is_timed:
                 continue
             if task.kind == "attack":
                 per_image = PassCount(usage.forward, usage.backward)
