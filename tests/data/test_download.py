@@ -61,6 +61,9 @@ class Seen(SilentProgress):
     def advance(self, amount: float = 1.0, note: str = "") -> None:
         self.done += amount
 
+    def resume(self, amount: float) -> None:
+        raise AssertionError("a download begins anew")
+
     def close(self) -> None:
         self.closed += 1
 

@@ -33,6 +33,10 @@ class _BarTask:
         if note:
             self.bars.update(self.bar, note=note)
 
+    def resume(self, amount: float) -> None:
+        (task,) = (task for task in self.bars.tasks if task.id == self.bar)
+        self.bars.reset(self.bar, completed=int(task.completed + amount))  # forgets the speed
+
     def close(self) -> None:
         self.bars.remove_task(self.bar)
 
@@ -53,7 +57,7 @@ class _BarProgress:
 class _LineTask:
     def __init__(self, description: str, total: float) -> None:
         self.description, self.total = description, max(total, 1e-9)
-        self.done, self.note = 0.0, ""
+        self.done, self.resumed, self.note = 0.0, 0.0, ""
         self.started = self.last_printed = time.monotonic()
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
@@ -62,12 +66,16 @@ class _LineTask:
         now = time.monotonic()
         if now - self.last_printed >= LINE_SECONDS:
             self.last_printed = now
-            fraction = min(self.done / self.total, 1.0)
-            seconds_left = (now - self.started) * (1 - fraction) / fraction if fraction > 0 else 0
-            line = (
-                f"{self.description}: {fraction:.0%}, about {seconds_left:.0f} s left  {self.note}"
-            )
+            fraction = min((self.resumed + self.done) / self.total, 1.0)
+            time_left = "time left unknown"
+            if self.done > 0:
+                seconds = (now - self.started) / self.done * (1 - fraction) * self.total
+                time_left = f"about {seconds:.0f} s left"
+            line = f"{self.description}: {fraction:.0%}, {time_left}  {self.note}"
             print(line.rstrip(), file=sys.stderr, flush=True)
+
+    def resume(self, amount: float) -> None:
+        self.resumed += amount
 
     def close(self) -> None:
         pass

@@ -281,5 +281,8 @@ class LockedProgressTask:
         self.lock.check()
         self.task.advance(amount, note)
 
+    def resume(self, amount: float) -> None:
+        self.task.resume(amount)
+
     def close(self) -> None:
         self.task.close()

@@ -14,6 +14,9 @@ class ProgressTask(Protocol):
 
     def advance(self, amount: float = 1.0, note: str = "") -> None: ...
 
+    def resume(self, amount: float) -> None:
+        """Count what was done before: it says nothing about the time that the rest takes."""
+
     def close(self) -> None: ...
 
 
@@ -27,6 +30,9 @@ class Progress(Protocol):
 
 class _SilentTask:
     def advance(self, amount: float = 1.0, note: str = "") -> None:
+        pass
+
+    def resume(self, amount: float) -> None:
         pass
 
     def close(self) -> None:

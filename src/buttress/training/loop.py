@@ -117,7 +117,7 @@ class Trainer:
         task = progress.add_task(
             f"train {self.spec.model_name}", self.recipe.epochs * sampler.num_images
         )
-        task.advance(self.state.epoch * sampler.num_images)
+        task.resume(self.state.epoch * sampler.num_images)
         try:
             while self.state.epoch < self.recipe.epochs:
                 started = time.perf_counter()

@@ -95,7 +95,7 @@ def test_the_ray_driver_asks_the_cluster_once_for_many_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ray = FakeRay()
-    progress = SimpleNamespace(finish_job=lambda _: None, close=lambda: None)
+    progress = SimpleNamespace(finish_job=lambda _, was_done: None, close=lambda: None)
     monkeypatch.setattr(ray_cluster, "connect", lambda *_: ray)
     monkeypatch.setattr(ray_cluster, "StudyProgress", lambda *_: progress)
     monkeypatch.setattr(ray_cluster, "with_absolute_paths", lambda job: job)

@@ -56,7 +56,7 @@ def run_jobs(
 def record_try(queue: RunQueue, progress: StudyProgress, index: int, result: TryResult) -> None:
     """Record the result of an attempt in the queue and the progress bar."""
     if queue.record_result(index, result):
-        progress.finish_job(index)
+        progress.finish_job(index, was_done=result.was_done)
     elif result.state == "held" and queue.first_time_locked(index):
         key = queue.jobs[index].key
         progress.progress.log(f"run {key} is locked by {result.message}; waiting for it")
@@ -83,6 +83,9 @@ class PipeProgressTask:
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
         self.pipe.send(("advance", (self.task_id, amount, note)))
+
+    def resume(self, amount: float) -> None:
+        self.pipe.send(("resume", (self.task_id, amount)))
 
     def close(self) -> None:
         self.pipe.send(("close", self.task_id))
@@ -197,6 +200,9 @@ class WorkerPool:
         elif kind == "advance":
             number, amount, note = payload
             worker.tasks[number].advance(amount, note)
+        elif kind == "resume":
+            number, amount = payload
+            worker.tasks[number].resume(amount)
         elif kind == "close":
             worker.tasks.pop(payload).close()
         elif kind == "log":

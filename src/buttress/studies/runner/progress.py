@@ -33,16 +33,20 @@ class StudyProgress:
     def job_progress(self, index: int) -> JobProgress:
         return JobProgress(self, index)
 
-    def advance_part(self, index: int, label: str, fraction: float) -> None:
+    def advance_part(
+        self, index: int, label: str, fraction: float, *, was_done: bool = False
+    ) -> None:
         """Advance the bar by a fraction of one task of a run."""
         units = self.remaining[index]
         step = min(units.get(label, 0.0), fraction * self.units[index].get(label, 0.0))
         if step > 0:
             units[label] -= step
-            self.bar.advance(step)
+            (self.bar.resume if was_done else self.bar.advance)(step)
 
-    def finish_job(self, index: int) -> None:
-        self.bar.advance(sum(self.remaining[index].values()))
+    def finish_job(self, index: int, *, was_done: bool = False) -> None:
+        """Count what is left of a run; tasks that a run in progress skipped were done before."""
+        rest, all_units = (sum(u[index].values()) for u in (self.remaining, self.units))
+        (self.bar.resume if was_done or rest < all_units else self.bar.advance)(rest)
         self.remaining[index] = {}
 
     def close(self) -> None:
@@ -72,6 +76,11 @@ class JobProgressTask:
         self.task.advance(amount, note)
         if amount:
             self.job.study.advance_part(self.job.index, self.label, amount / self.total)
+
+    def resume(self, amount: float) -> None:
+        self.task.resume(amount)
+        share = amount / self.total
+        self.job.study.advance_part(self.job.index, self.label, share, was_done=True)
 
     def close(self) -> None:
         self.task.close()

@@ -33,6 +33,7 @@ class TryResult:
 
     state: Literal["done", "failed", "held", "waiting"]
     message: str = ""
+    was_done: bool = False  # before this attempt
 
 
 def lock_path(job: RunJob) -> Path:
@@ -71,7 +72,7 @@ def _earlier_result(job: RunJob) -> TryResult | None:
     status = read_status(job)
     if status.state == "done":
         _clear_failure(status)
-        return TryResult("done")
+        return TryResult("done", was_done=True)
     if status.state == "failed":
         return TryResult("failed", status.error)
     if job.init_folder is not None and not (init_run := Run(job.init_folder)).is_trained:
