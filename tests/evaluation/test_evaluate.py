@@ -137,6 +137,15 @@ def test_an_attack_of_another_suite_with_other_settings_is_made(
     assert f"other: {name}" in log.tasks
 
 
+def test_records_go_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = small_net()
+    bt.evaluate(model, labelled(model), SUITE[:2], out=".")
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+
+
 @pytest.mark.parametrize("change", ["weights", "seed", "data", "args"])
 def test_records_of_other_settings_are_not_used(tmp_path: Path, change: str) -> None:
     model = small_net()

@@ -48,16 +48,17 @@ def read_cached_record(
 
 
 def read_equal_attack(
-    path: Path, identity: Mapping[str, Any], progress: Progress
+    path: Path | None, identity: Mapping[str, Any], progress: Progress
 ) -> AttackRecord | None:
     """Read the results of the same attack in another suite of the run whose record is ``path``.
 
     Checks and cross-checks are left out: they depend on the other attacks of a suite.
     """
-    suites = path.parents[1]
-    if suites.name != EVAL_FOLDER:  # a folder that the user chose
+    if path is None or path.parent.parent.name != EVAL_FOLDER:  # a folder that the user chose
         return None
-    for other in sorted(suites.glob(f"*/{glob.escape(path.name)}")):
+    if "mode" in identity or not identity["threat"]:  # depends on earlier attacks, or is no attack
+        return None
+    for other in sorted(path.parent.parent.glob(f"*/{glob.escape(path.name)}")):
         try:
             record = read_attack_record(other)
         except (CorruptFileError, OutdatedFileError, OSError):

@@ -204,12 +204,9 @@ def evaluate_model(
         if record is None:
             flags = [r.robust_scores > 0 for r in previous.values()]
             to_attack = np.logical_and.reduce(flags) if flags else None
-            earlier = list(records.values())
-            attacked = None
-            if path is not None and spec.mode == "table" and entry.threat is not None:
-                attacked = read_equal_attack(path, identity, options.progress)
+            attacked = read_equal_attack(path, identity, options.progress)
             record, findings = checked.run_entry(
-                entry, to_attack, earlier, options.progress, attacked
+                entry, to_attack, list(records.values()), options.progress, attacked
             )
             meta = {**identity, **record.metadata, **shared_metadata, **provenance(command_line())}
             record = add_record_findings(
